@@ -1,0 +1,329 @@
+"""
+Every error a caller can meet, sorted by what the caller does next.
+
+One root, one class per reaction of a handler: a new class exists only where a caller
+would act differently; otherwise a new ``kind`` is enough. All fields are data and
+survive pickling, because a Spark task raises in one process and the driver handles
+it in another. Messages are lower case with the values at the end and say what to do
+next; they are not part of the public promise, ``kind`` and the fields are.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+__all__ = [
+    "BudgetSpentError",
+    "ChecksumError",
+    "ClaimConflictError",
+    "ClockRefusedError",
+    "ConflictError",
+    "CorruptTableError",
+    "DuplicateKeyError",
+    "FencedError",
+    "HeartbeatExpiredError",
+    "HoodooError",
+    "IllegalTransitionError",
+    "InstantNotFoundError",
+    "InternalError",
+    "InvalidInputError",
+    "InvariantError",
+    "LeaseLostError",
+    "LockTimeoutError",
+    "MalformedNameError",
+    "MissingExtraError",
+    "MissingFileError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "Reaction",
+    "RolledBackError",
+    "SchemaConflictError",
+    "ServiceConflictError",
+    "SettingError",
+    "StorageCapabilityError",
+    "StorageUnavailableError",
+    "TableConfigConflictError",
+    "TableNotFoundError",
+    "TimelineOrderError",
+    "UnavailableError",
+    "UnknownProviderError",
+    "UnsafeSetupError",
+    "UnsupportedTableError",
+    "WriteConflictError",
+    "WriterDisagreementError",
+]
+
+
+class Reaction(Enum):
+    """What a caller does with an error."""
+
+    REDO = "redo"
+    WAIT = "wait"
+    ASK = "ask"
+    STOP = "stop"
+    FIX_CALL = "fix_call"
+    FIX_SETUP = "fix_setup"
+    FIX_TABLE = "fix_table"
+    REPORT = "report"
+
+
+def _rebuild(cls: type[HoodooError], message: str, kind: str, fields: dict[str, Any]) -> Any:
+    return cls(message, kind=kind, **fields)
+
+
+class HoodooError(Exception):
+    """
+    Root of every error of this engine.
+
+    Args:
+        message: Lower-case text that ends with the values and says what to do next.
+        kind: Stable code of the case; defaults to the class's own.
+        **fields: Plain data (text, numbers, lists, mappings) about the case.
+    """
+
+    reaction: ClassVar[Reaction] = Reaction.REPORT
+    default_kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, kind: str | None = None, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind or self.default_kind
+        self.fields = fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.kind, self.fields))
+
+    def as_document(self) -> dict[str, Any]:
+        """The error as one JSON-ready mapping: kind, reaction, message and its fields."""
+        return {
+            "kind": self.kind,
+            "reaction": self.reaction.value,
+            "message": self.message,
+            **self.fields,
+        }
+
+
+class ConflictError(HoodooError):
+    """Another actor published something that meets this write; field ``report`` tells all."""
+
+    reaction = Reaction.REDO
+    default_kind = "conflict"
+
+
+class WriteConflictError(ConflictError):
+    """The same file group was written by another instant."""
+
+    default_kind = "write_conflict"
+
+
+class ClaimConflictError(ConflictError):
+    """An overwrite or delete of a partition meets a write into it."""
+
+    default_kind = "claim_conflict"
+
+
+class ServiceConflictError(ConflictError):
+    """A pending service plan owns a file group this write needs."""
+
+    default_kind = "service_conflict"
+
+
+class SchemaConflictError(ConflictError):
+    """Two writers changed the schema in different ways."""
+
+    default_kind = "schema_conflict"
+
+
+class TableConfigConflictError(ConflictError):
+    """``hoodie.properties`` changed in a way that this write cannot take over."""
+
+    default_kind = "table_config_conflict"
+
+
+class DuplicateKeyError(ConflictError):
+    """The same new key was inserted by another instant into another file group."""
+
+    default_kind = "duplicate_key"
+
+
+class BudgetSpentError(ConflictError):
+    """All allowed attempts met a conflict; field ``attempts`` lists what each one met."""
+
+    default_kind = "budget_spent"
+
+
+class UnavailableError(HoodooError):
+    """Something outside did not answer within its budget; trying later may work."""
+
+    reaction = Reaction.WAIT
+    default_kind = "unavailable"
+
+
+class StorageUnavailableError(UnavailableError):
+    """The storage did not answer, is full or refused access."""
+
+    default_kind = "storage_unavailable"
+
+
+class LockTimeoutError(UnavailableError):
+    """The lock was not obtained in time; field ``holder`` names who has it, if known."""
+
+    default_kind = "lock_timeout"
+
+
+class OutcomeUnknownError(HoodooError):
+    """A publication was sent and never answered; never repeat it blindly."""
+
+    reaction = Reaction.ASK
+    default_kind = "outcome_unknown"
+
+
+class FencedError(HoodooError):
+    """This writer was shut out; it must stop and may start again as a new write."""
+
+    reaction = Reaction.STOP
+    default_kind = "fenced"
+
+
+class LeaseLostError(FencedError):
+    """The lock's lease ended while it was needed."""
+
+    default_kind = "lease_lost"
+
+
+class HeartbeatExpiredError(FencedError):
+    """The own heartbeat paused longer than others tolerate (HB-3)."""
+
+    default_kind = "heartbeat_expired"
+
+
+class RolledBackError(FencedError):
+    """Another actor aborted this instant because it looked dead (PUB-6)."""
+
+    default_kind = "rolled_back"
+
+
+class InvalidInputError(HoodooError, ValueError):
+    """The call's own arguments or data are wrong; nothing was changed."""
+
+    reaction = Reaction.FIX_CALL
+    default_kind = "invalid_input"
+
+
+class SettingError(InvalidInputError):
+    """A property is wrong; fields ``key``, ``value``, ``layer``, ``suggestion``."""
+
+    default_kind = "setting"
+
+
+class UnknownProviderError(InvalidInputError):
+    """A plug-in name is not known; fields ``name``, ``known``."""
+
+    default_kind = "unknown_provider"
+
+
+class MissingExtraError(InvalidInputError, ImportError):
+    """An optional dependency is not installed; field ``extra`` names it."""
+
+    default_kind = "missing_extra"
+
+
+class NotFoundError(HoodooError, LookupError):
+    """What was asked for is not there."""
+
+    reaction = Reaction.FIX_CALL
+    default_kind = "not_found"
+
+
+class TableNotFoundError(NotFoundError):
+    """The path holds no Hudi table."""
+
+    default_kind = "table_not_found"
+
+
+class InstantNotFoundError(NotFoundError):
+    """The instant or time is not on the timeline, or its files were cleaned."""
+
+    default_kind = "instant_not_found"
+
+
+class UnsafeSetupError(HoodooError):
+    """The set-up could lose data; nothing was changed."""
+
+    reaction = Reaction.FIX_SETUP
+    default_kind = "unsafe_setup"
+
+
+class WriterDisagreementError(UnsafeSetupError):
+    """Writers of one table are configured differently; field ``differences``."""
+
+    default_kind = "writer_disagreement"
+
+
+class StorageCapabilityError(UnsafeSetupError):
+    """The storage lacks what the mode needs; field ``missing``."""
+
+    default_kind = "storage_capability"
+
+
+class ClockRefusedError(UnsafeSetupError):
+    """The timeline is further ahead of this clock than allowed; field ``ahead_ms``."""
+
+    default_kind = "clock_refused"
+
+
+class UnsupportedTableError(HoodooError):
+    """The table uses a version or feature that this release does not handle."""
+
+    reaction = Reaction.FIX_SETUP
+    default_kind = "unsupported_table"
+
+
+class CorruptTableError(HoodooError):
+    """A file of the table is damaged; field ``path`` names it."""
+
+    reaction = Reaction.FIX_TABLE
+    default_kind = "corrupt_table"
+
+
+class ChecksumError(CorruptTableError):
+    """A checksum does not fit the content."""
+
+    default_kind = "checksum"
+
+
+class MalformedNameError(CorruptTableError):
+    """A name read from the table does not follow the grammar (SEC1, SEC2)."""
+
+    default_kind = "malformed_name"
+
+
+class MissingFileError(CorruptTableError):
+    """A file the timeline names is gone."""
+
+    default_kind = "missing_file"
+
+
+class TimelineOrderError(CorruptTableError):
+    """Times on the timeline contradict the order of publication."""
+
+    default_kind = "timeline_order"
+
+
+class InternalError(HoodooError):
+    """A defect of this engine; please report it with the fields."""
+
+    default_kind = "internal"
+
+
+class IllegalTransitionError(InternalError):
+    """An instant was asked to change in a way the table of transitions forbids."""
+
+    default_kind = "illegal_transition"
+
+
+class InvariantError(InternalError):
+    """A condition the engine guarantees does not hold."""
+
+    default_kind = "invariant"

@@ -1,0 +1,32 @@
+"""The executor port: work side by side, and work again and again in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+__all__ = ["Executor", "Ticker"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Ticker(Protocol):
+    """A running background repetition."""
+
+    def stop(self) -> None:
+        """End it; returns when no further call can start. Calling twice is no error."""
+
+
+class Executor(Protocol):
+    """Runs the engine's own functions on this machine."""
+
+    def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """
+        Run ``work`` on every task, in any order, and return the results in task order.
+
+        The first exception is raised after all started tasks ended (PUB-2: no straggler).
+        """
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
+        """Call ``work`` every ``interval_ms`` until stopped; its exceptions end in an event."""

@@ -1,0 +1,69 @@
+"""
+The lock port: who may publish now.
+
+The lock only shortens the queue in front of the commit slots (SLOT-1 decides), except
+where foreign writers share the table: they know nothing but the lock (FOR-1).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+__all__ = ["Lease", "Lock"]
+
+
+class Lease(Protocol):
+    """One holding of the lock; use it in a ``with`` block. Bound to its process and thread (F26)."""
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number that grows with every holding, where the provider has one."""
+
+    @property
+    def owner(self) -> str:
+        """Who holds it: host, pid and writer id."""
+
+    def remaining_ms(self) -> int | None:
+        """Time until the lease must be treated as lost, None when it has no end."""
+
+    def assert_held(self) -> None:
+        """Raises: ``LeaseLostError`` when the lease ended, was lost or was inherited by a fork."""
+
+    def release(self) -> None:
+        """Give it back; only the own holding is ever removed. Twice is no error."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Lock(Protocol):
+    """A configured lock of one table: provider, identity and waiting budget together."""
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider, for example ``filesystem``."""
+
+    @property
+    def identity(self) -> str:
+        """What is locked, comparable between writers (REG-1)."""
+
+    def acquire(self, purpose: str) -> Lease:
+        """
+        Wait for the lock within its budget.
+
+        Args:
+            purpose: What it is for (``publish 2026...``), shown to whoever waits.
+
+        Raises:
+            LockTimeoutError: The budget ended; names the holder where known.
+        """
+
+    def close(self) -> None:
+        """Give up connections and threads; a held lease is released."""

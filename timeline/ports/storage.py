@@ -1,0 +1,129 @@
+"""
+The storage port: where the bytes of one table lie.
+
+Paths are relative to the table's base folder, with forward slashes, no leading slash,
+already validated by ``timeline.model.paths``. The contract every adapter keeps is
+tested by ``timeline.testing.storage_suite``: read-after-write, atomic create-if-absent
+(where claimed), and a typed answer to every failure. Anything the file system leaves
+behind (``*.crc``, ``.tmp-*``, ``<name>.<uuid>``) never shows in a listing (LOC-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+__all__ = [
+    "AmbiguousWriteError",
+    "FileStat",
+    "ObjectExistsError",
+    "ObjectMissingError",
+    "Storage",
+    "StorageCapabilities",
+]
+
+
+class ObjectMissingError(LookupError):
+    """The named object does not exist; the argument is its path."""
+
+
+class ObjectExistsError(Exception):
+    """Create-if-absent found the name taken; the argument is its path."""
+
+
+class AmbiguousWriteError(Exception):
+    """
+    A write was sent and its fate is unknown: it may have happened, may still happen or never.
+
+    UNK-1: the only safe reaction is to repeat the identical bytes until the name shows
+    them or somebody else's.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStat:
+    """One entry of a listing or one looked-up object."""
+
+    name: str  # last segment of the path
+    is_folder: bool
+    size_bytes: int
+    modified_ms: int  # by the storage's clock, ms since 1970-01-01 UTC
+    version: str  # changes with every rewrite; opaque
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageCapabilities:
+    """What a storage can promise; multi-writer modes need ``atomic_create`` (CAP-1)."""
+
+    atomic_create: bool
+    shared_between_processes: bool
+    local_root: str | None  # absolute folder when the table lies on this machine's disk
+
+
+class Storage(Protocol):
+    """
+    Bytes of one table.
+
+    Every method may raise ``StorageUnavailableError`` (no answer, no access, disk full).
+    """
+
+    @property
+    def base_uri(self) -> str:
+        """Canonical address of the table, without a trailing slash."""
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """What this storage promises."""
+
+    def now_ms(self) -> int:
+        """The clock that ``FileStat.modified_ms`` is taken from, ms since 1970 UTC."""
+
+    def locate(self, path: str) -> str:
+        """Absolute address of a path, as other engines want it (``file:/...``, ``s3://...``)."""
+
+    def read(self, path: str) -> bytes:
+        """Whole content. Raises: ``ObjectMissingError``."""
+
+    def stat(self, path: str) -> FileStat | None:
+        """The object's entry, or None when there is none."""
+
+    def list(self, folder: str) -> list[FileStat]:
+        """Direct children (files and folders) sorted by name; a missing folder is empty."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """
+        Create-if-absent, whole or not at all; parents are made.
+
+        With ``durable`` the object survives a power cut once this returns (LOC-1, LOC-2).
+
+        Raises:
+            ObjectExistsError: The name is taken.
+            AmbiguousWriteError: The answer was lost.
+        """
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """Create or replace atomically: readers see the old bytes or the new (heartbeat, hints)."""
+
+    def delete(self, path: str) -> None:
+        """Remove an object and its ``.crc`` sibling; absent is no error."""
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove a folder of markers with everything below it; absent is no error."""
+
+    def open_input(self, path: str) -> IO[bytes]:
+        """A seekable binary file for Arrow readers. Raises: ``ObjectMissingError``."""
+
+    def open_output(self, path: str) -> IO[bytes]:
+        """
+        A new binary file for a data file; parents are made.
+
+        Closing makes the file's bytes durable; the name is durable after ``sync_folders``.
+        Leaving a ``with`` block by an exception removes the unfinished file.
+
+        Raises:
+            ObjectExistsError: The name is taken (data file names are never reused).
+        """
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """Make the names created by ``open_output`` in these folders durable (LOC-2)."""

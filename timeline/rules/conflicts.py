@@ -1,0 +1,222 @@
+"""
+Whether what I did still stands beside what others published meanwhile (PUB-4, PUB-5).
+
+The matrix below is data: (how I touch a file group, how the other touched the same one) ->
+rule. The driver adds partition claims, which file ids cannot express. Rules return
+verdicts, the path raises. Candidates are chosen by completion time, never by requested
+time (hole 2, 20): the caller passes everything that became visible after my base snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch
+from timeline.model.instant import Action
+from timeline.model.times import InstantTime
+
+__all__ = [
+    "MATRIX",
+    "Clean",
+    "Rebaseable",
+    "Refused",
+    "Rival",
+    "Rule",
+    "RuleId",
+    "Verdict",
+    "judge",
+]
+
+
+class RuleId(Enum):
+    """Stable names of the rules, shown in refusals and by ``hoodoo explain --matrix``."""
+
+    NO_CONFLICT = "C0"
+    SAME_FILE_GROUP_WRITTEN = "C1"
+    FILE_GROUP_REPLACED = "C2"
+    WRITTEN_WHAT_I_REPLACE = "C3"
+    PARTITION_CLAIMED_BY_OTHER = "C4"
+    WRITTEN_INTO_MY_CLAIM = "C5"
+    TARGET_OF_ROLLBACK = "C6"
+    SOURCE_NOT_NEWEST = "C7"
+    PENDING_PLAN_OWNS_FILE_GROUP = "C8"
+    SAME_NEW_KEY = "C9"
+    SCHEMA_CHANGED_DIFFERENTLY = "C10"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One cell of the matrix."""
+
+    rule: RuleId
+    rebaseable: bool  # merging again from the newest slice of the file group is enough
+    why: str
+
+
+_CLEAN = Rule(RuleId.NO_CONFLICT, rebaseable=True, why="they do not disturb each other")
+_WRITTEN = Rule(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    rebaseable=True,
+    why="the other wrote the file group my rows were merged into; first publisher wins",
+)
+_REPLACED = Rule(
+    RuleId.FILE_GROUP_REPLACED,
+    rebaseable=False,
+    why="the other replaced the file group; my rows must find their place again",
+)
+_I_REPLACE = Rule(
+    RuleId.WRITTEN_WHAT_I_REPLACE,
+    rebaseable=False,
+    why="the other wrote rows into a file group that I replace; they would vanish unseen",
+)
+
+#: (mine, theirs) for one and the same file group. A NEW file group has a fresh id, so it can
+#: only meet another's touch when that one came later; it stands.
+MATRIX: dict[tuple[Touch, Touch], Rule] = {
+    (Touch.NEW, Touch.NEW): _WRITTEN,  # same constant bucket id
+    (Touch.NEW, Touch.BASE): _WRITTEN,
+    (Touch.NEW, Touch.LOG): _WRITTEN,
+    (Touch.NEW, Touch.REPLACE): _REPLACED,
+    (Touch.BASE, Touch.NEW): _WRITTEN,
+    (Touch.BASE, Touch.BASE): _WRITTEN,
+    (Touch.BASE, Touch.LOG): _WRITTEN,
+    (Touch.BASE, Touch.REPLACE): _REPLACED,
+    (Touch.LOG, Touch.NEW): _WRITTEN,
+    (Touch.LOG, Touch.BASE): _WRITTEN,
+    (Touch.LOG, Touch.LOG): _WRITTEN,
+    (Touch.LOG, Touch.REPLACE): _REPLACED,
+    (Touch.REPLACE, Touch.NEW): _I_REPLACE,
+    (Touch.REPLACE, Touch.BASE): _I_REPLACE,
+    (Touch.REPLACE, Touch.LOG): _I_REPLACE,
+    (Touch.REPLACE, Touch.REPLACE): _REPLACED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """An instant that became visible after my base snapshot."""
+
+    action: Action
+    requested_time: InstantTime
+    completion_time: InstantTime
+    claim: Claim
+    aborts: InstantTime | None = None  # a rollback's target
+    writer: str = ""  # host, pid, application, as far as known
+    is_compaction: bool = False  # its commits are no conflict for log files (PUB-4)
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Nothing meets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebaseable:
+    """Merging these file groups again from their newest slice is enough."""
+
+    rule: RuleId
+    why: str
+    rivals: tuple[Rival, ...]
+    file_groups: tuple[FileGroupId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The write as planned cannot be published; most may be planned again from the start."""
+
+    rule: RuleId
+    why: str
+    rivals: tuple[Rival, ...]
+    file_groups: tuple[FileGroupId, ...] = ()
+    partitions: tuple[str, ...] = ()
+    retry_can_succeed: bool = True
+
+
+Verdict = Clean | Rebaseable | Refused
+
+
+def judge(
+    mine: Claim, requested_time: InstantTime, rivals: Sequence[Rival], *, logs_may_meet: bool = False
+) -> Verdict:
+    """
+    Decide whether an instant may be published beside its rivals.
+
+    Args:
+        mine: What the instant touches.
+        requested_time: The instant's own requested time.
+        rivals: Everything that became visible after the base snapshot, in slot order.
+        logs_may_meet: Non-blocking mode: two log files in one file group are no conflict.
+
+    Returns:
+        The gravest verdict: refused before rebaseable before clean. A file group written by
+        a rival with a greater requested time than mine cannot be rebased under my own
+        requested time: a base file below an existing one would be hidden (PUB-5, hole 23).
+    """
+    for rival in rivals:
+        if rival.aborts == requested_time:
+            return Refused(
+                RuleId.TARGET_OF_ROLLBACK,
+                "the other took this instant for dead and rolled it back",
+                (rival,),
+            )
+    for rival in rivals:
+        refused = _claims_meet(mine, rival)
+        if refused is not None:
+            return refused
+    my_touches = {item.file_group: item.touch for item in mine.file_groups}
+    rebase: dict[FileGroupId, Rival] = {}
+    for rival in rivals:
+        for item in rival.claim.file_groups:
+            my_touch = my_touches.get(item.file_group)
+            if my_touch is None:
+                continue
+            rule = _cell(my_touch, item.touch, rival, logs_may_meet=logs_may_meet)
+            if rule.rule is RuleId.NO_CONFLICT:
+                continue
+            if not rule.rebaseable or rival.requested_time > requested_time:
+                return Refused(rule.rule, rule.why, (rival,), (item.file_group,))
+            rebase[item.file_group] = rival
+    if not rebase:
+        return Clean()
+    met = tuple(dict.fromkeys(rebase.values()))
+    return Rebaseable(_WRITTEN.rule, _WRITTEN.why, met, tuple(sorted(rebase)))
+
+
+def _cell(mine: Touch, theirs: Touch, rival: Rival, *, logs_may_meet: bool) -> Rule:
+    if mine is Touch.LOG and (rival.is_compaction or (logs_may_meet and theirs is Touch.LOG)):
+        return _CLEAN
+    return MATRIX[mine, theirs]
+
+
+def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
+    theirs = rival.claim
+    into_mine = _overlap(mine.partitions, _written_partitions(theirs) | set(theirs.partitions))
+    if into_mine:
+        return Refused(
+            RuleId.WRITTEN_INTO_MY_CLAIM,
+            "the other wrote into a partition that I overwrite or delete as a whole",
+            (rival,),
+            partitions=into_mine,
+        )
+    into_theirs = _overlap(theirs.partitions, _written_partitions(mine) | set(mine.partitions))
+    if into_theirs:
+        return Refused(
+            RuleId.PARTITION_CLAIMED_BY_OTHER,
+            "the other overwrote or deleted a partition that I write into",
+            (rival,),
+            partitions=into_theirs,
+        )
+    return None
+
+
+def _written_partitions(claim: Claim) -> set[str]:
+    return {item.file_group.partition_path for item in claim.file_groups}
+
+
+def _overlap(claimed: Iterable[str], written: set[str]) -> tuple[str, ...]:
+    claims = set(claimed)
+    if WHOLE_TABLE in claims:
+        return tuple(sorted(written))
+    return tuple(sorted(claims & written))
