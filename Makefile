@@ -1,0 +1,79 @@
+# Everything a developer does here, one word each. `make help` prints the list.
+# A fresh machine needs Python 3.11 or newer, make and a C library; the rest is installed into .venv.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+# `?=` lets the caller choose: make install PYTHON=/opt/python3.12/bin/python3
+PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(if $(shell command -v python$(v)),python$(v),)) python3)
+WORKERS ?= 2
+SEED ?=
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Finds or installs a suitable Java, tells Spark which Python to use, then runs what follows.
+RUN := $(PY) tools/with_java.py
+PYTEST := $(RUN) $(PY) -m pytest -q
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
+
+.PHONY: help install requirements check format lint types contracts test integration interop \
+        demo bench nightly sim clean
+
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## set everything up in .venv (again only when requirements change)
+
+$(STAMP): requirements/uv.txt requirements/test.txt tools/setup_venv.py pyproject.toml
+	$(PYTHON) tools/setup_venv.py --venv $(VENV) --project requirements/test.txt
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP) requirements/bench.txt
+	$(PYTHON) tools/setup_venv.py --venv $(VENV) requirements/bench.txt
+	@touch $@
+
+requirements: $(STAMP) ## pin requirements/*.in anew (needs the network)
+	$(PY) tools/pin_requirements.py
+
+check: format lint types contracts test ## everything that a change must pass before review
+
+format: $(STAMP) ## lay the source out
+	$(PY) -m ruff format .
+
+lint: $(STAMP) ## rules of style, and the bans that keep the engine replayable
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: $(STAMP) ## mypy --strict
+	$(PY) -m mypy
+
+contracts: $(STAMP) ## who may import whom
+	$(VENV)/bin/lint-imports
+
+test: $(STAMP) ## unit, simulation, conformance, acceptance; no network, no services
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
+
+integration: $(STAMP) ## real Spark processes, and writers killed at random moments
+	$(PYTEST) -m "integration and not jvm and not slow" $(ARGS)
+
+interop: $(STAMP) ## the real Java Hudi reads and writes the same tables (needs maven and a JDK 17)
+	$(PYTEST) -m "jvm and not slow" $(ARGS)
+
+demo: $(STAMP) ## two PySpark writers and a cleaning worker on 336,776 real flights
+	$(RUN) $(VENV)/bin/hoodoo demo $(ARGS)
+
+bench: $(BENCH_STAMP) ## next to the other engines, with ratios
+	$(RUN) $(PY) benchmarks/bench.py $(ARGS)
+
+nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
+	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
+
+sim: $(STAMP) ## one simulated run again: make sim SEED=17
+	HOODOO_SEED=$(SEED) $(PYTEST) tests/simulation $(ARGS)
+
+clean: ## remove what was built, but not the environment
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-table
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
