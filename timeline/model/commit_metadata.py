@@ -1,0 +1,205 @@
+"""
+What one write did, as the completed file of its instant records it.
+
+The same value serves three files: the workload profile of an inflight instant (format
+2.4), the metadata of a completed commit or deltacommit, and, when it also names replaced
+file groups, that of a replacecommit. Names and paths inside a decoded value come from the
+table and are untrusted text; whoever opens them validates them first (SEC1, SEC2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "NO_PREVIOUS_COMMIT",
+    "SCHEMA_KEY",
+    "CommitMetadata",
+    "PlannedUpdate",
+    "RuntimeStats",
+    "WriteStat",
+    "workload_profile",
+]
+
+NO_PREVIOUS_COMMIT = "null"
+"""The text Hudi writes into `prevCommit` of a file group that did not exist before."""
+
+SCHEMA_KEY = "schema"
+"""Key in the extra metadata that holds the table's Avro schema without meta columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStats:
+    """How long the parts of writing one file took, milliseconds."""
+
+    total_scan_time: int = 0
+    total_create_time: int = 0
+    total_upsert_time: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteStat:
+    """
+    One file that a write produced; every field of `HoodieWriteStat`, in its order.
+
+    Counters count records unless the name says otherwise; sizes are bytes; `path` is
+    relative to the table. Defaults are those Hudi writes for a counter that does not apply.
+    """
+
+    file_id: str = ""
+    path: str | None = None
+    prev_commit: str = NO_PREVIOUS_COMMIT
+    num_writes: int = 0
+    num_deletes: int = 0
+    num_update_writes: int = 0
+    total_write_bytes: int = 0
+    total_write_errors: int = 0
+    partition_path: str | None = None
+    total_log_records: int = 0
+    total_log_files: int | None = None
+    total_updated_records_compacted: int = 0
+    num_inserts: int = 0
+    total_log_blocks: int = 0
+    total_corrupt_log_block: int = 0
+    total_rollback_blocks: int = 0
+    file_size_in_bytes: int = 0
+    log_version: int | None = None
+    log_offset: int | None = None
+    base_file: str | None = None
+    log_files: tuple[str, ...] | None = None
+    cdc_stats: Mapping[str, int] | None = None
+    prev_base_file: str | None = None
+    min_event_time: int | None = None
+    max_event_time: int | None = None
+    runtime_stats: RuntimeStats | None = None
+    total_log_files_compacted: int = 0
+    total_log_read_time_ms: int = 0
+    total_log_size_compacted: int = 0
+    temp_path: str | None = None
+    num_updates: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """
+    The record of one write: its files by partition path, its operation and free text.
+
+    `partition_to_replace_file_ids` is None for commits and deltacommits and a mapping,
+    possibly empty, for replacecommits; that alone decides which schema is written.
+    """
+
+    partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
+    operation_type: str = "UNKNOWN"
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+    compacted: bool = False
+    partition_to_replace_file_ids: Mapping[str, tuple[str, ...]] | None = None
+
+    def write_stats(self) -> tuple[WriteStat, ...]:
+        """Every stat of every partition, in the order of the mapping."""
+        return tuple(s for stats in self.partition_to_write_stats.values() for s in stats)
+
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """
+        The (partition path, file id) pairs this write touched, replaced ones included.
+
+        Planned inserts of a workload profile have no file id yet and are left out.
+        """
+        written = {
+            (partition_path, stat.file_id)
+            for partition_path, stats in self.partition_to_write_stats.items()
+            for stat in stats
+            if stat.file_id
+        }
+        return frozenset(written | self.replaced_file_groups())
+
+    def replaced_file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition path, file id) pairs this write replaced."""
+        replaced = self.partition_to_replace_file_ids or {}
+        return frozenset((path, file_id) for path, ids in replaced.items() for file_id in ids)
+
+    def partition_paths(self) -> frozenset[str]:
+        """Every partition path written or replaced, also those with planned inserts only."""
+        return frozenset(self.partition_to_write_stats) | frozenset(
+            self.partition_to_replace_file_ids or {}
+        )
+
+    def written_paths(self) -> tuple[str, ...]:
+        """Table-relative paths of the files this write produced; untrusted when decoded."""
+        return tuple(stat.path for stat in self.write_stats() if stat.path)
+
+    @property
+    def schema_json(self) -> str | None:
+        """The table's Avro schema (JSON, without meta columns) as of this write, if recorded."""
+        return self.extra_metadata.get(SCHEMA_KEY) or None
+
+    @property
+    def total_files(self) -> int:
+        """Number of files written."""
+        return len(self.written_paths())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes written."""
+        return sum(stat.total_write_bytes for stat in self.write_stats())
+
+    @property
+    def total_rows_inserted(self) -> int:
+        """Records inserted."""
+        return sum(stat.num_inserts for stat in self.write_stats())
+
+    @property
+    def total_rows_updated(self) -> int:
+        """Records updated."""
+        return sum(stat.num_update_writes for stat in self.write_stats())
+
+    @property
+    def total_rows_deleted(self) -> int:
+        """Records deleted."""
+        return sum(stat.num_deletes for stat in self.write_stats())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUpdate:
+    """A file group that a pending write will change, and from which base instant."""
+
+    partition_path: str
+    file_id: str
+    base_requested_time: str
+    update_rows: int
+
+
+def workload_profile(
+    *,
+    operation_type: str,
+    planned_insert_rows: Mapping[str, int],
+    planned_updates: tuple[PlannedUpdate, ...] = (),
+) -> CommitMetadata:
+    """
+    Build the content of an inflight file: what the write is about to touch (format 2.4).
+
+    Conflict detection of other writers, Java's included, reads it while the write is
+    pending. Each partition gets one stat without file id for its planned inserts, 0 when
+    there are only updates, then one stat per file group to update.
+
+    Args:
+        operation_type: Hudi's enum name, for example `UPSERT`.
+        planned_insert_rows: Records to insert by partition path.
+        planned_updates: File groups to update.
+    """
+    stats: dict[str, list[WriteStat]] = {
+        partition_path: [WriteStat(num_inserts=rows)]
+        for partition_path, rows in sorted(planned_insert_rows.items())
+    }
+    for update in planned_updates:
+        stats.setdefault(update.partition_path, [WriteStat()]).append(
+            WriteStat(
+                file_id=update.file_id,
+                prev_commit=update.base_requested_time,
+                num_update_writes=update.update_rows,
+            )
+        )
+    return CommitMetadata(
+        operation_type=operation_type,
+        partition_to_write_stats={path: tuple(listed) for path, listed in stats.items()},
+    )

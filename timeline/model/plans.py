@@ -1,0 +1,271 @@
+"""
+The plans and results of table services and of rollback, as their instants record them.
+
+One value per Avro record of format 3, so that the codec needs no knowledge beyond the
+schema. File names and paths in here are untrusted text: a plan is read from the table and
+may have been written by anybody, so the user of a plan validates each name against the
+grammar and the table's root before it opens or deletes anything (SEC1, SEC2). Defaults are
+the values Hudi itself writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "ActionInstant",
+    "CleanFileInfo",
+    "CleanMetadata",
+    "CleanPartitionMetadata",
+    "CleanerPlan",
+    "ClusteringGroup",
+    "ClusteringPlan",
+    "ClusteringStrategy",
+    "CompactionOperation",
+    "CompactionPlan",
+    "CompactionStrategy",
+    "InstantInfo",
+    "RequestedReplaceMetadata",
+    "RollbackMetadata",
+    "RollbackPartitionMetadata",
+    "RollbackPlan",
+    "RollbackRequest",
+    "SavepointMetadata",
+    "SavepointPartitionMetadata",
+    "SliceInfo",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionInstant:
+    """An instant named inside a cleaner plan, with its state as text."""
+
+    requested_time: str
+    action: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantInfo:
+    """An instant named inside a rollback."""
+
+    requested_time: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanFileInfo:
+    """One file a cleaner will delete; a full path, with scheme when Java wrote it."""
+
+    file_path: str | None = None
+    is_bootstrap_base_file: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerPlan:
+    """What a clean will delete, and the line it keeps."""
+
+    earliest_instant_to_retain: ActionInstant | None = None
+    last_completed_commit_timestamp: str = ""
+    policy: str = "KEEP_LATEST_COMMITS"
+    files_to_be_deleted_per_partition: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    version: int = 2
+    file_paths_to_be_deleted_per_partition: Mapping[str, tuple[CleanFileInfo, ...]] = field(
+        default_factory=dict
+    )
+    partitions_to_be_deleted: tuple[str, ...] = ()
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanPartitionMetadata:
+    """What a clean did in one partition; file names are relative to it."""
+
+    partition_path: str
+    policy: str = "KEEP_LATEST_COMMITS"
+    delete_path_patterns: tuple[str, ...] = ()
+    success_delete_files: tuple[str, ...] = ()
+    failed_delete_files: tuple[str, ...] = ()
+    is_partition_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanMetadata:
+    """What a completed clean did."""
+
+    start_clean_time: str
+    time_taken_in_millis: int = 0
+    total_files_deleted: int = 0
+    earliest_commit_to_retain: str = ""
+    last_completed_commit_timestamp: str = ""
+    partition_metadata: Mapping[str, CleanPartitionMetadata] = field(default_factory=dict)
+    version: int = 2
+    bootstrap_partition_metadata: Mapping[str, CleanPartitionMetadata] = field(default_factory=dict)
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackRequest:
+    """Files of one failed write to delete; absolute paths when Java wrote them."""
+
+    partition_path: str
+    file_id: str = ""
+    latest_base_instant: str = ""
+    files_to_be_deleted: tuple[str, ...] = ()
+    log_blocks_to_be_deleted: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPlan:
+    """What a rollback will undo."""
+
+    instant_to_rollback: InstantInfo | None = None
+    rollback_requests: tuple[RollbackRequest, ...] = ()
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPartitionMetadata:
+    """What a rollback did in one partition."""
+
+    partition_path: str
+    success_delete_files: tuple[str, ...] = ()
+    failed_delete_files: tuple[str, ...] = ()
+    rollback_log_files: Mapping[str, int] = field(default_factory=dict)
+    log_files_from_failed_commit: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackMetadata:
+    """What a completed rollback did; the only trace of the write it undid."""
+
+    start_rollback_time: str
+    time_taken_in_millis: int = 0
+    total_files_deleted: int = 0
+    commits_rollback: tuple[str, ...] = ()
+    partition_metadata: Mapping[str, RollbackPartitionMetadata] = field(default_factory=dict)
+    version: int = 1
+    instants_rollback: tuple[InstantInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceInfo:
+    """One file slice a clustering plan reads; `data_file_path` is absolute, with scheme."""
+
+    data_file_path: str | None = None
+    delta_file_paths: tuple[str, ...] = ()
+    file_id: str | None = None
+    partition_path: str | None = None
+    bootstrap_file_path: str = ""
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringGroup:
+    """Slices that are rewritten together."""
+
+    slices: tuple[SliceInfo, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    num_output_file_groups: int = 1
+    extra_metadata: Mapping[str, str] | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringStrategy:
+    """Which Java class executes a clustering plan, and its parameters."""
+
+    strategy_class_name: str | None = None
+    strategy_params: Mapping[str, str] = field(default_factory=dict)
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringPlan:
+    """Which file groups a clustering rewrites."""
+
+    input_groups: tuple[ClusteringGroup, ...] = ()
+    strategy: ClusteringStrategy | None = None
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+    version: int = 1
+    preserve_hoodie_metadata: bool = True
+    missing_schedule_partitions: tuple[str, ...] = ()
+
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition path, file id) pairs that this plan owns."""
+        return frozenset(
+            (one.partition_path or "", one.file_id)
+            for group in self.input_groups
+            for one in group.slices
+            if one.file_id
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedReplaceMetadata:
+    """Content of a requested replacecommit or clustering; all None for an overwrite."""
+
+    operation_type: str | None = None
+    clustering_plan: ClusteringPlan | None = None
+    extra_metadata: Mapping[str, str] | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOperation:
+    """One file slice to compact; bare file names from plan version 2 on."""
+
+    base_instant_time: str | None = None
+    delta_file_paths: tuple[str, ...] = ()
+    data_file_path: str | None = None
+    file_id: str | None = None
+    partition_path: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    bootstrap_file_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStrategy:
+    """Which Java class executes a compaction plan, and its parameters."""
+
+    compactor_class_name: str | None = None
+    strategy_params: Mapping[str, str] = field(default_factory=dict)
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """Which file slices a compaction or log compaction merges."""
+
+    operations: tuple[CompactionOperation, ...] = ()
+    extra_metadata: Mapping[str, str] | None = None
+    version: int = 2
+    strategy: CompactionStrategy | None = None
+    preserve_hoodie_metadata: bool = False
+    missing_schedule_partitions: tuple[str, ...] = ()
+
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition path, file id) pairs that this plan owns."""
+        return frozenset(
+            (one.partition_path or "", one.file_id) for one in self.operations if one.file_id
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointPartitionMetadata:
+    """Files a savepoint protects in one partition; bare names."""
+
+    partition_path: str
+    savepoint_data_file: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointMetadata:
+    """Who protected an instant, when (milliseconds since 1970-01-01 UTC) and which files."""
+
+    savepointed_by: str
+    savepointed_at: int
+    comments: str = ""
+    partition_metadata: Mapping[str, SavepointPartitionMetadata] = field(default_factory=dict)
+    version: int = 1
