@@ -1,0 +1,47 @@
+"""
+Who may publish now: the lock port over interchangeable providers.
+
+One file per provider (``filesystem.py``, ``inprocess.py``); what all of them share is
+``acquire.py`` (waiting), ``lease.py`` (holding) and ``registry.py`` (choosing). To add a
+provider read ``client.py`` and ``hookspecs.py``, and subclass ``testing/suite.py``.
+"""
+
+from __future__ import annotations
+
+from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.client import Holding, LockClient
+from lockproviders.doctor import LockCheck, LockExamination, examine
+from lockproviders.hookspecs import (
+    LockCapabilities,
+    LockContext,
+    LockOption,
+    LockProviderEntry,
+    hookimpl,
+)
+from lockproviders.lease import HeldLease
+from lockproviders.owner import describe_owner
+from lockproviders.registry import ProviderRegistry, build_lock
+from lockproviders.settings import LOCK_OPTIONS, LockSettings, default_provider
+
+__all__ = [
+    "LOCK_OPTIONS",
+    "HeldLease",
+    "Holding",
+    "LockCapabilities",
+    "LockCheck",
+    "LockClient",
+    "LockContext",
+    "LockExamination",
+    "LockOption",
+    "LockPorts",
+    "LockProviderEntry",
+    "LockSettings",
+    "ProviderLock",
+    "ProviderRegistry",
+    "WaitBudget",
+    "build_lock",
+    "default_provider",
+    "describe_owner",
+    "examine",
+    "hookimpl",
+]

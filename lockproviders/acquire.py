@@ -1,0 +1,255 @@
+"""
+Waiting for a lock: the lock port over any provider's client.
+
+Providers answer "free or not" once; this file owns the waiting, so that all of them wait
+alike: jittered polling, and one total deadline over the retries that Hudi multiplies to
+55 minutes (concurrency 7.1). Invariants:
+
+- No wait is longer than ``hoodoo.lock.deadline.ms``, whatever the Hudi keys multiply to.
+- At least one try is made, also with a deadline of 0.
+- A provider that does not answer is waited for like a taken lock, within the same budget.
+- Not re-entrant: a second acquire by the holder waits like anybody else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockproviders.client import Holding, LockClient
+from lockproviders.lease import HeldLease, LeaseTerms
+from lockproviders.owner import OwnerNote, describe_owner, note_owner
+from timeline.errors import LockTimeoutError, UnavailableError
+from timeline.ports.clock import Clock
+from timeline.ports.events import EventSink
+from timeline.ports.executor import Executor
+from timeline.ports.ids import Ids
+
+__all__ = ["LockPorts", "ProviderLock", "WaitBudget"]
+
+POLL_GROWTH = 1.6
+TELL_AFTER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitBudget:
+    """How long an acquire may take and how often it looks."""
+
+    deadline_ms: int  # caps everything below
+    try_ms: int  # one round of polling
+    retries: int  # further rounds
+    pause_ms: int  # between rounds
+    hold_budget_ms: int  # after which a holder is told off; 0 never
+    poll_first_ms: int = 2
+    poll_max_ms: int = 250
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPorts:
+    """The ports a lock works with."""
+
+    clock: Clock
+    ids: Ids
+    events: EventSink
+    executor: Executor
+
+
+class ProviderLock:
+    """
+    A configured lock of one table.
+
+    Args:
+        provider: Name of the provider, for messages.
+        client: The provider's client; closed with this lock.
+        budget: Waiting and holding budgets.
+        ports: Clock, ids, events and executor.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        client: LockClient,
+        *,
+        budget: WaitBudget,
+        ports: LockPorts,
+    ) -> None:
+        self._provider = provider
+        self._client = client
+        self._budget = budget
+        self._ports = ports
+        self._lease: HeldLease | None = None
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider, for example ``filesystem``."""
+        return self._provider
+
+    @property
+    def identity(self) -> str:
+        """What is locked, comparable between writers (REG-1)."""
+        return self._client.identity
+
+    def holder(self) -> str | None:
+        """The owner text of whoever holds the lock now, None when free or not known."""
+        return self._client.holder()
+
+    def acquire(self, purpose: str) -> HeldLease:
+        """
+        Wait for the lock within its budget.
+
+        Args:
+            purpose: What it is for (``publish 2026...``), shown to whoever waits.
+
+        Raises:
+            LockTimeoutError: The budget ended; names the holder where known.
+            UnsafeSetupError: The provider cannot work here; waiting would not help.
+        """
+        note = note_owner(self._ports.ids, self._ports.clock, purpose)
+        asked_at_ms = self._ports.clock.monotonic_ms()
+        holding = self._wait(note, asked_at_ms)
+        try:
+            lease = self._lease_from(holding, note)
+            lease.watch(self._ports.executor)
+        except BaseException:
+            holding.release()
+            raise
+        self._lease = lease
+        self._ports.events.emit(
+            "lock.acquired",
+            provider=self._provider,
+            identity=self.identity,
+            owner=note.owner,
+            purpose=note.purpose,
+            token=lease.fencing_token,
+            wait_ms=self._ports.clock.monotonic_ms() - asked_at_ms,
+        )
+        return lease
+
+    def close(self) -> None:
+        """Give up connections and threads; a held lease is released. Twice is no error."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+        self._client.close()
+
+    def _lease_from(self, holding: Holding, note: OwnerNote) -> HeldLease:
+        terms = LeaseTerms(
+            provider=self._provider,
+            identity=self.identity,
+            owner=note.owner,
+            purpose=note.purpose,
+            margin_ms=self._client.margin_ms,
+            hold_budget_ms=self._budget.hold_budget_ms,
+        )
+        return HeldLease(
+            holding,
+            terms,
+            clock=self._ports.clock,
+            events=self._ports.events,
+            ids=self._ports.ids,
+        )
+
+    def _wait(self, note: OwnerNote, asked_at_ms: int) -> Holding:
+        """All rounds within the deadline; each starts polling fast again."""
+        clock = self._ports.clock
+        deadline_ms = asked_at_ms + self._budget.deadline_ms
+        wait = _Wait(note, asked_at_ms)
+        for round_number in range(self._budget.retries + 1):
+            round_end_ms = min(deadline_ms, clock.monotonic_ms() + self._budget.try_ms)
+            holding = self._poll_until(round_end_ms, wait)
+            if holding is not None:
+                return holding
+            left_ms = deadline_ms - clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            if round_number < self._budget.retries:
+                pause_ms = int(self._budget.pause_ms * (0.5 + self._ports.ids.jitter() / 2))
+                clock.sleep_ms(min(left_ms, pause_ms))
+        raise self._timeout(wait)
+
+    def _poll_until(self, end_ms: int, wait: _Wait) -> Holding | None:
+        clock = self._ports.clock
+        interval_ms = float(self._budget.poll_first_ms)
+        while True:
+            holding = self._try_once(wait)
+            if holding is not None:
+                return holding
+            left_ms = end_ms - clock.monotonic_ms()
+            if left_ms <= 0:
+                return None
+            self._tell_once(wait)
+            # Between half and one and a half of the interval, so that waiters do not march
+            # in step; the last look comes exactly at the end.
+            jittered_ms = round(interval_ms * (0.5 + self._ports.ids.jitter()))
+            clock.sleep_ms(max(1, min(left_ms, jittered_ms, self._budget.poll_max_ms)))
+            interval_ms = min(interval_ms * POLL_GROWTH, float(self._budget.poll_max_ms))
+
+    def _try_once(self, wait: _Wait) -> Holding | None:
+        wait.tries += 1
+        try:
+            holding = self._client.try_acquire(wait.note.text)
+        except UnavailableError as error:
+            wait.trouble = error
+            return None
+        wait.trouble = None
+        return holding
+
+    def _tell_once(self, wait: _Wait) -> None:
+        waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
+        if wait.told or waited_ms < TELL_AFTER_MS:
+            return
+        wait.told = True
+        self._ports.events.emit(
+            "lock.waiting",
+            provider=self._provider,
+            identity=self.identity,
+            owner=wait.note.owner,
+            purpose=wait.note.purpose,
+            holder=self._holder_text(),
+            wait_ms=waited_ms,
+        )
+
+    def _holder_text(self) -> str:
+        try:
+            return describe_owner(self._client.holder())
+        except UnavailableError:
+            return "unknown"
+
+    def _timeout(self, wait: _Wait) -> LockTimeoutError:
+        waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
+        holder = self._holder_text()
+        self._ports.events.emit(
+            "lock.timeout",
+            provider=self._provider,
+            identity=self.identity,
+            owner=wait.note.owner,
+            purpose=wait.note.purpose,
+            holder=holder,
+            wait_ms=waited_ms,
+            tries=wait.tries,
+        )
+        trouble = "" if wait.trouble is None else f"; last answer: {wait.trouble.message}"
+        error = LockTimeoutError(
+            "the lock was not free in time: try again, look at the holder, or raise "
+            f"hoodoo.lock.deadline.ms; waited {waited_ms} ms for {self.identity}, "
+            f"held by {holder}{trouble}",
+            provider=self._provider,
+            identity=self.identity,
+            holder=holder,
+            waited_ms=waited_ms,
+            tries=wait.tries,
+        )
+        error.__cause__ = wait.trouble
+        return error
+
+
+class _Wait:
+    """What one acquire met so far."""
+
+    __slots__ = ("asked_at_ms", "note", "told", "tries", "trouble")
+
+    def __init__(self, note: OwnerNote, asked_at_ms: int) -> None:
+        self.note = note
+        self.asked_at_ms = asked_at_ms
+        self.tries = 0
+        self.told = False
+        self.trouble: UnavailableError | None = None

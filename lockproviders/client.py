@@ -1,0 +1,84 @@
+"""
+What the author of a lock provider writes: a client that tries once, and its holding.
+
+Waiting, deadlines, renewal, events and the check before every timeline write are the same
+for all providers and live in ``acquire.py`` and ``lease.py``. A provider therefore only
+answers "can I have it now", "do I still have it" and "take it back". Rules for all of them:
+
+- ``try_acquire`` never waits for another holder; one request (or a few) and an answer.
+- Only the own holding is ever renewed or released (F26, concurrency 7.2: Java's file lock
+  deletes a stranger's).
+- An error after the lock may have been taken must give it back before it is raised.
+- Ports only: no ``time``, no threads, no randomness of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Holding", "LockClient"]
+
+
+class Holding(Protocol):
+    """One successful ``try_acquire``."""
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number larger than that of every earlier holding, or None without one."""
+
+    def expires_in_ms(self) -> int | None:
+        """
+        Time until others may take the lock, on the monotonic clock; None when it has no end.
+
+        Counted from before the request was sent, so that it never promises too much.
+        """
+
+    def renew(self) -> None:
+        """
+        Push the end back by a full lease length; does nothing without an end.
+
+        Raises:
+            LeaseLostError: Somebody else has the lock, or it is gone.
+            UnavailableError: No answer; tried again at the next beat.
+        """
+
+    def is_held(self) -> bool:
+        """What can be known cheaply (no request over a network): is it still ours?"""
+
+    def release(self) -> None:
+        """
+        Give back the own holding, and only that. Twice is no error.
+
+        Raises:
+            UnavailableError: No answer; the lock ends with its lease.
+        """
+
+
+class LockClient(Protocol):
+    """A provider's connection for one lock of one table."""
+
+    @property
+    def identity(self) -> str:
+        """What is locked; equal text in two writers means that they exclude each other (REG-1)."""
+
+    @property
+    def margin_ms(self) -> int:
+        """How long before its end a lease counts as lost: twice the request timeout, 0 if local."""
+
+    def try_acquire(self, owner_text: str) -> Holding | None:
+        """
+        Take the lock if it is free, else answer None at once.
+
+        Args:
+            owner_text: Who we are, for others to read; host, pid and ids only (SEC6).
+
+        Raises:
+            UnavailableError: No answer; the caller tries again within its budget.
+            UnsafeSetupError: The set-up cannot work; waiting does not help.
+        """
+
+    def holder(self) -> str | None:
+        """The owner text of whoever holds the lock now, None when free or not known."""
+
+    def close(self) -> None:
+        """Give up connections. Twice is no error."""

@@ -1,0 +1,348 @@
+"""
+The lock on local disks: ``flock(2)`` on one file next to the table.
+
+The kernel keeps the lock and frees it when the holder dies, so nothing can get stuck and
+nothing needs breaking by hand. Invariants:
+
+- Every acquire opens the file itself: threads of one process exclude each other too.
+- The file on disk is the file locked: one that was replaced or deleted is not accepted
+  when acquiring, and counts as lost afterwards.
+- The first line tells the count of holdings (the fencing token) and, while held, the
+  holder (SEC6); it is for reading, the kernel's answer decides.
+- A forked child closes its copy of the file, so it neither holds nor prolongs the lock.
+
+Local disks only: over NFS and in a Java writer's company use another provider. Java's own
+``FileSystemBasedLockProvider`` is not exclusive on local disks, not even between two JVMs
+(concurrency 7, run), and never asks the kernel; ``excludes_java`` is therefore False.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import stat
+import weakref
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.settings import LOCK_OPTIONS, LockSettings
+from timeline.errors import (
+    LeaseLostError,
+    SettingError,
+    StorageUnavailableError,
+    UnsafeSetupError,
+)
+from timeline.ports.clock import Clock
+
+__all__ = ["ENTRY", "FlockClient"]
+
+PATH_KEY = "hoodie.write.lock.filesystem.path"
+DEFAULT_FOLDER = ".hoodie/.locks"
+FILE_NAME = "hoodoo.lock"
+FILE_MODE = 0o640
+RECORD_BYTES_MAX = 4096  # one page: written and read whole
+REPLACED_TRIES_MAX = 8
+
+# Open lock files of this process, so that a forked child can drop its copies.
+_OPEN_FILES: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+_FORK_HOOK: list[bool] = []
+
+
+class FlockHolding:
+    """One holding: an open, locked file. Forgetting it closes the file and frees the lock."""
+
+    def __init__(
+        self, path: str, file: io.FileIO, *, token: int, clock: Clock, lease_ms: int
+    ) -> None:
+        self._path = path
+        self._file = file
+        self._process = os.getpid()
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._ends_at_ms = clock.monotonic_ms() + lease_ms
+        self._token = token
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The count of holdings."""
+        return self._token
+
+    def expires_in_ms(self) -> int | None:
+        """Time until the holder stops itself, None without ``filesystem.expire``."""
+        return self._ends_at_ms - self._clock.monotonic_ms() if self._lease_ms else None
+
+    def renew(self) -> None:
+        """Push the own end back; the kernel's lock has none. Raises: ``LeaseLostError``."""
+        if not self.is_held():
+            raise LeaseLostError("the lock file was replaced, deleted or closed", path=self._path)
+        self._ends_at_ms = self._clock.monotonic_ms() + self._lease_ms
+
+    def is_held(self) -> bool:
+        """Whether the locked file is still the one on disk; 2 calls of stat."""
+        if self._file.closed or os.getpid() != self._process:
+            return False
+        return _is_file_at(self._path, self._file)
+
+    def release(self) -> None:
+        """Empty the holder's entry, keep the count, unlock and close."""
+        if self._file.closed:
+            return
+        if os.getpid() != self._process:
+            # Unlocking here would free the parent's lock; closing a copy does not.
+            self._file.close()
+            return
+        try:
+            _write_record(self._file.fileno(), {"token": self._token})
+        except OSError:
+            pass  # a full disk only leaves an outdated holder to read
+        finally:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+            self._file.close()
+
+
+class FlockClient:
+    """
+    The client of one lock file.
+
+    Args:
+        folder: Absolute local folder of the lock file; made when missing.
+        clock: Counts the own end, and starts the count of holdings of a new file.
+        lease_ms: After how long without renewal a holder stops itself; 0 never.
+    """
+
+    def __init__(self, folder: str, *, clock: Clock, lease_ms: int = 0) -> None:
+        self._folder = os.path.realpath(folder)
+        self._path = os.path.join(self._folder, FILE_NAME)
+        self._clock = clock
+        self._lease_ms = lease_ms
+        _drop_copies_after_fork()
+
+    @property
+    def identity(self) -> str:
+        """The lock file by its real path."""
+        return f"flock:{self._path}"
+
+    @property
+    def margin_ms(self) -> int:
+        """0: the kernel answers at once."""
+        return 0
+
+    def try_acquire(self, owner_text: str) -> FlockHolding | None:
+        """
+        Take the lock if it is free, else None. Outside calls: open, flock, 2 stat, read, write.
+
+        Raises:
+            UnsafeSetupError: The file is no plain file, is not ours to write, or the folder
+                cannot be made or does not know locks.
+            StorageUnavailableError: The disk is full or broken, or the file is replaced all
+                the time.
+        """
+        for _ in range(REPLACED_TRIES_MAX):
+            file = self._open()
+            try:
+                try:
+                    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.close()
+                    return None
+                if not _is_file_at(self._path, file):
+                    file.close()  # replaced between open and flock: lock the new one
+                    continue
+                return self._hold(file, owner_text)
+            except OSError as error:
+                file.close()
+                raise self._trouble(error) from error
+            except BaseException:
+                file.close()
+                raise
+        raise StorageUnavailableError(
+            f"the lock file is replaced again and again; find out by whom: {self._path}",
+            path=self._path,
+        )
+
+    def holder(self) -> str | None:
+        """The entry of the holder, None when free; one read."""
+        try:
+            file = self._open_plain(os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._trouble(error) from error
+        with file:
+            try:
+                # A dead holder's entry stays until the next one comes; the kernel knows better.
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                line = os.pread(file.fileno(), RECORD_BYTES_MAX, 0).partition(b"\n")[0]
+                return line.decode("utf-8", "replace") or None
+            return None
+
+    def close(self) -> None:
+        """Nothing to give up: files are open only while held."""
+
+    def _hold(self, file: io.FileIO, owner_text: str) -> FlockHolding:
+        last_token = _read_token(file.fileno())
+        # A new, damaged or replaced file starts at the wall clock instead of 1, so that a
+        # deleted file does not bring back old tokens. Not synced: after a power cut every
+        # holder on this machine is gone, and nobody else uses a local file.
+        token = last_token + 1 if last_token is not None else max(1, self._clock.now_ms())
+        _write_record(file.fileno(), {**_owner_fields(owner_text), "token": token})
+        return FlockHolding(
+            self._path, file, token=token, clock=self._clock, lease_ms=self._lease_ms
+        )
+
+    def _open(self) -> io.FileIO:
+        try:
+            try:
+                return self._open_plain(os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                os.makedirs(self._folder, mode=0o750, exist_ok=True)
+                return self._open_plain(os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def _open_plain(self, flags: int) -> io.FileIO:
+        """Open without following links, and refuse what is no plain file (SEC12)."""
+        number = os.open(self._path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+        try:
+            entry = os.fstat(number)
+            # A second name would let somebody make us overwrite another file of ours.
+            if not stat.S_ISREG(entry.st_mode) or entry.st_nlink > 1:
+                raise UnsafeSetupError(
+                    f"the lock file must be a plain file with one name; remove it: {self._path}",
+                    kind="lock_file",
+                    path=self._path,
+                )
+            file = io.FileIO(number, "r+" if flags & os.O_RDWR else "r", closefd=True)
+        except BaseException:
+            os.close(number)
+            raise
+        _OPEN_FILES.add(file)
+        return file
+
+    def _trouble(self, error: OSError) -> UnsafeSetupError | StorageUnavailableError:
+        if error.errno in _SETUP_ERRORS:
+            return UnsafeSetupError(
+                "the lock file cannot be used here; give this user write access to a local "
+                f"folder or set {PATH_KEY}: {self._path}: {error.strerror}",
+                kind="lock_file",
+                path=self._path,
+            )
+        return StorageUnavailableError(
+            f"the lock file could not be read or written: {self._path}: {error.strerror}",
+            path=self._path,
+        )
+
+
+_SETUP_ERRORS = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ELOOP,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENOTSUP,
+        errno.ENOLCK,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
+def _is_file_at(path: str, file: io.FileIO) -> bool:
+    try:
+        on_disk = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(file.fileno())
+    return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _read_token(number: int) -> int | None:
+    line = os.pread(number, RECORD_BYTES_MAX, 0).partition(b"\n")[0]
+    try:
+        token = json.loads(line)["token"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return token if isinstance(token, int) and token > 0 else None
+
+
+def _owner_fields(owner_text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(owner_text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or len(owner_text) > RECORD_BYTES_MAX - 128:
+        fields = {"owner": owner_text[:512]}
+    return fields
+
+
+def _write_record(number: int, record: dict[str, Any]) -> None:
+    """One line in one write, cut afterwards: whoever dies in between leaves a readable line."""
+    line = json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+    os.pwrite(number, line, 0)
+    os.ftruncate(number, len(line))
+
+
+def _drop_copies_after_fork() -> None:
+    """Registered once, at the first client: a child must not keep its parent's lock alive."""
+    if not _FORK_HOOK:
+        _FORK_HOOK.append(True)
+        os.register_at_fork(after_in_child=_close_copies)
+
+
+def _close_copies() -> None:
+    for file in list(_OPEN_FILES):
+        file.close()
+
+
+def _lock_folder(settings: LockSettings, table_folder: str | None) -> str:
+    named = settings.filesystem_path
+    if named is None:
+        if table_folder is None:
+            raise UnsafeSetupError(
+                "the filesystem lock needs a table on local disks: set "
+                f"{PATH_KEY} to a local folder if all writers are on this machine, "
+                "or name another provider",
+                kind="lock_file",
+                key=PATH_KEY,
+            )
+        return os.path.join(table_folder, DEFAULT_FOLDER)
+    parts = urlsplit(named)
+    folder = unquote(parts.path) if parts.scheme == "file" else named
+    if not os.path.isabs(folder) or parts.scheme not in ("", "file") or "\0" in folder:
+        raise SettingError(
+            f"the lock file's folder must be absolute and local; {PATH_KEY} is {named!a}",
+            key=PATH_KEY,
+            value=named,
+            suggestion="an absolute folder on a disk of this machine",
+        )
+    return folder
+
+
+def _client(context: LockContext) -> FlockClient:
+    settings = LockSettings.from_properties(context.properties)
+    return FlockClient(
+        _lock_folder(settings, context.table_folder),
+        clock=context.clock,
+        lease_ms=settings.filesystem_expire_minutes * 60_000,
+    )
+
+
+ENTRY = LockProviderEntry(
+    name="filesystem",
+    factory=_client,
+    capabilities=LockCapabilities(
+        between_processes=True,
+        between_hosts=False,
+        excludes_java=False,
+        expires=False,
+        fencing_tokens=True,
+    ),
+    jvm_class_names=("org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",),
+    options=tuple(option for option in LOCK_OPTIONS if ".filesystem." in option.key),
+)

@@ -1,0 +1,94 @@
+"""
+The hook a lock provider plug-in implements, and the values it hands over.
+
+pluggy discovers, typed objects behave (architecture rule 6): a plug-in returns frozen
+``LockProviderEntry`` values, everything afterwards is a call of a ``LockClient``. A
+plug-in is a module or object with::
+
+    from lockproviders.hookspecs import LockProviderEntry, hookimpl
+
+    @hookimpl
+    def lock_provider_entries():
+        return [LockProviderEntry(name="mine", ...)]
+
+named in its distribution under the entry-point group ``hoodoo.plugins``. It is loaded only
+when the caller allows that distribution by name (SEC4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pluggy
+
+from lockproviders.client import LockClient
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "PROJECT_NAME",
+    "LockCapabilities",
+    "LockContext",
+    "LockOption",
+    "LockProviderEntry",
+    "hookimpl",
+    "lock_provider_entries",
+]
+
+PROJECT_NAME = "hoodoo"
+ENTRY_POINT_GROUP = "hoodoo.plugins"
+
+hookspec = pluggy.HookspecMarker(PROJECT_NAME)
+hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOption:
+    """One property a provider reads, for ``config show``, the docs and spelling suggestions."""
+
+    key: str
+    default: str | None
+    meaning: str  # one sentence, with the unit
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockCapabilities:
+    """What a provider promises; each True makes the matching tests of the suite mandatory."""
+
+    between_processes: bool
+    between_hosts: bool
+    excludes_java: bool  # Java's provider of the same name takes the very same lock
+    expires: bool  # a dead holder's lock ends by time instead of by the death itself
+    fencing_tokens: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockContext:
+    """Everything a factory may build its client from."""
+
+    properties: Mapping[str, str]
+    table_identity: str  # canonical; equal for all writers of one table
+    table_folder: str | None  # absolute local folder of the table, None when it lies elsewhere
+    clock: Clock
+    ids: Ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockProviderEntry:
+    """One provider: how it is called, what it promises and how its client is made."""
+
+    name: str
+    factory: Callable[[LockContext], LockClient]
+    capabilities: LockCapabilities
+    jvm_class_names: tuple[str, ...] = ()  # fixed table, never an import (SEC4)
+    options: tuple[LockOption, ...] = ()
+    poll_first_ms: int = 2  # remote providers ask for slower polling (SEC17)
+    poll_max_ms: int = 250
+
+
+@hookspec
+def lock_provider_entries() -> Iterable[LockProviderEntry]:  # type: ignore[empty-body]
+    """The providers this plug-in offers."""

@@ -1,0 +1,259 @@
+"""
+The lease: one holding of the lock, with its end, its renewal and its alarm.
+
+The holder must know by itself when it may no longer act (concurrency 7.3; the Java
+providers go on after losing theirs). Invariants:
+
+- ``assert_held`` is a look at local state, cheap enough to precede every timeline write.
+- Once lost, lost for ever: a lease found past its end is never revived by a late renewal.
+- A lease works only in the process that acquired it; a fork never inherits it (F26), and
+  releasing it there leaves the parent's lock alone.
+- The end counts with a margin: 10 % of the lease or the provider's own, whichever is larger.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from lockproviders.client import Holding
+from timeline.errors import FencedError, LeaseLostError, UnavailableError
+from timeline.ports.clock import Clock
+from timeline.ports.events import EventSink
+from timeline.ports.executor import Executor, Ticker
+from timeline.ports.ids import Ids
+
+__all__ = ["HeldLease", "LeaseTerms"]
+
+_LOG = logging.getLogger(__name__)
+
+MARGIN_SHARE = 10  # one tenth of the lease
+RENEWALS_PER_LEASE = 3
+TICK_MS_MIN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """What is fixed about a lease when it begins."""
+
+    provider: str
+    identity: str
+    owner: str
+    purpose: str
+    margin_ms: int  # the provider's own; the tenth of the lease is added by the lease
+    hold_budget_ms: int  # 0: no budget
+
+
+class HeldLease:
+    """
+    The lease port over a provider's holding; use it in a ``with`` block.
+
+    Args:
+        holding: What the provider gave; released with this lease.
+        terms: Owner, purpose and budgets.
+        clock: Measures holding time and deadline.
+        events: Told of ``lock.lost``, ``lock.released``, ``lock.hold_over_budget``,
+            ``lock.renew_failed`` and ``lock.release_failed``.
+        ids: Tells the current process, to notice a fork.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        terms: LeaseTerms,
+        *,
+        clock: Clock,
+        events: EventSink,
+        ids: Ids,
+    ) -> None:
+        self._holding = holding
+        self._terms = terms
+        self._clock = clock
+        self._events = events
+        self._ids = ids
+        self._process = ids.identity().pid
+        self._acquired_at_ms = clock.monotonic_ms()
+        self._lease_ms = holding.expires_in_ms()
+        self._margin_ms = max(terms.margin_ms, (self._lease_ms or 0) // MARGIN_SHARE)
+        self._lost_because: str | None = None
+        self._released = False
+        self._alarmed = False
+        self._renew_at_ms = self._next_renewal_ms()
+        self._ticker: Ticker | None = None
+
+    @property
+    def fencing_token(self) -> int | None:
+        """A number that grows with every holding, where the provider has one."""
+        return self._holding.fencing_token
+
+    @property
+    def owner(self) -> str:
+        """Who holds it: host, pid and writer id."""
+        return self._terms.owner
+
+    @property
+    def purpose(self) -> str:
+        """What it was acquired for."""
+        return self._terms.purpose
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it was given back here."""
+        return self._released
+
+    def remaining_ms(self) -> int | None:
+        """Time until the lease must be treated as lost, margin taken off; None without an end."""
+        left = self._holding.expires_in_ms()
+        return None if left is None else max(0, left - self._margin_ms)
+
+    def held_ms(self) -> int:
+        """Time since it was acquired."""
+        return self._clock.monotonic_ms() - self._acquired_at_ms
+
+    def assert_held(self) -> None:
+        """
+        Look whether the lock is still ours; call it right before every timeline write.
+
+        Raises:
+            LeaseLostError: Released, past its end, taken or removed by somebody, or this is
+                another process than the one that acquired it.
+        """
+        if self._is_other_process():
+            raise self._lost_error("a lease is never inherited by a forked process")
+        if self._released:
+            raise self._lost_error("it was released before")
+        self._look()
+        if self._lost_because is not None:
+            raise self._lost_error(self._lost_because)
+
+    def release(self) -> None:
+        """
+        Give it back; only the own holding is ever removed. Twice is no error.
+
+        A provider that does not answer is an event, not an error: what was published stays
+        published, and the lock ends with its lease.
+        """
+        if self._released or self._is_other_process():
+            return
+        self._released = True
+        try:
+            self._holding.release()
+        except UnavailableError as error:
+            self._emit("lock.release_failed", error=error.message)
+        finally:
+            if self._ticker is not None:
+                self._ticker.stop()
+        held_ms = self.held_ms()
+        self._emit("lock.released", held_ms=held_ms, lost=self._lost_because is not None)
+        if 0 < self._terms.hold_budget_ms < held_ms:
+            self._emit_over_budget(held_ms, still_held=False)
+
+    def watch(self, executor: Executor) -> None:
+        """Start renewal and alarm in the background; ``release`` ends them."""
+        interval_ms = self._tick_interval_ms()
+        if interval_ms is not None:
+            self._ticker = executor.every(interval_ms, self.tick)
+
+    def tick(self) -> None:
+        """One beat: renew when a third of the lease is over, alarm when held too long."""
+        if self._released or self._is_other_process():
+            return
+        self._look()
+        if self._lost_because is None:
+            self._renew_when_due()
+        held_ms = self.held_ms()
+        if not self._alarmed and 0 < self._terms.hold_budget_ms < held_ms:
+            self._alarmed = True
+            self._emit_over_budget(held_ms, still_held=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _is_other_process(self) -> bool:
+        return self._ids.identity().pid != self._process
+
+    def _look(self) -> None:
+        if self._lost_because is not None:
+            return
+        if self.remaining_ms() == 0:
+            self._lose("its end came before a renewal")
+        elif not self._holding.is_held():
+            self._lose("the provider says that it is no longer ours")
+
+    def _lose(self, because: str) -> None:
+        if self._lost_because is None and not self._released:
+            self._lost_because = because
+            self._emit("lock.lost", reason=because, held_ms=self.held_ms())
+
+    def _lost_error(self, because: str) -> LeaseLostError:
+        return LeaseLostError(
+            "the lock is not held: stop this write, nothing more may be published with it; "
+            f"{because}: {self._terms.identity} ({self._terms.purpose})",
+            provider=self._terms.provider,
+            identity=self._terms.identity,
+            owner=self._terms.owner,
+            purpose=self._terms.purpose,
+            because=because,
+        )
+
+    def _next_renewal_ms(self) -> int | None:
+        if self._lease_ms is None:
+            return None
+        return self._clock.monotonic_ms() + self._lease_ms // RENEWALS_PER_LEASE
+
+    def _renew_when_due(self) -> None:
+        if self._renew_at_ms is None or self._clock.monotonic_ms() < self._renew_at_ms:
+            return
+        try:
+            self._holding.renew()
+        except FencedError as error:
+            self._lose(error.message)
+        except UnavailableError as error:
+            # The next beat tries again; the deadline ends the lease if none gets through.
+            self._emit("lock.renew_failed", error=error.message)
+        else:
+            self._renew_at_ms = self._next_renewal_ms()
+
+    def _tick_interval_ms(self) -> int | None:
+        wanted = []
+        if self._lease_ms is not None:
+            wanted.append(self._lease_ms // (2 * RENEWALS_PER_LEASE))
+        if self._terms.hold_budget_ms > 0:
+            wanted.append(self._terms.hold_budget_ms)
+        return max(TICK_MS_MIN, min(wanted)) if wanted else None
+
+    def _emit_over_budget(self, held_ms: int, *, still_held: bool) -> None:
+        budget_ms = self._terms.hold_budget_ms
+        self._emit(
+            "lock.hold_over_budget", held_ms=held_ms, budget_ms=budget_ms, still_held=still_held
+        )
+        _LOG.warning(
+            "the lock of %s %s held longer than hoodoo.lock.hold.budget.ms, others wait: "
+            "%d ms of %d ms for %s",
+            self._terms.identity,
+            "is" if still_held else "was",
+            held_ms,
+            budget_ms,
+            ascii(self._terms.purpose),
+        )
+
+    def _emit(self, name: str, /, **fields: str | int | float | bool | None) -> None:
+        self._events.emit(
+            name,
+            provider=self._terms.provider,
+            identity=self._terms.identity,
+            owner=self._terms.owner,
+            purpose=self._terms.purpose,
+            token=self._holding.fencing_token,
+            **fields,
+        )

@@ -1,0 +1,236 @@
+"""
+The registry of lock providers, and the one function that turns properties into a lock.
+
+Providers are found by pluggy: the built-in ones always, those of other distributions only
+when the caller allows the distribution by name, never because a table or a property names
+a module (SEC4). A registry is an ordinary object, made where the program is put together.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import pluggy
+
+from lockproviders import filesystem, hookspecs, inprocess
+from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.hookspecs import (
+    ENTRY_POINT_GROUP,
+    PROJECT_NAME,
+    LockContext,
+    LockProviderEntry,
+    hookimpl,
+)
+from lockproviders.settings import (
+    JAVA_PROVIDERS_TO_COME,
+    PROVIDER_KEY,
+    LockSettings,
+    default_provider,
+)
+from timeline.errors import UnknownProviderError, UnsafeSetupError
+from timeline.ports.clock import Clock
+from timeline.ports.events import EventSink
+from timeline.ports.executor import Executor
+from timeline.ports.ids import Ids
+from timeline.ports.storage import Storage
+
+__all__ = ["ProviderRegistry", "build_lock"]
+
+
+class _BuiltIn:
+    """The providers of this release, as a plug-in like any other."""
+
+    @hookimpl
+    def lock_provider_entries(self) -> tuple[LockProviderEntry, ...]:
+        return (filesystem.ENTRY, inprocess.ENTRY)
+
+
+class ProviderRegistry:
+    """
+    All lock providers this program knows.
+
+    Args:
+        further_hooks: Modules with hook specifications of other packages, for plug-ins
+            that implement more than locks.
+    """
+
+    def __init__(self, further_hooks: Sequence[ModuleType] = ()) -> None:
+        self._manager = pluggy.PluginManager(PROJECT_NAME)
+        for hooks in (hookspecs, *further_hooks):
+            self._manager.add_hookspecs(hooks)
+        self._entries: dict[str, LockProviderEntry] = {}
+        self.register(_BuiltIn(), "hoodoo")
+
+    def register(self, plugin: object, name: str) -> None:
+        """
+        Take in one plug-in module or object.
+
+        Raises:
+            UnsafeSetupError: It was registered before, implements a hook that does not
+                exist, or offers a name that is taken; nothing of it is kept.
+        """
+        try:
+            self._manager.register(plugin, name)
+            self._manager.check_pending()
+        except (ValueError, pluggy.PluginValidationError) as error:
+            if self._manager.get_plugin(name) is plugin:
+                self._manager.unregister(name=name)
+            raise UnsafeSetupError(
+                f"the plug-in cannot be used, ask its author: {name}: {error}",
+                kind="bad_plugin",
+                plugin=name,
+            ) from error
+        try:
+            self._entries = self._collect()
+        except UnsafeSetupError:
+            self._manager.unregister(name=name)
+            raise
+
+    def load(self, allow: Sequence[str]) -> None:
+        """
+        Load the plug-ins of the allowed distributions, and of no others.
+
+        Args:
+            allow: ``distribution`` or ``distribution:entry-point``, as the caller gave them.
+
+        Raises:
+            UnknownProviderError: An allowed name offers no plug-in here.
+            UnsafeSetupError: See ``register``, or the plug-in cannot be imported.
+        """
+        for allowed in allow:
+            found = _entry_points(allowed)
+            if not found:
+                raise UnknownProviderError(
+                    f"no installed distribution offers this plug-in; install it first: {allowed}",
+                    name=allowed,
+                    known=list(self.known),
+                )
+            for entry_point in found:
+                self.register(_imported(allowed, entry_point), f"{allowed}={entry_point.name}")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Names of all providers, sorted."""
+        return tuple(sorted(self._entries))
+
+    @property
+    def entries(self) -> tuple[LockProviderEntry, ...]:
+        """All providers, sorted by name."""
+        return tuple(self._entries[name] for name in self.known)
+
+    def find(self, name: str) -> LockProviderEntry:
+        """
+        The provider of a name or of Hudi's class name.
+
+        Raises:
+            UnknownProviderError: Nobody offers it; lists what there is.
+        """
+        for entry in self._entries.values():
+            if name == entry.name or name in entry.jvm_class_names:
+                return entry
+        to_come = JAVA_PROVIDERS_TO_COME.get(name)
+        what = "no such lock provider" if to_come is None else f"no {to_come} lock yet"
+        raise UnknownProviderError(
+            f"{what}; this release has {', '.join(self.known)}; {PROVIDER_KEY} is {name[:200]!a}",
+            name=name,
+            known=list(self.known),
+        )
+
+    def _collect(self) -> dict[str, LockProviderEntry]:
+        entries: dict[str, LockProviderEntry] = {}
+        taken: set[str] = set()
+        for offered in self._manager.hook.lock_provider_entries():
+            for entry in offered:
+                for name in (entry.name, *entry.jvm_class_names):
+                    if name in taken:
+                        raise UnsafeSetupError(
+                            "two plug-ins offer the same lock provider; allow one of them "
+                            f"only: {name}",
+                            kind="duplicate_provider",
+                            name=name,
+                        )
+                    taken.add(name)
+                entries[entry.name] = entry
+        return entries
+
+
+def _entry_points(allowed: str) -> list[importlib.metadata.EntryPoint]:
+    distribution, _, wanted = allowed.partition(":")
+    try:
+        offered = importlib.metadata.distribution(distribution).entry_points
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return []
+    return [
+        entry_point
+        for entry_point in offered
+        if entry_point.group == ENTRY_POINT_GROUP and wanted in ("", entry_point.name)
+    ]
+
+
+def _imported(allowed: str, entry_point: importlib.metadata.EntryPoint) -> object:
+    try:
+        return entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise UnsafeSetupError(
+            f"the plug-in cannot be imported: {allowed}: {entry_point.value}: {error}",
+            kind="bad_plugin",
+            plugin=allowed,
+        ) from error
+
+
+def build_lock(
+    properties: Mapping[str, str],
+    *,
+    storage: Storage,
+    clock: Clock,
+    ids: Ids,
+    events: EventSink,
+    executor: Executor,
+    table_identity: str,
+    registry: ProviderRegistry | None = None,
+) -> ProviderLock:
+    """
+    The lock the properties ask for.
+
+    Args:
+        properties: Effective properties; only the lock's keys are read.
+        storage: Where the table lies; decides the default provider.
+        clock: Clock port.
+        ids: Identity port.
+        events: Event port.
+        executor: Runs renewal and alarms.
+        table_identity: Canonical identity of the table, equal for all its writers.
+        registry: The providers to choose from; the built-in ones by default.
+
+    Raises:
+        SettingError: A value is wrong.
+        UnknownProviderError: The named provider is not in this release.
+        UnsafeSetupError: The provider cannot work with this storage.
+    """
+    settings = LockSettings.from_properties(properties)
+    capabilities = storage.capabilities
+    entry = (registry or ProviderRegistry()).find(
+        settings.provider or default_provider(capabilities)
+    )
+    client = entry.factory(
+        LockContext(
+            properties=properties,
+            table_identity=table_identity,
+            table_folder=capabilities.local_root,
+            clock=clock,
+            ids=ids,
+        )
+    )
+    budget = WaitBudget(
+        deadline_ms=settings.deadline_ms,
+        try_ms=settings.try_ms,
+        retries=settings.retries,
+        pause_ms=settings.pause_ms,
+        hold_budget_ms=settings.hold_budget_ms,
+        poll_first_ms=entry.poll_first_ms,
+        poll_max_ms=entry.poll_max_ms,
+    )
+    ports = LockPorts(clock=clock, ids=ids, events=events, executor=executor)
+    return ProviderLock(entry.name, client, budget=budget, ports=ports)
