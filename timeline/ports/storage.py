@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeAlias
 
 __all__ = [
     "AmbiguousWriteError",
     "FileStat",
+    "Names",
     "ObjectExistsError",
     "ObjectMissingError",
+    "Stats",
     "Storage",
     "StorageCapabilities",
 ]
@@ -52,6 +54,11 @@ class FileStat:
     version: str  # changes with every rewrite; opaque
 
 
+# Inside the protocol the word ``list`` names its method, so the result types are named here.
+Stats: TypeAlias = list[FileStat]
+Names: TypeAlias = list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageCapabilities:
     """What a storage can promise; multi-writer modes need ``atomic_create`` (CAP-1)."""
@@ -65,12 +72,13 @@ class Storage(Protocol):
     """
     Bytes of one table.
 
-    Every method may raise ``StorageUnavailableError`` (no answer, no access, disk full).
+    Every method may raise ``StorageUnavailableError`` (no answer, no access, disk full) and
+    ``MalformedNameError`` (a path that leaves the table, or a symbolic link on the way, SEC1).
     """
 
     @property
     def base_uri(self) -> str:
-        """Canonical address of the table, without a trailing slash."""
+        """Canonical address (``file:/a/b``, ``memory://name``), without a trailing slash."""
 
     @property
     def capabilities(self) -> StorageCapabilities:
@@ -88,8 +96,15 @@ class Storage(Protocol):
     def stat(self, path: str) -> FileStat | None:
         """The object's entry, or None when there is none."""
 
-    def list(self, folder: str) -> list[FileStat]:
+    def list(self, folder: str) -> Stats:
         """Direct children (files and folders) sorted by name; a missing folder is empty."""
+
+    def names(self, folder: str) -> Names:
+        """
+        Names of the direct child files, sorted; a missing folder is empty.
+
+        The cheap listing (no look at each file): the timeline's names say all it needs.
+        """
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
@@ -103,7 +118,11 @@ class Storage(Protocol):
         """
 
     def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
-        """Create or replace atomically: readers see the old bytes or the new (heartbeat, hints)."""
+        """
+        Create or replace atomically: readers see the old bytes or the new (heartbeat, hints).
+
+        A ``.crc`` sibling that an older content left goes first (LOC-3).
+        """
 
     def delete(self, path: str) -> None:
         """Remove an object and its ``.crc`` sibling; absent is no error."""

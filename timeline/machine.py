@@ -1,0 +1,310 @@
+"""
+The real machine behind the small ports: clock, identity, threads and logs.
+
+Its own file because it is, with the storage and lock adapters, the only place where the
+engine may ask for time, randomness or a thread; everything else receives these objects.
+A forked child never passes for its parent: identity and thread pool know their process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from timeline.ports.events import EventSink, Value
+from timeline.ports.ids import ProcessIdentity
+
+__all__ = [
+    "FanOut",
+    "LoggingEvents",
+    "NullEvents",
+    "SystemClock",
+    "SystemIds",
+    "ThreadExecutor",
+]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_WORKERS_MAX = 8
+_LOGGER = logging.getLogger("hoodoo")
+_LOGGER.addHandler(logging.NullHandler())
+
+# Fields whose name looks like a secret's are masked (SEC5); tokens that only count are not.
+_SECRET_FIELD = re.compile(
+    r"password|passwd|secret|credential|sasl|jaas|access_key|api_key|(?<!fencing_)(?<!write_)token",
+    re.IGNORECASE,
+)
+_WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown")
+
+
+class SystemClock:
+    """This machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Wall clock, ms since 1970-01-01 UTC; may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Never goes back; only differences mean anything."""
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Wait; zero and less return at once."""
+        if duration_ms > 0:
+            time.sleep(duration_ms / 1000)
+
+    def precise_seconds(self) -> float:
+        """A monotonic reading in seconds, fine enough to time a single call."""
+        return time.perf_counter()
+
+
+class SystemIds:
+    """
+    Randomness of the operating system and the identity of this process.
+
+    Args:
+        application: Text the user gave for ``hoodie.write.application.id``, may be empty.
+    """
+
+    def __init__(self, application: str = "") -> None:
+        self._application = application
+        self._identity = self._new_identity()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process that receives a copy must not carry this process's writer id.
+        return (SystemIds, (self._application,))
+
+    def uuid(self) -> str:
+        """A random UUID, lower-case hex with dashes."""
+        return str(uuid.uuid4())
+
+    def nonce(self) -> str:
+        """128 random bits as 32 hex digits."""
+        return os.urandom(16).hex()
+
+    def jitter(self) -> float:
+        """A random number in [0, 1); from the system, so that forked children differ."""
+        return int.from_bytes(os.urandom(4), "big") / 2**32
+
+    def identity(self) -> ProcessIdentity:
+        """This process; a forked child answers with an identity of its own (F26)."""
+        if self._identity.pid != os.getpid():
+            self._identity = self._new_identity()
+        return self._identity
+
+    def _new_identity(self) -> ProcessIdentity:
+        return ProcessIdentity(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            writer_id=str(uuid.uuid4()),
+            application=self._application,
+        )
+
+
+class NullEvents:
+    """Takes every event and forgets it."""
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Forget one event."""
+
+
+class LoggingEvents:
+    """Writes events to the standard logger ``hoodoo``; silent until the user configures logging."""
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """
+        Log one event; refusals and failures as warnings, calls as debug, the rest as info.
+
+        Values are escaped (SEC19) and secrets masked (SEC5).
+        """
+        level = logging.INFO
+        if name.endswith(_WARNING_ENDS):
+            level = logging.WARNING
+        elif name.endswith(".call"):
+            level = logging.DEBUG
+        if _LOGGER.isEnabledFor(level):
+            shown = " ".join(f"{key}={_shown(key, value)}" for key, value in fields.items())
+            _LOGGER.log(level, "%s %s", name, shown)
+
+
+class FanOut:
+    """Hands every event to several sinks; one that fails does not keep it from the others."""
+
+    def __init__(self, sinks: Sequence[EventSink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Hand one event to all."""
+        for sink in self._sinks:
+            try:
+                sink.emit(name, **fields)
+            except Exception:  # a sink of the user's must never stop a publication
+                _LOGGER.debug("an event sink failed on %s", name, exc_info=True)
+
+
+class ThreadExecutor:
+    """
+    Runs tasks on a bounded pool of threads that is kept between calls.
+
+    The calling thread works too, so tasks may call ``map`` again without a deadlock.
+
+    Args:
+        workers_max: Threads at work at most, the caller included; default
+            ``min(8, number of processors)``.
+        events: Where failures of background work are told.
+    """
+
+    def __init__(self, workers_max: int | None = None, *, events: EventSink | None = None) -> None:
+        chosen = workers_max if workers_max is not None else min(_WORKERS_MAX, os.cpu_count() or 1)
+        self._workers_max = max(1, chosen)
+        self._events: EventSink = events or NullEvents()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_pid = 0
+        self._pool_guard = threading.Lock()
+
+    @property
+    def workers_max(self) -> int:
+        """Threads at work at most, the calling one included."""
+        return self._workers_max
+
+    def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """
+        Run ``work`` on every task, in any order, and return the results in task order.
+
+        After the first failure no new task starts; that failure is raised once all started
+        tasks ended (PUB-2: no straggler).
+        """
+        run = _Run(work, tasks)
+        helpers = min(self._workers_max, len(tasks)) - 1
+        started: list[Future[None]] = []
+        if helpers > 0:
+            pool = self._threads()
+            started = [pool.submit(run.work_off) for _ in range(helpers)]
+        try:
+            run.work_off()
+            # A helper that still waits for a thread has nothing left to do; waiting for it
+            # would deadlock when all threads wait like this one.
+            wait([helper for helper in started if not helper.cancel()])
+        except BaseException:
+            run.give_up()
+            wait([helper for helper in started if not helper.cancel()])
+            raise
+        return run.outcome()
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
+        """
+        Call ``work`` every ``interval_ms`` on a daemon thread until stopped.
+
+        Its exceptions end in an event ``background.failed``; the repetition goes on.
+        """
+        return ThreadTicker(interval_ms, work, self._events)
+
+    def close(self) -> None:
+        """Give up the threads; a later ``map`` makes new ones."""
+        with self._pool_guard:
+            pool, self._pool = self._pool, None
+        if pool is not None and self._pool_pid == os.getpid():
+            pool.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._pool_guard:
+            # Threads do not survive a fork: a child makes its own.
+            if self._pool is None or self._pool_pid != os.getpid():
+                self._pool = ThreadPoolExecutor(
+                    max(1, self._workers_max - 1), thread_name_prefix="hoodoo"
+                )
+                self._pool_pid = os.getpid()
+            return self._pool
+
+
+class ThreadTicker:
+    """A daemon thread that repeats some work; made by ``ThreadExecutor.every``."""
+
+    def __init__(self, interval_ms: int, work: Callable[[], None], events: EventSink) -> None:
+        self._interval_s = max(interval_ms, 1) / 1000
+        self._work = work
+        self._events = events
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="hoodoo-every", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; returns when no further call can start. Calling twice is no error."""
+        self._ended.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _repeat(self) -> None:
+        due = time.monotonic() + self._interval_s
+        while not self._ended.wait(max(0.0, due - time.monotonic())):
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001  one missed heartbeat must not end all later
+                self._events.emit("background.failed", error=f"{type(error).__name__}: {error}")
+            # Beats that were missed while the work ran are not made up for.
+            due = max(due + self._interval_s, time.monotonic())
+
+
+class _Run:
+    """One ``map``: which task is next, what came out, whether something failed."""
+
+    def __init__(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
+        self._work = work
+        self._tasks = tasks
+        self._results: list[Any] = [None] * len(tasks)
+        self._next_index = 0
+        self._failure: BaseException | None = None
+        self._given_up = False
+        self._guard = threading.Lock()
+
+    def work_off(self) -> None:
+        while True:
+            with self._guard:
+                index = self._next_index
+                if self._failure is not None or self._given_up or index == len(self._tasks):
+                    return
+                self._next_index = index + 1
+            try:
+                self._results[index] = self._work(self._tasks[index])
+            except BaseException as error:  # noqa: BLE001  ``outcome`` raises it in the caller
+                with self._guard:
+                    if self._failure is None:
+                        self._failure = error
+                return
+
+    def give_up(self) -> None:
+        with self._guard:
+            self._given_up = True
+
+    def outcome(self) -> list[Any]:
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+
+def _shown(key: str, value: Value) -> str:
+    if _SECRET_FIELD.search(key):
+        return "***"
+    return json.dumps(value, default=str)

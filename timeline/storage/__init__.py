@@ -1,0 +1,1 @@
+"""Adapters of the storage port: where the bytes of a table may lie."""

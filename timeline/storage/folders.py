@@ -1,0 +1,246 @@
+"""
+Walking into a table's folders without ever following a symbolic link (SEC1, SEC12).
+
+Each step opens the next folder relative to the one before and refuses links, so a link
+planted between a check and its use changes nothing: there is no check apart from the
+use. The file also holds the few system calls a test may want to fail or to record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from timeline.errors import MalformedNameError, StorageCapabilityError, StorageUnavailableError
+
+__all__ = [
+    "FolderWalker",
+    "Syscalls",
+    "no_hard_links",
+    "open_regular",
+    "remove_tree",
+    "symlink_refused",
+    "unavailable",
+]
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# Non-blocking: opening a planted named pipe must not hang a reader.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FOLDER_MODE = 0o750
+_ATTEMPTS_MAX = 3
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free space or move the table, then repeat",
+    errno.EDQUOT: "the disk quota is used up: free space or raise it, then repeat",
+    errno.EACCES: "access was refused: give this user read and write access to the table",
+    errno.EPERM: "access was refused: give this user read and write access to the table",
+    errno.EROFS: "the file system is read-only: mount it for writing",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+    errno.ENFILE: "too many open files on this machine: close some or raise the limit",
+    errno.EIO: "the device failed: look into the kernel log, the disk may be dying",
+    errno.ESTALE: "the network file system lost the file: mount it again, then repeat",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Syscalls:
+    """The system calls whose order and failures decide about durability."""
+
+    write: Callable[..., int] = os.write
+    fsync: Callable[[int], None] = os.fsync
+    link: Callable[..., None] = os.link
+    rename: Callable[..., None] = os.rename
+
+
+def unavailable(error: OSError, path: str, doing: str) -> StorageUnavailableError:
+    """The typed form of a failed system call, with the path and what to do."""
+    code = errno.errorcode.get(error.errno or 0, "unknown")
+    advice = _ADVICE.get(error.errno or 0, "check the file system, then repeat")
+    return StorageUnavailableError(
+        f"{doing} failed, {advice}: {code} ({os.strerror(error.errno or 0)}), path {path!r}",
+        path=path,
+        errno=code,
+    )
+
+
+def no_hard_links(path: str) -> StorageCapabilityError:
+    """The error of a file system on which create-if-absent cannot be whole or not at all."""
+    return StorageCapabilityError(
+        "the file system has no hard links, so nothing can be created whole or not at all; "
+        f"keep the table on another one (ext4, xfs, NFS): path {path!r}",
+        missing="atomic_create",
+        path=path,
+    )
+
+
+def symlink_refused(path: str) -> MalformedNameError:
+    """The refusal of a symbolic link below a table's base folder."""
+    return MalformedNameError(
+        "a symbolic link inside the table is never followed, it may lead anywhere; "
+        f"put the real file or folder there: {path!r}",
+        kind="symlink",
+        path=path,
+    )
+
+
+class FolderWalker:
+    """
+    Opens folders below one base folder.
+
+    Args:
+        root: Absolute real path of the base folder; may not exist yet.
+        calls: The system calls to use.
+        strict: Whether durable means that names reach the disk (LOC-2).
+    """
+
+    def __init__(self, root: str, calls: Syscalls, *, strict: bool) -> None:
+        self._root = root
+        self._calls = calls
+        self._strict = strict
+        # Folders whose own name is known to be on the disk: one more fsync per folder and
+        # process, because whoever made it may have died before his.
+        self._anchored: set[str] = set()
+
+    def open(self, folder: str, *, make: bool = False, durable: bool = False) -> int:
+        """
+        Open a checked relative folder (``""`` is the base) and return its descriptor.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError: There is none, and ``make`` is not set.
+            MalformedNameError: A component is a symbolic link.
+            OSError: Anything else.
+        """
+        durable = durable and self._strict
+        descriptor = self._open_root(make=make, durable=durable)
+        if not folder:
+            return descriptor
+        walked = ""
+        for segment in folder.split("/"):
+            walked = f"{walked}/{segment}" if walked else segment
+            try:
+                child = self._open_child(descriptor, segment, walked, make=make)
+                if durable and walked not in self._anchored:
+                    self._anchor(descriptor, child, walked)
+            finally:
+                os.close(descriptor)
+            descriptor = child
+        return descriptor
+
+    def forget(self, folder: str) -> None:
+        """Take a removed folder out of the ones known to be on the disk."""
+        prefix = folder + "/"
+        self._anchored = {
+            known for known in self._anchored if known != folder and not known.startswith(prefix)
+        }
+
+    def _anchor(self, parent: int, child: int, walked: str) -> None:
+        try:
+            self._calls.fsync(parent)
+        except BaseException:
+            os.close(child)
+            raise
+        self._anchored.add(walked)
+
+    def _open_root(self, *, make: bool, durable: bool) -> int:
+        try:
+            return os.open(self._root, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            if not make:
+                raise
+        self._make_root(Path(self._root), durable=durable)
+        return os.open(self._root, _FOLDER_FLAGS)
+
+    def _make_root(self, path: Path, *, durable: bool) -> None:
+        if not path.parent.is_dir():
+            self._make_root(path.parent, durable=durable)
+        try:
+            path.mkdir(_FOLDER_MODE)
+        except FileExistsError:
+            return
+        if durable:
+            descriptor = os.open(path.parent, _FOLDER_FLAGS)
+            try:
+                self._calls.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _open_child(self, parent: int, segment: str, walked: str, *, make: bool) -> int:
+        flags = _FOLDER_FLAGS | os.O_NOFOLLOW
+        try:
+            return os.open(segment, flags, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(segment, parent):
+                raise symlink_refused(walked) from error
+            raise
+        self._anchored.discard(walked)
+        with contextlib.suppress(FileExistsError):  # somebody else was faster
+            os.mkdir(segment, _FOLDER_MODE, dir_fd=parent)
+        return os.open(segment, flags, dir_fd=parent)
+
+
+def open_regular(name: str, folder: int, path: str) -> tuple[int, int]:
+    """
+    Open a file for reading, relative to its folder; returns descriptor and size in bytes.
+
+    Raises:
+        FileNotFoundError: There is none, or a folder has this name.
+        MalformedNameError: It is a symbolic link, a pipe or a device.
+        OSError: Anything else.
+    """
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise symlink_refused(path) from error
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode):
+        return descriptor, found.st_size
+    os.close(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "a folder has this name", path)
+    raise MalformedNameError(
+        f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
+    )
+
+
+def remove_tree(name: str, parent: int) -> None:
+    """Remove a folder; writers that still add to it make it start over a few times."""
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            folder = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        remove_tree(entry.name, folder)
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(entry.name, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            os.rmdir(name, dir_fd=parent)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or attempt + 1 == _ATTEMPTS_MAX:
+                raise
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode)
+    except OSError:
+        return False

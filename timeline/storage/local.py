@@ -1,0 +1,445 @@
+"""
+Storage of a table on this machine's disk (or a file system that looks like one).
+
+A new object appears under its name whole or not at all: it is written and made durable
+under a temporary name in the same folder and then linked to its own (LOC-1); creating
+the final name with ``O_EXCL`` would show torn content for a moment, and for ever after
+a power cut. Symbolic links below the base folder are never followed (SEC1).
+
+Addresses are written the way Java Hudi writes them: ``file:`` and the absolute path,
+one slash, nothing escaped (``file:/data/flights``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, Literal, TypeVar, cast
+
+import pyarrow as pa
+
+from timeline.errors import InvariantError, MalformedNameError
+from timeline.machine import SystemClock, SystemIds
+from timeline.model.paths import check_relative_path
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    FileStat,
+    Names,
+    ObjectExistsError,
+    ObjectMissingError,
+    Stats,
+    StorageCapabilities,
+)
+from timeline.storage.data_file import DataFile
+from timeline.storage.folders import (
+    FolderWalker,
+    Syscalls,
+    no_hard_links,
+    open_regular,
+    remove_tree,
+    symlink_refused,
+    unavailable,
+)
+from timeline.storage.leftovers import TEMPORARY_PREFIX, checksum_sibling, is_leftover
+
+__all__ = ["Durability", "LocalStorage"]
+
+Durability = Literal["strict", "relaxed"]
+Made = TypeVar("Made")
+
+_FILE_MODE = 0o640  # SEC12; the umask may take more away
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTEMPTS_MAX = 3  # a folder removed by another process between opening and using it
+
+# After these a link was certainly not made; after any other error nobody knows.
+_LINK_NOT_MADE = frozenset(
+    (
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EROFS,
+        errno.EMLINK,
+        errno.ENAMETOOLONG,
+    )
+)
+_LINK_UNKNOWN_HERE = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS))
+
+
+class LocalStorage:
+    """
+    One table's folder on a local disk.
+
+    Args:
+        base: Folder of the table; made by the first write. Links on the way to it are
+            resolved once, here.
+        durability: ``relaxed`` never waits for the disk: a power cut may then lose the
+            newest commits or leave empty files behind (``hoodoo.storage.durability``).
+        ids: Where temporary names come from.
+        clock: What ``now_ms`` answers; on a network file system this machine's clock is
+            only close to the one that stamps the files.
+        calls: The system calls; tests put failing or recording ones in.
+    """
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        *,
+        durability: Durability = "strict",
+        ids: Ids | None = None,
+        clock: Clock | None = None,
+        calls: Syscalls | None = None,
+    ) -> None:
+        self._root = os.path.realpath(base)
+        self._strict = durability == "strict"
+        self._ids: Ids = ids or SystemIds()
+        self._clock: Clock = clock or SystemClock()
+        self._calls = calls or Syscalls()
+        self._folders = FolderWalker(self._root, self._calls, strict=self._strict)
+
+    @property
+    def base_uri(self) -> str:
+        """``file:`` and the absolute real path, without a trailing slash."""
+        return f"file:{self._root}"
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """Atomic creation, seen by every process of this machine."""
+        return StorageCapabilities(
+            atomic_create=True, shared_between_processes=True, local_root=self._root
+        )
+
+    def now_ms(self) -> int:
+        """This machine's wall clock."""
+        return self._clock.now_ms()
+
+    def locate(self, path: str) -> str:
+        """``file:`` and the absolute path; ``""`` is the base folder."""
+        return f"file:{self._root}/{check_relative_path(path)}" if path else self.base_uri
+
+    def read(self, path: str) -> bytes:
+        """Whole content. Raises: ``ObjectMissingError``."""
+        with self._inside(path, "reading") as (folder, name):
+            descriptor, size_bytes = open_regular(name, folder, path)
+            try:
+                return _read_all(descriptor, size_bytes)
+            finally:
+                os.close(descriptor)
+
+    def stat(self, path: str) -> FileStat | None:
+        """The object's entry, or None when there is none; ``""`` is the base folder."""
+        try:
+            if not path:
+                return _file_stat("", os.stat(self._root))
+            with self._inside(path, "looking up") as (folder, name):
+                return _entry(name, os.lstat(name, dir_fd=folder), path)
+        except (ObjectMissingError, FileNotFoundError):
+            return None
+
+    def list(self, folder: str) -> Stats:
+        """Direct children (files and folders) sorted by name; a missing folder is empty."""
+        found = []
+        for entry in self._scan(folder):
+            try:
+                described = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # removed since
+            except OSError as error:
+                raise unavailable(error, folder, "listing") from error
+            if stat.S_ISDIR(described.st_mode) or not is_leftover(entry.name):
+                found.append(_entry(entry.name, described, _below(folder, entry.name)))
+        found.sort(key=_name_of)
+        return found
+
+    def names(self, folder: str) -> Names:
+        """Names of the direct child files, sorted; a missing folder is empty."""
+        found = []
+        for entry in self._scan(folder):
+            name = entry.name
+            if is_leftover(name) or entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.is_symlink():
+                raise symlink_refused(_below(folder, name))
+            found.append(name)
+        found.sort()
+        return found
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """
+        Create-if-absent, whole or not at all; parents are made.
+
+        Outside: one fsync of the file and one of its folder when durable and strict; one
+        more for each folder on the way that this process meets for the first time.
+
+        Raises:
+            ObjectExistsError: The name is taken.
+            AmbiguousWriteError: The link's answer was lost, or the folder could not be synced.
+        """
+        durable = durable and self._strict
+
+        def put(folder: int, name: str) -> None:
+            with self._temporary(folder, data, durable=durable) as temporary:
+                # Before the name appears: a stale checksum makes Java refuse the new bytes.
+                _remove_quietly(checksum_sibling(name), folder)
+                self._link(folder, temporary, name, path)
+                if durable:
+                    try:
+                        self._calls.fsync(folder)
+                    except OSError as error:
+                        raise AmbiguousWriteError(path) from error
+
+        self._place(path, "creating", put, durable=durable)
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """Create or replace atomically: readers see the old bytes or the new."""
+        durable = durable and self._strict
+
+        def put(folder: int, name: str) -> None:
+            with self._temporary(folder, data, durable=durable) as temporary:
+                _remove_quietly(checksum_sibling(name), folder)
+                self._calls.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                if durable:
+                    self._calls.fsync(folder)
+
+        self._place(path, "writing", put, durable=durable)
+
+    def delete(self, path: str) -> None:
+        """Remove an object and its ``.crc`` sibling; absent is no error."""
+        with (
+            contextlib.suppress(ObjectMissingError),
+            self._inside(path, "deleting") as (folder, name),
+        ):
+            _remove_quietly(checksum_sibling(name), folder)
+            os.unlink(name, dir_fd=folder)
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove a folder with everything below it; links in it go, what they name stays."""
+        self._folders.forget(folder)
+        with (
+            contextlib.suppress(ObjectMissingError),
+            self._inside(folder, "deleting a folder") as (parent, name),
+        ):
+            found = os.lstat(name, dir_fd=parent)
+            if stat.S_ISLNK(found.st_mode):
+                raise symlink_refused(folder)
+            if stat.S_ISDIR(found.st_mode):
+                remove_tree(name, parent)
+
+    def open_input(self, path: str) -> IO[bytes]:
+        """
+        A seekable binary file (an Arrow native file) over the mapped bytes.
+
+        Mapping costs no copy, and readers in several threads need no lock; it fits because
+        data files never change. Raises: ``ObjectMissingError``.
+        """
+        with self._inside(path, "opening") as (folder, name):
+            descriptor, size_bytes = open_regular(name, folder, path)
+            try:
+                if size_bytes == 0:  # nothing cannot be mapped
+                    return cast(IO[bytes], pa.BufferReader(b""))
+                mapped = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
+        return cast(IO[bytes], pa.BufferReader(pa.py_buffer(mapped)))
+
+    def open_output(self, path: str) -> IO[bytes]:
+        """
+        A new binary file for a data file; parents are made.
+
+        Closing makes its bytes durable (in strict mode), ``sync_folders`` its name and the
+        names of its folders.
+
+        Raises:
+            ObjectExistsError: The name is taken.
+        """
+
+        def put(folder: int, name: str) -> int:
+            try:
+                descriptor = os.open(name, _NEW_FILE, _FILE_MODE, dir_fd=folder)
+            except FileExistsError as error:
+                raise ObjectExistsError(path) from error
+            _remove_quietly(checksum_sibling(name), folder)
+            return descriptor
+
+        return DataFile(
+            self._place(path, "creating a data file", put, durable=False),
+            path,
+            self._calls,
+            durable=self._strict,
+            remove=lambda: self.delete(path),
+        )
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """Make these folders' entries durable, and their own names up to the base (LOC-2)."""
+        if not self._strict:
+            return
+        wanted = {""}
+        for folder in folders:
+            walked = folder
+            while walked:
+                wanted.add(check_relative_path(walked))
+                walked = walked.rpartition("/")[0]
+        # Deepest first: a name is worth syncing only when what it names is there.
+        for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
+            try:
+                descriptor = self._folders.open(folder)
+                try:
+                    self._calls.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # nothing was created there
+            except OSError as error:
+                raise unavailable(error, folder, "making a folder durable") from error
+
+    @contextlib.contextmanager
+    def _inside(self, path: str, doing: str) -> Iterator[tuple[int, str]]:
+        """The open folder of a path and its last segment; system errors become typed ones."""
+        folder, _, name = check_relative_path(path).rpartition("/")
+        try:
+            descriptor = self._folders.open(folder)
+            try:
+                yield descriptor, name
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectMissingError(path) from error
+        except OSError as error:
+            raise unavailable(error, path, doing) from error
+
+    def _place(
+        self, path: str, doing: str, put: Callable[[int, str], Made], *, durable: bool
+    ) -> Made:
+        """Open and if needed make the folder of a new object, then put the object there."""
+        folder, _, name = check_relative_path(path).rpartition("/")
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                descriptor = self._folders.open(folder, make=True, durable=durable)
+                try:
+                    return put(descriptor, name)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                # Another process may remove the folder between opening and using it.
+                if isinstance(error, FileNotFoundError) and attempt + 1 < _ATTEMPTS_MAX:
+                    continue
+                raise unavailable(error, path, doing) from error
+        raise InvariantError("a bounded loop ended without an answer, please report it")
+
+    @contextlib.contextmanager
+    def _temporary(self, folder: int, data: bytes, *, durable: bool) -> Iterator[str]:
+        """A finished temporary file beside its later name; gone afterwards, whatever happens."""
+        name = TEMPORARY_PREFIX + self._ids.nonce()
+        descriptor = os.open(name, _NEW_FILE, _FILE_MODE, dir_fd=folder)
+        try:
+            try:
+                _write_all(self._calls.write, descriptor, data)
+                if durable:
+                    self._calls.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield name
+        finally:
+            _remove_quietly(name, folder)
+
+    def _link(self, folder: int, temporary: str, name: str, path: str) -> None:
+        try:
+            self._calls.link(
+                temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False
+            )
+        except OSError as error:
+            # A network file system may lose the answer and repeat the call: two names for
+            # our own temporary file say that the link was made, whatever the error (LOC-1).
+            if _links(temporary, folder) == 2:
+                return
+            if isinstance(error, FileExistsError):
+                raise ObjectExistsError(path) from error
+            if error.errno in _LINK_UNKNOWN_HERE:
+                raise no_hard_links(path) from error
+            if error.errno in _LINK_NOT_MADE:
+                raise
+            raise AmbiguousWriteError(path) from error
+
+    def _scan(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        if folder:
+            check_relative_path(folder)
+        try:
+            descriptor = self._folders.open(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise unavailable(error, folder, "listing") from error
+        try:
+            with os.scandir(descriptor) as entries:
+                yield from entries
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unavailable(error, folder, "listing") from error
+        finally:
+            os.close(descriptor)
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _name_of(entry: FileStat) -> str:
+    return entry.name
+
+
+def _entry(name: str, found: os.stat_result, path: str) -> FileStat:
+    if stat.S_ISLNK(found.st_mode):
+        raise symlink_refused(path)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise MalformedNameError(
+            f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
+        )
+    return _file_stat(name, found)
+
+
+def _file_stat(name: str, found: os.stat_result) -> FileStat:
+    is_folder = stat.S_ISDIR(found.st_mode)
+    return FileStat(
+        name=name,
+        is_folder=is_folder,
+        size_bytes=0 if is_folder else found.st_size,
+        modified_ms=found.st_mtime_ns // 1_000_000,
+        # Every rewrite is a new file under the old name, so the inode alone nearly suffices.
+        version=f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}",
+    )
+
+
+def _read_all(descriptor: int, size_bytes: int) -> bytes:
+    first = os.read(descriptor, size_bytes + 1)
+    if len(first) == size_bytes:
+        return first
+    pieces = [first]
+    while piece := os.read(descriptor, 1 << 20):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _write_all(write: Callable[..., int], descriptor: int, data: bytes) -> None:
+    rest: Any = memoryview(data)
+    while rest:
+        rest = rest[write(descriptor, rest) :]
+
+
+def _links(name: str, folder: int) -> int:
+    try:
+        return os.lstat(name, dir_fd=folder).st_nlink
+    except OSError:
+        return 0
+
+
+def _remove_quietly(name: str, folder: int) -> None:
+    # Only for names that listings hide: what stays behind is seen by nobody.
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)

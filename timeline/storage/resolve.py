@@ -1,0 +1,106 @@
+"""
+From an address a user wrote to the storage behind it.
+
+Its own file because it is the only place that knows which kinds of address exist; an
+address that comes from a table's own files is never resolved here (SEC11).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from timeline.errors import InvalidInputError, SettingError, StorageCapabilityError
+from timeline.ports.storage import Storage
+from timeline.storage.local import Durability, LocalStorage
+
+__all__ = ["DURABILITY_KEY", "storage_for"]
+
+DURABILITY_KEY = "hoodoo.storage.durability"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)\Z", re.DOTALL)
+_OBJECT_STORES = frozenset(
+    ("s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs", "hdfs", "oss")
+)
+_WORKS_TODAY = "a plain path (/data/flights) or a file address (file:/data/flights) works"
+
+
+def storage_for(
+    address: str | os.PathLike[str], *, options: Mapping[str, str] | None = None
+) -> Storage:
+    """
+    Open the storage of one table; nothing is read or made yet.
+
+    Args:
+        address: A path, absolute or not, or ``file:/path``, ``file:///path``,
+            ``file://localhost/path``. Nothing in it is unescaped, as in Hadoop.
+        options: The caller's ``hoodoo.storage.*`` options; others are not looked at.
+
+    Raises:
+        StorageCapabilityError: An object store, or a scheme nobody knows.
+        SettingError: An option has a value it cannot have.
+        InvalidInputError: The address is empty, holds control characters or names a host.
+    """
+    text = os.fspath(address)
+    if not text.strip() or re.search(r"[\x00-\x1f\x7f]", text):
+        raise InvalidInputError(
+            f"the address of a table is empty or holds control characters; {_WORKS_TODAY}: {text!r}",
+            address=text,
+        )
+    return LocalStorage(_local_path(text), durability=_durability(options or {}))
+
+
+def _local_path(text: str) -> str:
+    match = _SCHEME.match(text)
+    # A lone colon in a path is no scheme when the path has a slash before it.
+    if match is None or os.sep in match.group(1):
+        return text
+    scheme, rest = match.group(1).lower(), match.group(2)
+    if scheme == "file":
+        return _path_of_file_uri(rest, text)
+    if scheme in _OBJECT_STORES:
+        raise StorageCapabilityError(
+            f"object stores come with a later release; {_WORKS_TODAY} today: {text!r}",
+            kind="storage_scheme",
+            missing=scheme,
+            address=text,
+        )
+    raise StorageCapabilityError(
+        f"nothing here knows this kind of address; {_WORKS_TODAY}, and a path with a colon can be "
+        f"written as ./path: {text!r}",
+        kind="storage_scheme",
+        missing=scheme,
+        address=text,
+    )
+
+
+def _path_of_file_uri(rest: str, text: str) -> str:
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        rest = slash + path
+        if host not in ("", "localhost"):
+            raise InvalidInputError(
+                f"a file address names no other host; mount it and use file:/path: {text!r}",
+                address=text,
+            )
+    if not rest.startswith("/"):
+        raise InvalidInputError(
+            f"a file address holds an absolute path, as in file:/data/flights: {text!r}",
+            address=text,
+        )
+    return "/" + rest.lstrip("/")
+
+
+def _durability(options: Mapping[str, str]) -> Durability:
+    value = options.get(DURABILITY_KEY, "strict").strip().lower()
+    if value == "strict":
+        return "strict"
+    if value == "relaxed":
+        return "relaxed"
+    raise SettingError(
+        f"durability is strict or relaxed, set one of them: {DURABILITY_KEY} = {value!r}",
+        key=DURABILITY_KEY,
+        value=value,
+        suggestion="strict",
+    )
