@@ -1,0 +1,209 @@
+"""
+The real Java Hudi as a fixture: `java_oracle("1.2.0").read(table)`.
+
+One JVM per Hudi version serves a whole test session, because starting one takes most of the
+time. The oracle is the command-line program in `oracles/java_oracle.py`, driven through its
+`batch` mode, so it lives in an environment of its own with the Spark that Java Hudi supports.
+What it needs (that environment, Hudi's bundle by Maven) is fetched on first use into `.work/`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["JavaOracle", "JavaRefusedError", "java_oracle"]
+
+HERE = Path(__file__).resolve().parent
+ORACLE = HERE / "oracles" / "java_oracle.py"
+WORK = Path(
+    os.environ.get("HUDI_ORACLE_DIR", HERE.parent.parent / ".work" / "hudi-oracle")
+).absolute()
+
+Rows = list[dict[str, Any]]
+
+
+class JavaRefusedError(Exception):
+    """Java Hudi answered with an error; `answer` holds its class, first line and cause."""
+
+    def __init__(self, question: Sequence[str], answer: Mapping[str, str]) -> None:
+        super().__init__(f"{answer['error']} | {answer.get('cause', '')} | asked: {question}")
+        self.answer = answer
+
+
+class JavaOracle:
+    """A running Java Hudi of one version; every method asks one question and waits."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        _set_up(version)
+        (WORK / "logs").mkdir(parents=True, exist_ok=True)
+        self._log_path = WORK / "logs" / f"oracle-{version}-{os.getpid()}.log"
+        self._log = self._log_path.open("w", encoding="utf-8")
+        self._process = subprocess.Popen(
+            [_python(), str(ORACLE), "batch", "-", "--hudi", version, "--work", str(WORK)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=_surroundings(),
+        )
+
+    def ask(self, *question: str) -> Any:
+        """
+        One command of the oracle, in its own words.
+
+        Raises:
+            JavaRefusedError: Java answered with an error.
+        """
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(list(question)) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            tail = self._log_path.read_text(encoding="utf-8", errors="replace")[-3000:]
+            pytest.fail(f"java hudi {self.version} ended; the end of {self._log_path}:\n{tail}")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise JavaRefusedError(question, answer)
+        return answer
+
+    def read(
+        self,
+        table: Path | str,
+        *,
+        as_of: str | None = None,
+        incremental: Sequence[str] = (),
+        query_type: str = "snapshot",
+        columns: Sequence[str] = (),
+        meta: bool = True,
+        conf: Mapping[str, str] | None = None,
+    ) -> Rows:
+        """Rows sorted by their JSON text; `incremental` is a start and maybe an end."""
+        words = ["read", str(table), "--type", query_type]
+        words += ["--as-of", as_of] if as_of else []
+        words += ["--incremental", *incremental] if incremental else []
+        words += ["--columns", ",".join(columns)] if columns else []
+        words += [] if meta else ["--no-meta"]
+        return self.ask(*words, *_conf(conf))
+
+    def write(
+        self,
+        table: Path | str,
+        rows: Rows,
+        operation: str = "upsert",
+        *,
+        schema: str | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Write rows; `schema` is Spark DDL, needed when Java shall make the table."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+            json.dump(rows, file)
+            file.flush()
+            words = ["write", str(table), "--rows", file.name, "--op", operation]
+            words += ["--schema", schema] if schema else []
+            return self.ask(*words, *_conf(conf))
+
+    def service(
+        self,
+        table: Path | str,
+        what: str,
+        instant: str | None = None,
+        *,
+        conf: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Run a table service: clean, archive, compact, cluster, rollback, savepoint, ..."""
+        words = ["service", str(table), what, *([instant] if instant else [])]
+        return self.ask(*words, *_conf(conf))
+
+    def timeline(self, table: Path | str, *, archived: bool = False) -> Rows:
+        """Instants as Java's meta client sees them."""
+        return self.ask("timeline", str(table), *(["--archived"] if archived else []))
+
+    def slices(self, table: Path | str, *, as_of: str | None = None) -> Rows:
+        """File slices as Java's file system view sees them, from a folder listing."""
+        return self.ask("slices", str(table), *(["--as-of", as_of] if as_of else []))
+
+    def properties(self, table: Path | str) -> dict[str, str]:
+        """The table's configuration as Java loads it, defaults resolved."""
+        return self.ask("properties", str(table))
+
+    def sql(self, table: Path | str, statement: str) -> Any:
+        """Spark SQL; `{t}` in the statement is the table."""
+        return self.ask("sql", str(table), statement)
+
+    def close(self) -> None:
+        """End the JVM."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+
+@pytest.fixture(scope="session")
+def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
+    """A function from a Hudi version (default 1.2.0) to its running oracle, one per session."""
+    running: dict[str, JavaOracle] = {}
+
+    def start(version: str = "1.2.0") -> JavaOracle:
+        if version not in running:
+            running[version] = JavaOracle(version)
+        return running[version]
+
+    yield start
+    for oracle in running.values():
+        oracle.close()
+
+
+def _set_up(version: str) -> None:
+    """Fetch what the oracle needs, once for all test processes; a failure fails the test."""
+    jar = WORK / "jars" / f"hudi-spark3.5-bundle_2.12-{version}.jar"
+    ready = WORK / f"ready-{version}"
+    if ready.exists() and jar.exists() and Path(_python()).exists():
+        return
+    WORK.mkdir(parents=True, exist_ok=True)
+    with (WORK / "set-up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, str(ORACLE), "setup", "--hudi", version, "--work", str(WORK)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.fail(
+                "the java oracle cannot be set up: it needs maven and a jdk 17\n"
+                + (done.stdout + done.stderr)[-3000:]
+            )
+        ready.touch()
+
+
+def _python() -> str:
+    return str(WORK / "venv" / "bin" / "python")
+
+
+def _surroundings() -> dict[str, str]:
+    """This process's environment without what points at our own PySpark."""
+    ours = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "PYTHONPATH", "HUDI_CONF_DIR"}
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def _conf(conf: Mapping[str, str] | None) -> list[str]:
+    return [word for key, value in (conf or {}).items() for word in ("--conf", f"{key}={value}")]
