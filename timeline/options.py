@@ -20,6 +20,7 @@ from timeline.errors import SettingError
 __all__ = [
     "CODE_LAYER",
     "DEFAULT_LAYER",
+    "HIDDEN",
     "Option",
     "OptionKind",
     "OptionValue",

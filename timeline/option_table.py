@@ -1,0 +1,494 @@
+"""
+The table of options that a write or a read understands: key, default, spellings, meaning.
+
+Data only, one entry an option, so that settings, documentation and the check of unknown
+keys read the same table. Keys and defaults are Hudi 1.2's; where ours differ the entry
+says so. Keys that begin with ``hoodoo.`` and the ``hoodie.write.commit.retry.`` family
+exist here only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timeline.options import Option, OptionKind
+
+__all__ = ["READ_OPTIONS", "WRITE_OPTIONS"]
+
+_INT, _BOOL, _MS = OptionKind.INT, OptionKind.BOOL, OptionKind.MS
+_BYTES, _ENUM, _LIST = OptionKind.BYTES, OptionKind.ENUM, OptionKind.LIST
+
+
+def _option(
+    key: str,
+    default: str | None,
+    kind: OptionKind,
+    doc: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+) -> Option:
+    return Option(key=key, default=default, kind=kind, doc=doc, aliases=aliases, choices=choices)
+
+
+# By the field of WriteSettings that it sets.
+WRITE_OPTIONS: Final[dict[str, Option]] = {
+    # what is written
+    "operation": _option(
+        "hoodie.datasource.write.operation",
+        "upsert",
+        _ENUM,
+        "What a write does with its rows.",
+        choices=(
+            "upsert",
+            "insert",
+            "bulk_insert",
+            "delete",
+            "insert_overwrite",
+            "insert_overwrite_table",
+            "delete_partition",
+        ),
+    ),
+    "partitions_to_delete": _option(
+        "hoodie.datasource.write.partitions.to.delete",
+        None,
+        _LIST,
+        "Partition paths that delete_partition removes.",
+    ),
+    "overwrite_mode": _option(
+        "hoodie.datasource.overwrite.mode",
+        None,
+        _ENUM,
+        "Whether save mode overwrite replaces the table or the partitions it meets.",
+        choices=("STATIC", "DYNAMIC"),
+    ),
+    "combine_before_insert": _option(
+        "hoodie.combine.before.insert",
+        "false",
+        _BOOL,
+        "Merge incoming rows of one key before an insert.",
+    ),
+    "combine_before_upsert": _option(
+        "hoodie.combine.before.upsert",
+        "true",
+        _BOOL,
+        "Merge incoming rows of one key before an upsert.",
+    ),
+    "insert_drop_duplicates": _option(
+        "hoodie.datasource.write.insert.drop.duplicates",
+        "false",
+        _BOOL,
+        "An insert leaves out rows whose key the table has already.",
+    ),
+    "insert_duplicates": _option(
+        "hoodie.datasource.insert.dup.policy",
+        "none",
+        _ENUM,
+        "What an insert does with keys the table has: keep both, drop the new row, fail.",
+        choices=("none", "drop", "fail"),
+    ),
+    "allow_duplicates_on_inserts": _option(
+        "hoodie.merge.allow.duplicate.on.inserts",
+        "true",
+        _BOOL,
+        "An insert that fills a small file keeps rows of equal keys apart.",
+    ),
+    # the table
+    "table_name": _option(
+        "hoodie.table.name",
+        None,
+        OptionKind.TEXT,
+        "Name of the table.",
+        aliases=("hoodie.datasource.write.table.name",),
+    ),
+    "table_type": _option(
+        "hoodie.datasource.write.table.type",
+        "COPY_ON_WRITE",
+        _ENUM,
+        "How updates are stored.",
+        aliases=("hoodie.table.type", "hoodie.datasource.write.storage.type"),
+        choices=("COPY_ON_WRITE", "MERGE_ON_READ"),
+    ),
+    "table_version": _option(
+        "hoodie.write.table.version",
+        "9",
+        _INT,
+        "Version of the files on disk: 9, or 8 for readers of Hudi 1.0.",
+        aliases=("hoodie.table.version",),
+    ),
+    "timeline_zone": _option(
+        "hoodie.table.timeline.timezone",
+        "UTC",
+        _ENUM,
+        "Time zone of instant times; ours is UTC (Hudi: LOCAL), the same on every machine.",
+        choices=("UTC", "LOCAL"),
+    ),
+    "record_key_fields": _option(
+        "hoodie.datasource.write.recordkey.field",
+        None,
+        _LIST,
+        "Fields that identify a row.",
+        aliases=("hoodie.table.recordkey.fields",),
+    ),
+    "partition_fields": _option(
+        "hoodie.datasource.write.partitionpath.field",
+        None,
+        _LIST,
+        "Fields that choose the folder of a row; none for a table without partitions.",
+        aliases=("hoodie.table.partition.fields",),
+    ),
+    "ordering_fields": _option(
+        "hoodie.datasource.write.precombine.field",
+        None,
+        _LIST,
+        "Fields whose larger value wins between two rows of one key.",
+        aliases=(
+            "hoodie.table.ordering.fields",
+            "hoodie.table.precombine.field",
+            "hoodie.payload.ordering.field",
+        ),
+    ),
+    "hive_style_partitioning": _option(
+        "hoodie.datasource.write.hive_style_partitioning",
+        "false",
+        _BOOL,
+        "Folders are named field=value.",
+    ),
+    "url_encode_partitioning": _option(
+        "hoodie.datasource.write.partitionpath.urlencode",
+        "false",
+        _BOOL,
+        "Partition values are percent-encoded in folder names.",
+    ),
+    "key_generator_type": _option(
+        "hoodie.datasource.write.keygenerator.type",
+        None,
+        OptionKind.TEXT,
+        "How key and partition path are built; chosen from the fields when not said.",
+        aliases=("hoodie.table.keygenerator.type",),
+    ),
+    "key_generator_class": _option(
+        "hoodie.datasource.write.keygenerator.class",
+        None,
+        OptionKind.TEXT,
+        "The same as a Java class name; known names are translated, no class is loaded.",
+        aliases=("hoodie.table.keygenerator.class",),
+    ),
+    "complex_key_new_encoding": _option(
+        "hoodie.write.complex.keygen.new.encoding",
+        "false",
+        _BOOL,
+        "A complex key of one field is written as its value alone, without the field's name.",
+    ),
+    "merge_mode": _option(
+        "hoodie.write.record.merge.mode",
+        None,
+        _ENUM,
+        "What decides between two rows of one key; event time when ordering fields are given.",
+        aliases=("hoodie.record.merge.mode",),
+        choices=("COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING", "CUSTOM"),
+    ),
+    "payload_class": _option(
+        "hoodie.datasource.write.payload.class",
+        None,
+        OptionKind.TEXT,
+        "The older way to say the merge mode, as a Java class name.",
+        aliases=("hoodie.compaction.payload.class",),
+    ),
+    "merge_strategy_id": _option(
+        "hoodie.write.record.merge.strategy.id",
+        None,
+        OptionKind.TEXT,
+        "The same as an identifier; must fit the merge mode.",
+        aliases=(
+            "hoodie.record.merge.strategy.id",
+            "hoodie.datasource.write.record.merger.strategy",
+            "hoodie.compaction.record.merger.strategy",
+        ),
+    ),
+    "metadata_enable": _option(
+        "hoodie.metadata.enable",
+        None,
+        _BOOL,
+        "Ours is off (Hudi: on); false said explicitly also switches an existing one off.",
+    ),
+    # schema
+    "schema_reconcile": _option(
+        "hoodie.datasource.write.reconcile.schema",
+        "false",
+        _BOOL,
+        "Columns that the incoming rows lack are filled with nulls.",
+    ),
+    "schema_validate": _option(
+        "hoodie.avro.schema.validate",
+        "false",
+        _BOOL,
+        "Check the incoming schema against the table's even when nothing changed.",
+    ),
+    "set_null_for_missing_columns": _option(
+        "hoodie.write.set.null.for.missing.columns",
+        "false",
+        _BOOL,
+        "Columns that the incoming rows lack are filled with nulls.",
+    ),
+    # files
+    "parquet_file_bytes_max": _option(
+        "hoodie.parquet.max.file.size", "125829120", _BYTES, "Base files grow to about this size."
+    ),
+    "small_file_bytes_max": _option(
+        "hoodie.parquet.small.file.limit",
+        "104857600",
+        _BYTES,
+        "Base files below this size take new rows; 0 never fills a file.",
+    ),
+    "small_files_max": _option(
+        "hoodie.merge.small.file.group.candidates.limit",
+        "1",
+        _INT,
+        "How many small file groups one write task fills.",
+    ),
+    "record_size_bytes": _option(
+        "hoodie.copyonwrite.record.size.estimate",
+        "1024",
+        _BYTES,
+        "Assumed size of a row until a commit shows the real one.",
+    ),
+    "insert_split_rows": _option(
+        "hoodie.copyonwrite.insert.split.size",
+        "500000",
+        _INT,
+        "Rows of a new file when sizes are not computed.",
+    ),
+    "insert_auto_split": _option(
+        "hoodie.copyonwrite.insert.auto.split",
+        "true",
+        _BOOL,
+        "Compute the rows of a new file from earlier commits.",
+    ),
+    "parquet_row_group_bytes": _option(
+        "hoodie.parquet.block.size", "125829120", _BYTES, "Size of a row group."
+    ),
+    "parquet_page_bytes": _option("hoodie.parquet.page.size", "1048576", _BYTES, "Size of a page."),
+    "parquet_compression": _option(
+        "hoodie.parquet.compression.codec",
+        "gzip",
+        _ENUM,
+        "Compression of base files.",
+        choices=("gzip", "snappy", "zstd", "lz4", "lz4_raw", "brotli", "uncompressed", "none"),
+    ),
+    "parquet_dictionary": _option(
+        "hoodie.parquet.dictionary.enabled", "true", _BOOL, "Dictionary-encode columns."
+    ),
+    "shuffle_tasks": _option(
+        "hoodie.upsert.shuffle.parallelism",
+        "0",
+        _INT,
+        "Tasks of a write on Spark; 0 lets the engine choose.",
+    ),
+    # index and bloom filters
+    "index_type": _option(
+        "hoodie.index.type",
+        "SIMPLE",
+        _ENUM,
+        "How rows find their file group; BLOOM gives the same answer with fewer files read.",
+        choices=(
+            "SIMPLE",
+            "BLOOM",
+            "GLOBAL_SIMPLE",
+            "GLOBAL_BLOOM",
+            "BUCKET",
+            "RECORD_INDEX",
+            "RECORD_LEVEL_INDEX",
+            "GLOBAL_RECORD_LEVEL_INDEX",
+            "INMEMORY",
+            "FLINK_STATE",
+        ),
+    ),
+    "bloom_enabled": _option(
+        "hoodie.parquet.bloom.filter.enabled",
+        "true",
+        _BOOL,
+        "Write the bloom filter of record keys into base files.",
+    ),
+    "bloom_type": _option(
+        "hoodie.bloom.index.filter.type",
+        "DYNAMIC_V0",
+        _ENUM,
+        "A filter of fixed size, or one that grows with the file.",
+        choices=("DYNAMIC_V0", "SIMPLE"),
+    ),
+    "bloom_keys": _option(
+        "hoodie.index.bloom.num_entries", "60000", _INT, "Keys a filter is made for."
+    ),
+    "bloom_false_positive_rate": _option(
+        "hoodie.index.bloom.fpp",
+        "0.000000001",
+        OptionKind.FLOAT,
+        "Share of foreign keys a filter may take for its own.",
+    ),
+    "bloom_dynamic_keys_max": _option(
+        "hoodie.bloom.index.filter.dynamic.max.entries",
+        "100000",
+        _INT,
+        "Keys up to which a growing filter keeps its rate.",
+    ),
+    # many writers
+    "concurrency_mode": _option(
+        "hoodie.write.concurrency.mode",
+        "SINGLE_WRITER",
+        _ENUM,
+        "One writer, or many with conflicts found at publication.",
+        choices=(
+            "SINGLE_WRITER",
+            "OPTIMISTIC_CONCURRENCY_CONTROL",
+            "NON_BLOCKING_CONCURRENCY_CONTROL",
+        ),
+    ),
+    "failed_writes_policy": _option(
+        "hoodie.clean.failed.writes.policy",
+        None,
+        _ENUM,
+        "Who undoes failed writes: the next writer, the cleaner, nobody.",
+        aliases=("hoodie.cleaner.policy.failed.writes",),
+        choices=("EAGER", "LAZY", "NEVER"),
+    ),
+    "early_conflict_detection": _option(
+        "hoodie.write.concurrency.early.conflict.detection.enable",
+        "true",
+        _BOOL,
+        "Look for conflicts before files are written; ours is on (Hudi: off).",
+    ),
+    "heartbeat_interval_ms": _option(
+        "hoodie.client.heartbeat.interval_in_ms",
+        "60000",
+        _MS,
+        "Time between two signs of life of a write.",
+    ),
+    "heartbeat_misses": _option(
+        "hoodie.client.heartbeat.tolerable.misses",
+        "2",
+        _INT,
+        "Missed signs of life after which others take a write for dead.",
+    ),
+    "conflict_retries": _option(
+        "hoodie.write.num.retries.on.conflict.failures",
+        "4",
+        _INT,
+        "How often a refused write is done again; ours is 4 (Hudi: 0).",
+    ),
+    "commit_attempts_max": _option(
+        "hoodie.write.commit.retry.max.attempts", "16", _INT, "Attempts of one publication."
+    ),
+    "commit_retry_base_ms": _option(
+        "hoodie.write.commit.retry.base.ms", "50", _MS, "First pause between attempts."
+    ),
+    "commit_retry_cap_ms": _option(
+        "hoodie.write.commit.retry.cap.ms", "10000", _MS, "Longest pause between attempts."
+    ),
+    "commit_retry_total_ms": _option(
+        "hoodie.write.commit.retry.total.timeout.ms",
+        "1800000",
+        _MS,
+        "Time after which a write gives up, waiting for the lock included.",
+    ),
+    "publish_lock": _option(
+        "hoodoo.publish.lock",
+        "lock",
+        _ENUM,
+        "Whether publishing takes the lock: always, only with many writers, or never.",
+        choices=("lock", "auto", "none"),
+    ),
+    "foreign_writers": _option(
+        "hoodoo.foreign.writers",
+        "none",
+        _ENUM,
+        "Whether other engines (Java Hudi) write this table too (FOR-1).",
+        choices=("none", "expected"),
+    ),
+    "lock_hold_budget_ms": _option(
+        "hoodoo.lock.hold.budget.ms", "5000", _MS, "Holding the lock for longer raises an alarm."
+    ),
+    # identity and safety
+    "application_id": _option(
+        "hoodie.write.application.id", "Unknown", OptionKind.TEXT, "Name of the writing job."
+    ),
+    "commit_metadata_prefix": _option(
+        "hoodie.datasource.write.commitmeta.key.prefix",
+        "_",
+        OptionKind.TEXT,
+        "Properties with this prefix are written into the commit.",
+    ),
+    "durability": _option(
+        "hoodoo.storage.durability",
+        "strict",
+        _ENUM,
+        "strict survives a power cut; relaxed leaves writing back to the system (LOC-2).",
+        choices=("strict", "relaxed"),
+    ),
+    "clock_ahead_ms_max": _option(
+        "hoodoo.clock.max.ahead.ms",
+        "600000",
+        _MS,
+        "A timeline further ahead of this clock is not written to (TL-SUCC-2).",
+    ),
+    "timeline_instants_max": _option(
+        "hoodoo.limits.timeline.instants.max",
+        "1000000",
+        _INT,
+        "A timeline of more instants is refused (SEC14).",
+    ),
+    "metadata_bytes_max": _option(
+        "hoodoo.limits.metadata.bytes.max",
+        "268435456",
+        _BYTES,
+        "A larger file of the timeline is refused (SEC14).",
+    ),
+    "plan_files_max": _option(
+        "hoodoo.limits.plan.files.max",
+        "10000000",
+        _INT,
+        "A plan that names more files is refused (SEC14).",
+    ),
+}
+
+# By the field of ReadSettings that it sets.
+READ_OPTIONS: Final[dict[str, Option]] = {
+    "query_type": _option(
+        "hoodie.datasource.query.type",
+        "snapshot",
+        _ENUM,
+        "The whole table, only its base files, or what changed in a range.",
+        aliases=("hoodie.datasource.view.type",),
+        choices=("snapshot", "read_optimized", "incremental"),
+    ),
+    "incremental_format": _option(
+        "hoodie.datasource.query.incremental.format",
+        "latest_state",
+        _ENUM,
+        "Rows as they are at the end of the range, or each change.",
+        choices=("latest_state", "cdc"),
+    ),
+    "as_of": _option(
+        "as.of.instant", None, OptionKind.TEXT, "Read the table as it was at this time."
+    ),
+    "begin_time": _option(
+        "hoodie.datasource.read.begin.instanttime",
+        None,
+        OptionKind.TEXT,
+        "Start of the range, not part of it.",
+    ),
+    "end_time": _option(
+        "hoodie.datasource.read.end.instanttime",
+        None,
+        OptionKind.TEXT,
+        "End of the range, part of it; now when not said.",
+    ),
+    "schema_of_end_time": _option(
+        "hoodie.datasource.read.schema.use.end.instanttime",
+        "false",
+        _BOOL,
+        "Use the schema at the end of the range instead of the newest.",
+    ),
+    "timeline_instants_max": WRITE_OPTIONS["timeline_instants_max"],
+    "metadata_bytes_max": WRITE_OPTIONS["metadata_bytes_max"],
+}

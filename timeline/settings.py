@@ -1,0 +1,461 @@
+"""
+Settings of writes and reads: the typed, checked form of the options.
+
+Built once from properties at the edge, handed down as frozen values; nothing below ever
+reads a property. Each value knows the layer it came from, and contradictions are refused
+here, before anything is touched. Defaults are Hudi's, except: conflict retries 4 (Hudi
+0), early conflict detection on, metadata table off, timeline zone UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from timeline.errors import SettingError
+from timeline.known_keys import is_known_key
+from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
+from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
+from timeline.options import (
+    CODE_LAYER,
+    DEFAULT_LAYER,
+    HIDDEN,
+    Option,
+    OptionValue,
+    PropertySet,
+    as_property_set,
+    read_option,
+    redact,
+)
+from timeline.setting_names import (
+    BloomType,
+    Durability,
+    FailedWritesPolicy,
+    ForeignWriters,
+    IncrementalFormat,
+    IndexType,
+    InsertDuplicates,
+    KeyGenerator,
+    OverwriteMode,
+    PublishLock,
+    QueryType,
+    key_generator_of,
+    merge_mode_of,
+)
+from timeline.unsupported import refuse_unsupported
+
+__all__ = [
+    "BloomType",
+    "Durability",
+    "FailedWritesPolicy",
+    "ForeignWriters",
+    "IncrementalFormat",
+    "IndexType",
+    "InsertDuplicates",
+    "KeyGenerator",
+    "OverwriteMode",
+    "PublishLock",
+    "QueryType",
+    "ReadSettings",
+    "WriteSettings",
+    "agreement",
+]
+
+_Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+class _Settings(BaseModel):
+    """What both kinds share: frozen, closed, and refusals as ``SettingError``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
+
+    origins: Mapping[str, str] = Field(default_factory=dict, repr=False)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise _as_setting_error(error, self.options, values.get("origins", {})) from error
+
+    def origin(self, field: str) -> str:
+        """The layer that set a field; ``default`` when none did."""
+        return self.origins.get(field, DEFAULT_LAYER)
+
+    def _refuse(self, field: str, message: str, *, suggestion: str, kind: str) -> NoReturn:
+        value = getattr(self, field)
+        key = self.options[field].key
+        shown = _shown(key, value)
+        layer = self.origin(field)
+        raise SettingError(
+            f"{message}: {key}={shown} (from {layer}); {suggestion}",
+            kind=kind,
+            key=key,
+            value=shown,
+            layer=layer,
+            suggestion=suggestion,
+        )
+
+
+class WriteSettings(_Settings):
+    """Everything a write is told by options; see ``timeline.option_table`` for each meaning."""
+
+    options: ClassVar[Mapping[str, Option]] = WRITE_OPTIONS
+
+    operation: WriteOperation = WriteOperation.UPSERT
+    partitions_to_delete: tuple[str, ...] = ()
+    overwrite_mode: OverwriteMode | None = None
+    combine_before_insert: bool = False
+    combine_before_upsert: bool = True
+    insert_duplicates: InsertDuplicates = InsertDuplicates.NONE
+    allow_duplicates_on_inserts: bool = True
+
+    table_name: str | None = None
+    table_type: TableType = TableType.COPY_ON_WRITE
+    table_version: int = 9
+    timeline_zone: str = "UTC"
+    record_key_fields: tuple[str, ...] = ()
+    partition_fields: tuple[str, ...] = ()
+    ordering_fields: tuple[str, ...] = ()
+    hive_style_partitioning: bool = False
+    url_encode_partitioning: bool = False
+    key_generator: KeyGenerator | None = None  # None: chosen from the fields
+    complex_key_new_encoding: bool = False
+    merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
+    metadata_enable: bool | None = None  # None: not said; False: switch an existing one off
+
+    schema_reconcile: bool = False
+    schema_validate: bool = False
+    set_null_for_missing_columns: bool = False
+
+    parquet_file_bytes_max: _Positive = 125_829_120
+    small_file_bytes_max: _Count = 104_857_600
+    small_files_max: _Positive = 1
+    record_size_bytes: _Positive = 1024
+    insert_split_rows: _Positive = 500_000
+    insert_auto_split: bool = True
+    parquet_row_group_bytes: _Positive = 125_829_120
+    parquet_page_bytes: _Positive = 1_048_576
+    parquet_compression: str = "gzip"
+    parquet_dictionary: bool = True
+    shuffle_tasks: _Count = 0
+
+    index_type: IndexType = IndexType.SIMPLE
+    bloom_enabled: bool = True
+    bloom_type: BloomType = BloomType.DYNAMIC_V0
+    bloom_keys: _Positive = 60_000
+    bloom_false_positive_rate: Annotated[float, Field(gt=0, lt=1)] = 0.000000001
+    bloom_dynamic_keys_max: _Positive = 100_000
+
+    concurrency_mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
+    failed_writes_policy: FailedWritesPolicy = FailedWritesPolicy.EAGER  # many writers: LAZY
+    early_conflict_detection: bool = True
+    heartbeat_interval_ms: Annotated[int, Field(ge=1000, le=86_400_000)] = 60_000
+    heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = 2
+    conflict_retries: Annotated[int, Field(ge=0, le=1000)] = 4
+    commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = 16
+    commit_retry_base_ms: _Count = 50
+    commit_retry_cap_ms: _Count = 10_000
+    commit_retry_total_ms: _Positive = 1_800_000
+    publish_lock: PublishLock = PublishLock.LOCK
+    foreign_writers: ForeignWriters = ForeignWriters.NONE
+    lock_hold_budget_ms: _Positive = 5000
+
+    application_id: str = "Unknown"
+    commit_metadata_prefix: str = "_"
+    extra_metadata: Mapping[str, str] = Field(default_factory=dict)
+    durability: Durability = Durability.STRICT
+    clock_ahead_ms_max: _Positive = 600_000
+    timeline_instants_max: _Positive = 1_000_000
+    metadata_bytes_max: _Positive = 268_435_456
+    plan_files_max: _Positive = 10_000_000
+
+    @classmethod
+    def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
+        """
+        Read and check every option of a write.
+
+        Raises:
+            SettingError: A text is not accepted, two options contradict each other, or one
+                asks for what this release does not do (``kind`` ``unsupported_setting``).
+        """
+        properties = as_property_set(properties)
+        refuse_unsupported(properties)
+        values, origins = _read_all(properties, WRITE_OPTIONS)
+        values["key_generator"] = key_generator_of(
+            properties,
+            WRITE_OPTIONS["key_generator_type"],
+            WRITE_OPTIONS["key_generator_class"],
+        )
+        values["merge_mode"] = merge_mode_of(
+            properties,
+            WRITE_OPTIONS["merge_mode"],
+            WRITE_OPTIONS["payload_class"],
+            WRITE_OPTIONS["merge_strategy_id"],
+        )
+        if values.get("insert_drop_duplicates") and "insert_duplicates" not in origins:
+            values["insert_duplicates"] = InsertDuplicates.DROP.value
+        for field in ("key_generator_type", "key_generator_class", "payload_class"):
+            values.pop(field, None)
+        for field in ("merge_strategy_id", "insert_drop_duplicates"):
+            values.pop(field, None)
+        prefix = properties.get_option(WRITE_OPTIONS["commit_metadata_prefix"])
+        values["extra_metadata"] = _extra_metadata(properties, "_" if prefix is None else prefix)
+        return cls(**values, origins=origins)
+
+    @property
+    def multi_writer(self) -> bool:
+        """Whether other writers are expected at the same time."""
+        return self.concurrency_mode is not ConcurrencyMode.SINGLE_WRITER
+
+    @property
+    def heartbeat_expiry_ms(self) -> int:
+        """Silence after which a write counts as dead (HB-2)."""
+        return self.heartbeat_interval_ms * self.heartbeat_misses
+
+    @property
+    def effective_merge_mode(self) -> MergeMode:
+        """The merge mode, event time when none was said but ordering fields were (fmt 1.5)."""
+        if self.merge_mode is not None:
+            return self.merge_mode
+        if self.ordering_fields:
+            return MergeMode.EVENT_TIME_ORDERING
+        return MergeMode.COMMIT_TIME_ORDERING
+
+    @property
+    def effective_key_generator(self) -> KeyGenerator:
+        """The key generator, chosen as Hudi does when none was said."""
+        if self.key_generator is not None:
+            return self.key_generator
+        if not self.partition_fields:
+            return KeyGenerator.NON_PARTITION
+        if len(self.record_key_fields) > 1 or len(self.partition_fields) > 1:
+            return KeyGenerator.COMPLEX
+        return KeyGenerator.SIMPLE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _force_lazy(cls, values: Any) -> Any:
+        """With many writers failed writes are undone by the cleaner, never by the next writer."""
+        if isinstance(values, dict) and values.get("failed_writes_policy") is None:
+            single = ConcurrencyMode.SINGLE_WRITER
+            mode = values.get("concurrency_mode", single)
+            many = mode not in (single, single.value)
+            policy = FailedWritesPolicy.LAZY if many else FailedWritesPolicy.EAGER
+            return {**values, "failed_writes_policy": policy}
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if self.table_version not in (8, 9):
+            self._refuse(
+                "table_version",
+                "this release writes table versions 8 and 9 only",
+                suggestion="use 9, or 8 for readers of hudi 1.0",
+                kind="unsupported_setting",
+            )
+        if self.multi_writer and self.failed_writes_policy is FailedWritesPolicy.EAGER:
+            self._refuse(
+                "failed_writes_policy",
+                "with many writers the next writer cannot tell a failed write from a live one",
+                suggestion="leave it out or use LAZY",
+                kind="setting_contradiction",
+            )
+        if (
+            self.foreign_writers is ForeignWriters.EXPECTED
+            and self.publish_lock is PublishLock.NONE
+        ):
+            self._refuse(
+                "publish_lock",
+                "writers of other engines are excluded by the lock only (FOR-1)",
+                suggestion="use lock",
+                kind="setting_contradiction",
+            )
+        if self.commit_retry_base_ms > self.commit_retry_cap_ms:
+            self._refuse(
+                "commit_retry_base_ms",
+                "the first pause between attempts is above the longest one",
+                suggestion=f"use at most {self.commit_retry_cap_ms}",
+                kind="setting_contradiction",
+            )
+        self._refuse_fields()
+        return self
+
+    def _refuse_fields(self) -> None:
+        for field in ("record_key_fields", "partition_fields", "ordering_fields"):
+            names: tuple[str, ...] = getattr(self, field)
+            if len(set(names)) != len(names):
+                self._refuse(
+                    field,
+                    "a field is named twice",
+                    suggestion="name each field once",
+                    kind="setting_value",
+                )
+        keys, partitions = len(self.record_key_fields), len(self.partition_fields)
+        if self.key_generator is KeyGenerator.SIMPLE and (keys > 1 or partitions > 1):
+            self._refuse(
+                "record_key_fields" if keys > 1 else "partition_fields",
+                "the simple key generator takes one field for the key and one for the partition",
+                suggestion="use key generator COMPLEX or leave it out",
+                kind="setting_contradiction",
+            )
+        if self.key_generator is KeyGenerator.NON_PARTITION and partitions:
+            self._refuse(
+                "partition_fields",
+                "the key generator is for tables without partitions",
+                suggestion="leave one of the two out",
+                kind="setting_contradiction",
+            )
+
+
+class ReadSettings(_Settings):
+    """Everything a read is told by options; times are texts in any accepted form."""
+
+    options: ClassVar[Mapping[str, Option]] = READ_OPTIONS
+
+    query_type: QueryType = QueryType.SNAPSHOT
+    incremental_format: IncrementalFormat = IncrementalFormat.LATEST_STATE
+    as_of: str | None = None
+    begin_time: str | None = None
+    end_time: str | None = None
+    schema_of_end_time: bool = False
+    timeline_instants_max: _Positive = 1_000_000
+    metadata_bytes_max: _Positive = 268_435_456
+
+    @classmethod
+    def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
+        """
+        Read and check every option of a read.
+
+        Raises:
+            SettingError: A text is not accepted, or two options contradict each other.
+        """
+        values, origins = _read_all(as_property_set(properties), READ_OPTIONS)
+        return cls(**values, origins=origins)
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        incremental = self.query_type is QueryType.INCREMENTAL
+        if self.incremental_format is IncrementalFormat.CDC:
+            self._refuse(
+                "incremental_format",
+                "reading every change is not supported yet",
+                suggestion="use latest_state",
+                kind="unsupported_setting",
+            )
+        if incremental and self.begin_time is None:
+            self._refuse(
+                "begin_time",
+                "an incremental query needs the start of its range",
+                suggestion="give a time, or earliest",
+                kind="setting_missing",
+            )
+        if incremental and self.as_of is not None:
+            self._refuse(
+                "as_of",
+                "an incremental query reads a range, not one time",
+                suggestion="use the end of the range instead",
+                kind="setting_contradiction",
+            )
+        return self
+
+
+def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:
+    """
+    What must be equal on all writers of a table, as texts to compare (REG-1).
+
+    A single writer and many writers differ in ``mode``: a process that believes to be
+    alone must not meet one that does not.
+    """
+    return {
+        "mode": settings.concurrency_mode.value,
+        "lock_provider": lock_provider,
+        "lock_identity": lock_identity,
+        "publish_lock": settings.publish_lock.value,
+        "foreign_writers": settings.foreign_writers.value,
+        "failed_writes_policy": settings.failed_writes_policy.value,
+        "heartbeat_expiry_ms": str(settings.heartbeat_expiry_ms),
+        "table_version": str(settings.table_version),
+        "table_type": settings.table_type.value,
+        "record_key_fields": ",".join(settings.record_key_fields),
+        "partition_fields": ",".join(settings.partition_fields),
+        "ordering_fields": ",".join(settings.ordering_fields),
+        "key_generator": settings.effective_key_generator.value,
+        "complex_key_new_encoding": str(settings.complex_key_new_encoding).lower(),
+        "hive_style_partitioning": str(settings.hive_style_partitioning).lower(),
+        "url_encode_partitioning": str(settings.url_encode_partitioning).lower(),
+        "merge_mode": settings.effective_merge_mode.value,
+        "timeline_zone": settings.timeline_zone,
+    }
+
+
+def _read_all(
+    properties: PropertySet, options: Mapping[str, Option]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    values: dict[str, OptionValue] = {}
+    origins: dict[str, str] = {}
+    for field, option in options.items():
+        found = properties.find(option)
+        if found is not None:
+            origins[field] = found[2]
+        value = read_option(properties, option)
+        # an empty text or list leaves an optional field unset
+        if value is not None and (value != "" or option.default is not None):
+            values[field] = value
+    return values, origins
+
+
+def _extra_metadata(properties: PropertySet, prefix: str) -> dict[str, str]:
+    if not prefix:
+        return {}
+    return {
+        key: value
+        for key, value in properties.with_prefix(prefix).items()
+        # SEC5: a secret never reaches a commit, whatever the prefix
+        if not is_known_key(key) and redact(key, value) == value
+    }
+
+
+def _as_setting_error(
+    error: ValidationError, options: Mapping[str, Option], origins: Mapping[str, str]
+) -> SettingError:
+    first = error.errors()[0]
+    own = first.get("ctx", {}).get("error")
+    if isinstance(own, SettingError):
+        return own
+    field = str(first["loc"][0]) if first["loc"] else ""
+    option = options.get(field)
+    key = field if option is None else option.key
+    shown = _shown(key, first["input"])
+    layer = origins.get(field, CODE_LAYER)
+    accepted = str(first["msg"]).lower()
+    return SettingError(
+        f"this property is not accepted, {accepted}: {key}={shown} (from {layer})",
+        kind="setting_value",
+        key=key,
+        value=shown,
+        layer=layer,
+        suggestion=accepted,
+    )
+
+
+_UNSET: Final = "(not set)"
+
+
+def _shown(key: str, value: object) -> str:
+    if value is None:
+        return _UNSET
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple | list):
+        return ",".join(str(part) for part in value)
+    if isinstance(value, str | int | float):
+        return redact(key, str(value).lower() if isinstance(value, bool) else str(value))
+    return HIDDEN

@@ -1,0 +1,212 @@
+"""
+Options of Hudi that this release does not carry out and that would change the table.
+
+Each is refused by name, because silence would write another table than the one asked
+for. Options that only tune Java, Spark or speed are not here: ignoring them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from timeline.errors import SettingError
+from timeline.options import PropertySet, redact
+
+__all__ = [
+    "UNSUPPORTED",
+    "WITHOUT_EFFECT",
+    "UnsupportedKey",
+    "UnsupportedRule",
+    "refuse_unsupported",
+    "unsupported_keys",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedRule:
+    """
+    When an option is refused.
+
+    ``accepted`` are the values that change nothing, lower case; any other is refused. An
+    empty value always counts as not said.
+    """
+
+    accepted: frozenset[str]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedKey:
+    """One refused property."""
+
+    key: str
+    value: str  # redacted
+    layer: str
+    reason: str
+
+
+def _off(reason: str) -> UnsupportedRule:
+    return UnsupportedRule(frozenset({"false"}), reason)
+
+
+def _on(reason: str) -> UnsupportedRule:
+    return UnsupportedRule(frozenset({"true"}), reason)
+
+
+def _unset(reason: str) -> UnsupportedRule:
+    return UnsupportedRule(frozenset(), reason)
+
+
+def _only(*accepted: str, reason: str) -> UnsupportedRule:
+    return UnsupportedRule(frozenset(text.casefold() for text in accepted), reason)
+
+
+_MERGERS: Final = (
+    "org.apache.hudi.DefaultSparkRecordMerger",
+    "org.apache.hudi.HoodieSparkRecordMerger",
+    "org.apache.hudi.common.model.HoodieAvroRecordMerger",
+    "org.apache.hudi.avro.HoodieAvroRecordMerger",
+)
+_SIMPLE_STRATEGY: Final = (
+    "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
+)
+_MERGE_ON_READ: Final = "merge-on-read tables are not written yet"
+_NO_GLOBAL_INDEX: Final = "this index is not supported yet, only SIMPLE and BLOOM"
+_NO_CDC: Final = "change data capture is not written yet"
+_PARQUET_ONLY: Final = "base files are parquet only"
+_METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
+
+UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
+    {
+        # what the table is
+        "hoodie.datasource.write.table.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
+        "hoodie.datasource.write.storage.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
+        "hoodie.table.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
+        "hoodie.table.format": _only("native", reason="other table formats are not written"),
+        "hoodie.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
+        "hoodie.table.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
+        "hoodie.table.ro.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
+        "hoodie.table.multiple.base.file.formats.enable": _off(_PARQUET_ONLY),
+        "hoodie.timeline.layout.version": _only("2", reason="only timeline layout 2 is written"),
+        "hoodie.table.cdc.enabled": _off(_NO_CDC),
+        "hoodie.bootstrap.base.path": _unset("bootstrapped tables are not written"),
+        "hoodie.populate.meta.fields": _on("tables without meta columns are not written"),
+        "hoodie.allow.operation.metadata.field": _off("the operation column is not written"),
+        "hoodie.datasource.write.drop.partition.columns": _off(
+            "partition columns always stay in the files"
+        ),
+        "hoodie.partition.metafile.use.base.format": _off("partition metadata is a text file"),
+        "hoodie.metadata.enable": _off(_METADATA_TABLE),
+        "hoodie.metaserver.enabled": _off("the metaserver is not supported"),
+        "hoodie.storage.layout.type": _only("DEFAULT", reason="bucket layout is not supported yet"),
+        "hoodie.storage.layout.partitioner.class": _unset("custom layouts are not supported"),
+        # keys and partitions
+        "hoodie.datasource.write.slash.separated.date.partitioning": _off(
+            "date folders are not supported"
+        ),
+        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": _off(
+            "keys of timestamp fields are written as numbers"
+        ),
+        "hoodie.index.type": _only("SIMPLE", "BLOOM", reason=_NO_GLOBAL_INDEX),
+        "hoodie.index.class": _unset("custom indexes are not supported"),
+        # how rows are merged
+        "hoodie.write.record.merge.custom.implementation.classes": _only(
+            *_MERGERS, reason="custom mergers are not supported, use a merge mode"
+        ),
+        "hoodie.datasource.write.record.merger.impls": _only(
+            *_MERGERS, reason="custom mergers are not supported, use a merge mode"
+        ),
+        "hoodie.write.partial.update.schema": _unset("partial updates are not supported yet"),
+        "hoodie.table.partial.update.mode": _unset("partial updates are not supported yet"),
+        "hoodie.payload.delete.field": _unset("delete markers in a column are not supported yet"),
+        "hoodie.payload.delete.marker": _unset("delete markers in a column are not supported yet"),
+        # schema
+        "hoodie.schema.on.read.enable": _off("schema on read is not supported yet"),
+        "hoodie.internal.schema": _unset("schema on read is not supported yet"),
+        "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": _off(
+            "columns are never dropped by leaving them out"
+        ),
+        "hoodie.avro.schema.external.transformation": _off("schemas are not transformed"),
+        "hoodie.avro.schema.externalTransformation": _off("schemas are not transformed"),
+        "hoodie.parquet.outputtimestamptype": _only(
+            "TIMESTAMP_MICROS", reason="timestamps are written in microseconds"
+        ),
+        "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
+        "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
+        # how writing goes
+        "hoodie.write.concurrency.mode": _only(
+            "SINGLE_WRITER",
+            "OPTIMISTIC_CONCURRENCY_CONTROL",
+            reason="non-blocking concurrency control is not supported yet, "
+            "use OPTIMISTIC_CONCURRENCY_CONTROL",
+        ),
+        "hoodie.write.lock.conflict.resolution.strategy": _only(
+            _SIMPLE_STRATEGY,
+            "SimpleConcurrentFileWritesConflictResolutionStrategy",
+            reason="only the simple strategy decides conflicts",
+        ),
+        "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
+            "custom partitioners are not run"
+        ),
+        "hoodie.precommit.validators": _unset(
+            "checks before a commit are not run yet, and would pass unseen"
+        ),
+    }
+)
+
+# Known, switched on, harmless for the rows, and not done: worth a word, not a refusal.
+WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "hoodie.clustering.inline": "clustering is not run yet",
+        "hoodie.clustering.async.enabled": "clustering is not run yet",
+        "hoodie.clustering.schedule.inline": "clustering is not planned yet",
+        "hoodie.datasource.hive_sync.enable": "no catalog is told of the table",
+        "hoodie.datasource.meta.sync.enable": "no catalog is told of the table",
+        "hoodie.write.commit.callback.on": "nobody is called after a commit",
+        "hoodie.errortable.enable": "rows that cannot be written fail the write",
+        "hoodie.partition.ttl.inline": "old partitions are not removed yet",
+        "hoodie.archive.async": "the timeline is not archived yet",
+    }
+)
+
+
+def unsupported_keys(properties: PropertySet) -> tuple[UnsupportedKey, ...]:
+    """Every property that asks for what would change the table and is not done, in order."""
+    found = []
+    for key, rule in UNSUPPORTED.items():
+        value = properties.get(key, "").strip()
+        if value and value.casefold() not in rule.accepted:
+            found.append(
+                UnsupportedKey(
+                    key=key,
+                    value=redact(key, value),
+                    layer=properties.layer_of(key),
+                    reason=rule.reason,
+                )
+            )
+    return tuple(found)
+
+
+def refuse_unsupported(properties: PropertySet) -> None:
+    """
+    Refuse properties that ask for what would change the table and is not done.
+
+    Raises:
+        SettingError: There is one or more; ``kind`` is ``unsupported_setting``, the fields
+            describe the first, the message names all.
+    """
+    found = unsupported_keys(properties)
+    if not found:
+        return
+    listed = "; ".join(f"{one.reason}: {one.key}={one.value} (from {one.layer})" for one in found)
+    raise SettingError(
+        listed,
+        kind="unsupported_setting",
+        key=found[0].key,
+        value=found[0].value,
+        layer=found[0].layer,
+        suggestion=found[0].reason,
+    )
