@@ -1,0 +1,135 @@
+"""
+House rules that a linter does not know: sizes, names, words and what must not leak.
+
+They read the repository as text, so they hold for files of every kind.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("timeline", "lockproviders", "tableservices", "hoodoo")
+FOREIGN = ("tests/interop/oracles", "tests/interop/golden", "benchmarks")  # kept as they came
+TEXT = {".py", ".md", ".toml", ".txt", ".in", ".properties", ".json", ".yml", ".java", ""}
+
+MODULE_LINES_MAX = 500
+CONFTEST_LINES_MAX = 150
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+# Written in pieces, so that this file does not find itself.
+BANNED_WORDS = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
+LEAKS = {
+    "an absolute path of one machine": re.compile(r"(?<![\w./-])/(?:work|root|home/\w+)/\w"),
+    "the address of a package registry": re.compile(
+        r"https?://[^\s\"')>]*(?:"
+        + "|".join(("py" + "pi", "pythonhosted", "mvn" + "repository", "maven", "crates", "npmjs"))
+        + r")|--(?:extra-)?index"
+        + r"-url|--find"
+        + r"-links(?!\")",
+    ),
+}
+
+
+def sources() -> list[Path]:
+    """Every Python file of the four packages."""
+    return sorted(f for package in PACKAGES for f in (ROOT / package).rglob("*.py"))
+
+
+def written() -> list[Path]:
+    """Every text file of the repository that was written for it."""
+    found = []
+    for top in sorted(ROOT.iterdir()):
+        if top.name in {".git", ".work", "build", "dist"} or top.name.startswith(".venv"):
+            continue
+        if top.name.startswith(".") and top.name not in {".ci", ".gitignore"}:
+            continue
+        files = [top] if top.is_file() else top.rglob("*")
+        found += [f for f in files if f.is_file() and f.suffix in TEXT and not is_foreign(f)]
+    return sorted(found)
+
+
+def is_foreign(file: Path) -> bool:
+    """Whether a file was not written for this repository."""
+    name = file.relative_to(ROOT).as_posix()
+    ours = name == "benchmarks/bench.py" or name.startswith("benchmarks/adapters/hoodoo")
+    return "__pycache__" in name or (name.startswith(FOREIGN) and not ours)
+
+
+def label(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def test_no_module_outgrows_a_reader() -> None:
+    lengths = {label(f): len(f.read_text(encoding="utf-8").splitlines()) for f in sources()}
+    assert {name: n for name, n in lengths.items() if n > MODULE_LINES_MAX} == {}
+
+
+def test_conftest_files_stay_small() -> None:
+    files = (ROOT / "tests").rglob("conftest.py")
+    lengths = {label(f): len(f.read_text(encoding="utf-8").splitlines()) for f in files}
+    assert {name: n for name, n in lengths.items() if n > CONFTEST_LINES_MAX} == {}
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert [label(f) for f in sources() if f.stem in BANNED_MODULES] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        label(f)
+        for f in sources()
+        if f.stat().st_size and not ast.get_docstring(ast.parse(f.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_every_package_ships_its_types() -> None:
+    assert [p for p in PACKAGES if not (ROOT / p / "py.typed").is_file()] == []
+
+
+def test_nothing_is_left_for_later_in_the_source() -> None:
+    pattern = re.compile(r"\b(?:" + "|".join(BANNED_WORDS) + r")\b")
+    found = [
+        f"{label(f)}:{number}"
+        for f in written()
+        for number, line in enumerate(f.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("what", LEAKS)
+def test_nothing_of_one_machine_leaks_into_the_repository(what: str) -> None:
+    found = [
+        f"{label(f)}:{number}: {line.strip()[:80]}"
+        for f in written()
+        if label(f) not in {"tests/tidy/test_source.py", "tools/pin_requirements.py"}
+        for number, line in enumerate(f.read_text(encoding="utf-8").splitlines(), 1)
+        if LEAKS[what].search(line)
+    ]
+    assert found == []
+
+
+def test_requirements_are_pinned_with_hashes() -> None:
+    loose = []
+    for file in sorted((ROOT / "requirements").glob("*.txt")):
+        text = file.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in text.splitlines():
+            entry = line.split("#")[0].strip()
+            if entry and not re.match(r"[\w.\[\]-]+==\S+ .*--hash=sha256:", entry):
+                loose.append(f"{file.name}: {entry[:60]}")
+    assert loose == []
+
+
+def test_the_core_is_pinned_as_the_project_declares_it() -> None:
+    """`requirements/core.in` and pyproject.toml must name the same packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.match(r"[\w-]+", entry)[0] for entry in project["dependencies"]}
+    lines = (ROOT / "requirements" / "core.in").read_text(encoding="utf-8").splitlines()
+    pinned = {re.match(r"[\w-]+", x)[0] for x in lines if x and not x.startswith("#")}
+    assert declared == pinned
