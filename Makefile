@@ -6,7 +6,9 @@ SHELL := /bin/sh
 .SUFFIXES:
 
 # `?=` lets the caller choose: make install PYTHON=/opt/python3.12/bin/python3
-PYTHON ?= $(firstword $(foreach v,3.13 3.12 3.11,$(if $(shell command -v python$(v)),python$(v),)) python3)
+PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
+    done),python3)
 WORKERS ?= 2
 SEED ?=
 ARGS ?=
