@@ -1,0 +1,241 @@
+"""
+The properties a new table gets: exactly Java Hudi's own, plus one key of ours.
+
+Version 8 follows Java 1.0.2 and version 9 follows Java 1.2.0 (format 1.1 and 11.1), proven
+against tables they made. Names are checked here, because later they become parts of paths,
+record keys and Avro names.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.operations import MergeMode, TableType
+
+__all__ = [
+    "LAYOUT_OF_VERSION",
+    "MERGE_STRATEGY_IDS",
+    "RESERVED_COLUMN_PREFIX",
+    "TABLE_ID_KEY",
+    "new_table_properties",
+    "table_checksum",
+]
+
+TABLE_ID_KEY: Final = "hoodoo.table.id"
+"""Our own key: names the table in locks and registries even when it is moved."""
+
+LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
+"""Readable table versions and the timeline layout version each one goes with."""
+
+MERGE_STRATEGY_IDS: Final[Mapping[MergeMode, str]] = {
+    MergeMode.EVENT_TIME_ORDERING: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+    MergeMode.COMMIT_TIME_ORDERING: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+    MergeMode.CUSTOM: "1897ef5f-18bc-4557-939c-9d6a8afd1519",
+}
+
+RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
+"""Columns of this prefix belong to Hudi and never to a key."""
+
+_PAYLOADS: Final[Mapping[MergeMode, str]] = {
+    MergeMode.EVENT_TIME_ORDERING: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+    MergeMode.COMMIT_TIME_ORDERING: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+}
+_NAME_CHARACTERS_MAX: Final = 255
+_WRITABLE_VERSIONS: Final = (8, 9)
+
+
+def table_checksum(name: str, database: str = "") -> str:
+    """The table checksum: CRC-32 over database, dot and name, as unsigned decimal (fmt 1.2)."""
+    return str(zlib.crc32(f"{database}.{name}".encode()))
+
+
+def new_table_properties(
+    name: str,
+    *,
+    database: str = "default",
+    table_type: TableType = TableType.COPY_ON_WRITE,
+    table_version: int = 9,
+    record_key_fields: tuple[str, ...] = (),
+    partition_fields: tuple[str, ...] = (),
+    ordering_fields: tuple[str, ...] = (),
+    merge_mode: MergeMode | None = None,
+    hive_style: bool = False,
+    url_encode: bool = False,
+    key_generator_type: str | None = None,
+    populate_meta_fields: bool = True,
+    create_schema_json: str | None = None,
+    table_id: str | None = None,
+) -> dict[str, str]:
+    """
+    Build the content of `hoodie.properties` for a table that is about to be created.
+
+    Args:
+        name: The table's name.
+        database: Its database; enters the checksum.
+        table_type: How updates are stored.
+        table_version: 8 or 9.
+        record_key_fields: Columns of the record key; none for an append-only table.
+        partition_fields: Columns of the partition path; none for a table in one folder.
+        ordering_fields: Columns that decide between versions of a record; version 8 knows one.
+        merge_mode: Defaults to event time when there are ordering fields, else commit time.
+        hive_style: Whether partition folders are named `field=value`.
+        url_encode: Whether partition values are percent-encoded in paths.
+        key_generator_type: Hudi's enum name; defaults to what fits the number of fields.
+        populate_meta_fields: Whether records carry the meta columns.
+        create_schema_json: Avro schema of the table without meta columns, if known already.
+        table_id: Our identity of the table.
+
+    Raises:
+        InvalidInputError: a name is empty, too long or holds a slash or a control character, a
+            column repeats or is reserved, the schema is no JSON record, event time lacks an
+            ordering field, or the version is none of 8 and 9.
+        UnsupportedTableError: the merge mode is CUSTOM.
+    """
+    if table_version not in _WRITABLE_VERSIONS:
+        raise _refused("table_version", "new tables are of version 8 or 9", table_version)
+    _check_name("table name", name)
+    _check_name("database", database or "default")
+    for what, fields in (
+        ("record key field", record_key_fields),
+        ("partition field", partition_fields),
+        ("ordering field", ordering_fields),
+    ):
+        _check_fields(what, fields)
+    mode = _checked_mode(merge_mode, ordering_fields, table_version)
+    properties = {
+        "hoodie.table.name": name,
+        "hoodie.database.name": database,
+        "hoodie.table.checksum": table_checksum(name, database),
+        "hoodie.table.type": table_type.value,
+        "hoodie.table.version": str(table_version),
+        "hoodie.table.initial.version": str(table_version),
+        "hoodie.timeline.layout.version": str(LAYOUT_OF_VERSION[table_version]),
+        "hoodie.timeline.path": "timeline",
+        "hoodie.timeline.history.path": "history",
+        "hoodie.archivelog.folder": "history",
+        "hoodie.table.timeline.timezone": "UTC",
+        "hoodie.table.base.file.format": "PARQUET",
+        "hoodie.table.multiple.base.file.formats.enable": "false",
+        "hoodie.partition.metafile.use.base.format": "false",
+        "hoodie.table.cdc.enabled": "false",
+        "hoodie.populate.meta.fields": _flag(populate_meta_fields),
+        "hoodie.table.partition.fields": ",".join(partition_fields),
+        "hoodie.table.keygenerator.type": key_generator_type
+        or _fitting_key_generator(record_key_fields, partition_fields),
+        "hoodie.datasource.write.hive_style_partitioning": _flag(hive_style),
+        "hoodie.datasource.write.partitionpath.urlencode": _flag(url_encode),
+        "hoodie.datasource.write.drop.partition.columns": "false",
+        "hoodie.record.merge.mode": mode.value,
+    }
+    if record_key_fields:
+        properties["hoodie.table.recordkey.fields"] = ",".join(record_key_fields)
+    if table_version == 8:
+        properties |= _version_8_merging(mode, ordering_fields)
+    else:
+        properties |= _version_9_only(ordering_fields, partition_fields, hive_style=hive_style)
+    if create_schema_json is not None:
+        _check_schema(create_schema_json)
+        properties["hoodie.table.create.schema"] = create_schema_json
+    if table_id is not None:
+        properties[TABLE_ID_KEY] = table_id
+    return properties
+
+
+def _version_8_merging(mode: MergeMode, ordering_fields: tuple[str, ...]) -> dict[str, str]:
+    # Version 8 wants mode, id and payload to agree, and Java fails without them (fmt 1.5, 10).
+    merging = {
+        "hoodie.record.merge.strategy.id": MERGE_STRATEGY_IDS[mode],
+        "hoodie.compaction.payload.class": _PAYLOADS[mode],
+    }
+    if ordering_fields:
+        merging["hoodie.table.precombine.field"] = ordering_fields[0]
+    return merging
+
+
+def _version_9_only(
+    ordering_fields: tuple[str, ...], partition_fields: tuple[str, ...], *, hive_style: bool
+) -> dict[str, str]:
+    only = {"hoodie.table.format": "native"}
+    if ordering_fields:
+        only["hoodie.table.ordering.fields"] = ",".join(ordering_fields)
+    # Java's Hive sync alone reads the extractor; what it infers for one plain field was never
+    # measured, and 1.1.1 writes none at all, so that case is left out.
+    if len(partition_fields) != 1:
+        extractor = "MultiPartKeysValueExtractor"
+    elif hive_style:
+        extractor = "HiveStylePartitionValueExtractor"
+    else:
+        return only
+    only["hoodie.table.partition_extractor_class"] = f"org.apache.hudi.hive.{extractor}"
+    return only
+
+
+def _fitting_key_generator(keys: tuple[str, ...], partitions: tuple[str, ...]) -> str:
+    if not partitions:
+        return "NON_PARTITION"
+    return "SIMPLE" if len(keys) <= 1 and len(partitions) == 1 else "COMPLEX"
+
+
+def _checked_mode(
+    merge_mode: MergeMode | None, ordering_fields: tuple[str, ...], table_version: int
+) -> MergeMode:
+    if merge_mode is MergeMode.CUSTOM:
+        raise UnsupportedTableError(
+            "custom merge modes are not supported, choose event or commit time ordering: CUSTOM",
+            kind="merge_mode",
+        )
+    if merge_mode is MergeMode.EVENT_TIME_ORDERING and not ordering_fields:
+        raise _refused("merge_mode", "event time ordering needs an ordering field", "none given")
+    if table_version == 8 and len(ordering_fields) > 1:
+        raise _refused(
+            "ordering_fields",
+            "version 8 knows one ordering field, choose one or version 9",
+            ",".join(ordering_fields),
+        )
+    if merge_mode is not None:
+        return merge_mode
+    return MergeMode.EVENT_TIME_ORDERING if ordering_fields else MergeMode.COMMIT_TIME_ORDERING
+
+
+def _check_fields(what: str, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        _check_name(what, field)
+        if any(one in field for one in ",:"):
+            raise _refused(what, f"a {what} must not hold a comma or colon", field)
+        if field.startswith(RESERVED_COLUMN_PREFIX):
+            raise _refused(what, f"columns named {RESERVED_COLUMN_PREFIX}* are reserved", field)
+    if len(set(fields)) != len(fields):
+        raise _refused(what, f"each {what} may be named once", ",".join(fields))
+
+
+def _check_name(what: str, name: str) -> None:
+    printable = name.isprintable() and "/" not in name and "\\" not in name
+    if not name.strip() or not printable or len(name) > _NAME_CHARACTERS_MAX:
+        raise _refused(
+            what,
+            f"a {what} is 1 to {_NAME_CHARACTERS_MAX} printable characters without slashes",
+            name,
+        )
+
+
+def _check_schema(text: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise _refused("create_schema_json", "the schema is no JSON", text[:80]) from failure
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise _refused("create_schema_json", "the schema is no Avro record", text[:80])
+
+
+def _refused(argument: str, why: str, value: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"{why}: {value!r}", kind="table_definition", argument=argument, value=str(value)
+    )
+
+
+def _flag(value: bool) -> str:  # noqa: FBT001
+    return "true" if value else "false"

@@ -1,0 +1,273 @@
+"""
+What `hoodie.properties` says about a table: a typed view, and what a new table gets.
+
+Every key of format 1.1 that changes how this engine reads or writes becomes a typed field;
+the raw mapping stays beside it, because an update must keep every key it does not know.
+Wrong content is refused here, once, so that no path has to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.new_table import (
+    LAYOUT_OF_VERSION,
+    MERGE_STRATEGY_IDS,
+    TABLE_ID_KEY,
+    new_table_properties,
+    table_checksum,
+)
+from timeline.model.operations import MergeMode, TableType
+
+__all__ = [
+    "TABLE_ID_KEY",
+    "TableConfig",
+    "new_table_properties",
+    "table_checksum",
+]
+
+_MODE_OF_PAYLOAD: Final = {
+    "DefaultHoodieRecordPayload": MergeMode.EVENT_TIME_ORDERING,
+    "EventTimeAvroPayload": MergeMode.EVENT_TIME_ORDERING,
+    "OverwriteWithLatestAvroPayload": MergeMode.COMMIT_TIME_ORDERING,
+}
+_MODE_OF_STRATEGY_ID: Final = {text: mode for mode, text in MERGE_STRATEGY_IDS.items()}
+
+_KEY_GENERATOR_OF_CLASS: Final = {
+    "SimpleKeyGenerator": "SIMPLE",
+    "SimpleAvroKeyGenerator": "SIMPLE_AVRO",
+    "ComplexKeyGenerator": "COMPLEX",
+    "ComplexAvroKeyGenerator": "COMPLEX_AVRO",
+    "NonpartitionedKeyGenerator": "NON_PARTITION",
+    "NonpartitionedAvroKeyGenerator": "NON_PARTITION_AVRO",
+    "TimestampBasedKeyGenerator": "TIMESTAMP",
+    "TimestampBasedAvroKeyGenerator": "TIMESTAMP_AVRO",
+    "CustomKeyGenerator": "CUSTOM",
+    "CustomAvroKeyGenerator": "CUSTOM_AVRO",
+    "GlobalDeleteKeyGenerator": "GLOBAL_DELETE",
+    "GlobalAvroDeleteKeyGenerator": "GLOBAL_DELETE_AVRO",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """
+    The typed content of `hoodie.properties`.
+
+    `partition_field_types` has one entry per partition field: the type a CUSTOM key
+    generator gives it, else None. `metadata_partitions` names the partitions of the metadata
+    table, those still being built included; when it is not empty the metadata table is on.
+    `timeline_path` is below `.hoodie`, `history_path` below the timeline; both are checked
+    to be plain folder names.
+    """
+
+    name: str
+    database: str
+    table_type: TableType
+    table_version: int
+    initial_version: int
+    timeline_layout_version: int
+    record_key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...]
+    partition_field_types: tuple[str | None, ...]
+    ordering_fields: tuple[str, ...]
+    merge_mode: MergeMode
+    key_generator_type: str | None
+    hive_style_partitioning: bool
+    url_encode_partitioning: bool
+    populate_meta_fields: bool
+    drop_partition_columns: bool
+    cdc_enabled: bool
+    base_file_format: str
+    timeline_timezone: str
+    timeline_path: str
+    history_path: str
+    create_schema_json: str | None
+    metadata_partitions: tuple[str, ...]
+    table_id: str | None
+    raw: Mapping[str, str]
+
+    @classmethod
+    def from_properties(
+        cls, mapping: Mapping[str, str], *, path: str = ".hoodie/hoodie.properties"
+    ) -> TableConfig:
+        """
+        Check and type the properties of a table.
+
+        Args:
+            mapping: Every key and value of the file.
+            path: What errors name as the damaged file.
+
+        Raises:
+            ChecksumError: the checksum is there and does not fit name and database.
+            CorruptTableError: name, type, version or layout version is missing or no such
+                value, the layout does not go with the version, or merge mode, strategy and
+                payload contradict each other.
+            UnsupportedTableError: the table version is none of 6, 8 and 9.
+        """
+        text = _Text(mapping, path)
+        name = text.required("hoodie.table.name")
+        database = mapping.get("hoodie.database.name", "")
+        checksum = mapping.get("hoodie.table.checksum")
+        if checksum is not None and checksum != table_checksum(name, database):
+            raise ChecksumError(
+                "table checksum does not fit name and database: restore the properties from "
+                f"their backup: {path}",
+                path=path,
+            )
+        version = text.number("hoodie.table.version")
+        layout = text.number("hoodie.timeline.layout.version")
+        if version not in LAYOUT_OF_VERSION:
+            raise UnsupportedTableError(
+                f"this release reads table versions 6, 8 and 9, convert the table: {version}",
+                kind="table_version",
+                table_version=version,
+                path=path,
+            )
+        if layout != LAYOUT_OF_VERSION[version]:
+            raise text.wrong("hoodie.timeline.layout.version")
+        table_type = text.required("hoodie.table.type")
+        if table_type not in TableType.__members__:
+            raise text.wrong("hoodie.table.type")
+        partition = [one.partition(":") for one in text.names("hoodie.table.partition.fields")]
+        ordering = text.names("hoodie.table.ordering.fields") or text.names(
+            "hoodie.table.precombine.field"
+        )
+        return cls(
+            name=name,
+            database=database,
+            table_type=TableType[table_type],
+            table_version=version,
+            initial_version=text.number("hoodie.table.initial.version", default=version),
+            timeline_layout_version=layout,
+            record_key_fields=text.names("hoodie.table.recordkey.fields"),
+            partition_fields=tuple(field for field, _, _ in partition),
+            partition_field_types=tuple(kind or None for _, _, kind in partition),
+            ordering_fields=ordering,
+            merge_mode=_merge_mode(text, version, ordering),
+            key_generator_type=_key_generator_type(mapping),
+            hive_style_partitioning=text.flag("hoodie.datasource.write.hive_style_partitioning"),
+            url_encode_partitioning=text.flag("hoodie.datasource.write.partitionpath.urlencode"),
+            populate_meta_fields=text.flag("hoodie.populate.meta.fields", default=True),
+            drop_partition_columns=text.flag("hoodie.datasource.write.drop.partition.columns"),
+            cdc_enabled=text.flag("hoodie.table.cdc.enabled"),
+            base_file_format=mapping.get("hoodie.table.base.file.format") or "PARQUET",
+            timeline_timezone=(mapping.get("hoodie.table.timeline.timezone") or "LOCAL").upper(),
+            timeline_path=text.folder("hoodie.timeline.path", default="timeline"),
+            history_path=text.folder("hoodie.timeline.history.path", default="history"),
+            create_schema_json=mapping.get("hoodie.table.create.schema") or None,
+            metadata_partitions=text.names("hoodie.table.metadata.partitions")
+            + text.names("hoodie.table.metadata.partitions.inflight"),
+            table_id=mapping.get(TABLE_ID_KEY) or None,
+            raw=dict(mapping),
+        )
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the table has partition fields."""
+        return bool(self.partition_fields)
+
+    @property
+    def metadata_table_on(self) -> bool:
+        """Whether a metadata table governs what readers see (fmt 10)."""
+        return bool(self.metadata_partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Typed access to the texts of one file, with errors that name key and path."""
+
+    mapping: Mapping[str, str]
+    path: str
+
+    def required(self, key: str) -> str:
+        text = self.mapping.get(key, "")
+        if not text:
+            raise CorruptTableError(
+                f"table properties lack a key, restore them from their backup: {key} in "
+                f"{self.path}",
+                kind="table_property_missing",
+                path=self.path,
+                key=key,
+            )
+        return text
+
+    def wrong(self, key: str) -> CorruptTableError:
+        text = self.mapping.get(key, "")
+        return CorruptTableError(
+            "table property has a value that cannot be, restore the properties from their "
+            f"backup: {key}={text!r} in {self.path}",
+            kind="table_property_wrong",
+            path=self.path,
+            key=key,
+            value=text,
+        )
+
+    def number(self, key: str, default: int | None = None) -> int:
+        if default is not None and not self.mapping.get(key):
+            return default
+        text = self.required(key)
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise self.wrong(key)
+        return int(text)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        text = self.mapping.get(key, "").strip().lower()
+        if text not in {"", "true", "false"}:
+            raise self.wrong(key)
+        return text == "true" if text else default
+
+    def names(self, key: str) -> tuple[str, ...]:
+        listed = (one.strip() for one in self.mapping.get(key, "").split(","))
+        return tuple(one for one in listed if one)
+
+    def folder(self, key: str, default: str) -> str:
+        text = self.mapping.get(key) or default
+        # One plain name: anything else could lead out of the table's folder (SEC1).
+        if not all(one.isalnum() or one in "_-." for one in text) or set(text) == {"."}:
+            raise self.wrong(key)
+        return text
+
+
+def _short_class(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _key_generator_type(mapping: Mapping[str, str]) -> str | None:
+    kind = mapping.get("hoodie.table.keygenerator.type")
+    if kind:
+        return kind.upper()
+    class_name = mapping.get("hoodie.table.keygenerator.class")
+    if class_name:
+        # A class we do not know is the user's own; Hudi's name for that is USER_PROVIDED.
+        return _KEY_GENERATOR_OF_CLASS.get(_short_class(class_name), "USER_PROVIDED")
+    return None
+
+
+def _merge_mode(text: _Text, version: int, ordering: tuple[str, ...]) -> MergeMode:
+    """Decide the merge mode (fmt 1.5): version 8 trusts the strategy id first, 9 the payload."""
+    payload = text.mapping.get("hoodie.compaction.payload.class")
+    strategy_id = text.mapping.get("hoodie.record.merge.strategy.id")
+    by_payload = _MODE_OF_PAYLOAD.get(_short_class(payload), MergeMode.CUSTOM) if payload else None
+    by_id = _MODE_OF_STRATEGY_ID.get(strategy_id, MergeMode.CUSTOM) if strategy_id else None
+    inferred = (by_id or by_payload) if version == 8 else (by_payload or by_id)
+    stated = text.mapping.get("hoodie.record.merge.mode")
+    if stated:
+        if stated not in MergeMode.__members__:
+            raise text.wrong("hoodie.record.merge.mode")
+        if inferred is not None and inferred is not MergeMode[stated]:
+            raise CorruptTableError(
+                "merge mode contradicts the merge strategy id or payload class, correct one of "
+                f"them: {stated} against {inferred.value} in {text.path}",
+                kind="merge_mode_contradiction",
+                path=text.path,
+                stated=stated,
+                inferred=inferred.value,
+            )
+        return MergeMode[stated]
+    if inferred is not None:
+        return inferred
+    return MergeMode.EVENT_TIME_ORDERING if ordering else MergeMode.COMMIT_TIME_ORDERING
