@@ -1,0 +1,172 @@
+"""
+The begin of a write: a requested time above everything, made visible, and a base snapshot.
+
+No lock: create-if-absent, residue classes and a look after creating give uniqueness
+(BEG-*, TL-REQ-*). The snapshot is read after the requested file exists, so everything
+either is in it or comes in a slot above it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
+from timeline.context import TableContext
+from timeline.errors import (
+    InternalError,
+    RolledBackError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+)
+from timeline.heartbeat import Heartbeat
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.filenames import instant_file_name
+from timeline.model.instant import Action, Instant, State
+from timeline.model.plans import RequestedReplaceMetadata
+from timeline.model.slot import SlotKind
+from timeline.model.times import InstantTime, WallMs
+from timeline.places import timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.rules.succession import begin_residue, next_instant_time
+from timeline.rules.transitions import Fate, check_transition
+from timeline.snapshot import Snapshot
+
+__all__ = ["Begun", "begin", "make_inflight"]
+
+_REDRAWS_WITHOUT_LOCK = 3
+_DRAWS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A write that began: its name, its proof of life and what it saw."""
+
+    action: Action
+    requested_time: InstantTime
+    heartbeat: Heartbeat
+    snapshot: Snapshot
+
+    def file_name(self, state: State) -> str:
+        """The instant's file name in a pending state."""
+        return instant_file_name(
+            Instant(action=self.action, requested_time=self.requested_time, state=state)
+        )
+
+
+def begin(context: TableContext, action: Action) -> Begun:
+    """
+    Draw a requested time, make it visible and take the base snapshot.
+
+    Outside per try: 1 list, 1 put (heartbeat), 1 create, 1 list, chain probes.
+
+    Args:
+        context: The table.
+        action: COMMIT or REPLACECOMMIT (DELTACOMMIT for log writers).
+
+    Raises:
+        TableConfigConflictError: A restore is pending (BEG-3).
+        ClockRefusedError: The timeline is too far ahead of this clock.
+        StorageUnavailableError: The storage does not answer.
+    """
+    least: InstantTime | None = None
+    for _ in range(_REDRAWS_WITHOUT_LOCK):
+        begun = _try_begin(context, action, least)
+        if isinstance(begun, Begun):
+            return begun
+        least = begun
+    # Others keep publishing between our time and our look: take the queue (BEG-5).
+    with context.world.lock.acquire("begin"):
+        for _ in range(_DRAWS_MAX):
+            begun = _try_begin(context, action, least)
+            if isinstance(begun, Begun):
+                return begun
+            least = begun
+    raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
+
+
+def _try_begin(
+    context: TableContext, action: Action, least: InstantTime | None
+) -> Begun | InstantTime:
+    """One try; returns the time the next try must exceed when this one was lost."""
+    world = context.world
+    head_before = context.chain.head()
+    timeline = context.active()
+    if any(i.action is Action.RESTORE for i in timeline.pending):
+        raise TableConfigConflictError(
+            "a restore of this table is under way; wait for it to finish, then write again",
+            kind="restore_pending",
+        )
+    newest = max(filter(None, (timeline.newest_time, least)), default=None)
+    requested_time = next_instant_time(
+        WallMs(world.clock.now_ms()), newest, begin_residue(action), limits=context.limits.skew
+    )
+    check_transition(action, Fate.UNBORN, State.REQUESTED)
+    heartbeat = Heartbeat.start(world, requested_time, context.limits.heartbeat)
+    name = instant_file_name(
+        Instant(action=action, requested_time=requested_time, state=State.REQUESTED)
+    )
+    content = b""
+    if action is Action.REPLACECOMMIT:
+        content = encode_requested_replace(RequestedReplaceMetadata())
+    try:
+        world.storage.create(timeline_path(name), content)
+    except (ObjectExistsError, AmbiguousWriteError):
+        # TL-REQ-2: never to be proven ours. The heartbeat may be the other's: leave the file.
+        heartbeat.stop(remove=False)
+        return requested_time
+    except StorageUnavailableError:
+        heartbeat.stop(remove=False)
+        raise
+    begun = Begun(
+        action=action,
+        requested_time=requested_time,
+        heartbeat=heartbeat,
+        snapshot=context.snapshot(),
+    )
+    decided = begun.snapshot.active.newest_decided_time
+    if decided is not None and decided >= requested_time:
+        return _withdraw(context, begun, decided)
+    for slot in context.chain.between(head_before, begun.snapshot.head):
+        if slot.newest_time >= requested_time:
+            return _withdraw(context, begun, slot.newest_time)
+        if slot.kind is SlotKind.ABORT and slot.requested_time == requested_time:
+            heartbeat.stop()
+            raise RolledBackError(
+                f"rolled back by {slot.owner.text} while it began; write again: {requested_time}",
+                requested_time=requested_time,
+            )
+    world.events.emit("begin.done", rt=requested_time, action=action.value)
+    return begun
+
+
+def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:
+    """BEG-5: nothing is written yet, so giving the time up costs one delete."""
+    context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
+    context.world.storage.delete(timeline_path(begun.file_name(State.REQUESTED)))
+    begun.heartbeat.stop()
+    return decided
+
+
+def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
+    """
+    Show what the write intends before its first data file (BEG-6). Outside: 1 create.
+
+    Raises:
+        RolledBackError: The requested file is gone or the inflight file is not ours.
+        StorageUnavailableError: The storage does not answer.
+    """
+    check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
+    path = timeline_path(begun.file_name(State.INFLIGHT))
+    data = encode_commit(profile)
+    try:
+        context.world.storage.create(path, data)
+    except ObjectExistsError:
+        if context.world.storage.read(path) != data:
+            raise RolledBackError(
+                f"another process uses this instant; write again: {begun.requested_time}",
+                requested_time=begun.requested_time,
+            ) from None
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error

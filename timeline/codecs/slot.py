@@ -1,0 +1,157 @@
+"""
+Slot <-> bytes: one line of JSON, then a line with checksum and length (SLOT-4).
+
+The trailer makes a torn or edited slot visible; on storages that keep their promise a slot
+is whole or absent. CRC-32 as of zlib: it guards against damage, not against forgery.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from typing import Any
+
+from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.instant import Action
+from timeline.model.slot import SLOT_LAYOUT, Batch, Slot, SlotKind, SlotOwner
+
+__all__ = ["decode_slot", "encode_slot"]
+
+
+def encode_slot(slot: Slot) -> bytes:
+    """The slot's bytes; equal slots give equal bytes (UNK-1 repeats them)."""
+    document = {
+        "v": SLOT_LAYOUT,
+        "table": slot.table_id,
+        "n": slot.number,
+        "kind": slot.kind.value,
+        "action": slot.action.value,
+        "rt": slot.requested_time,
+        "ct": slot.completion_time,
+        "own_rt": slot.own_requested_time,
+        "base": slot.base,
+        "fgs": [
+            {
+                "partition": item.file_group.partition_path,
+                "file_id": item.file_group.file_id,
+                "base_rt": item.source_requested_time,
+                "writes": item.touch.value,
+                "files": list(item.files),
+                "bytes": item.written_bytes,
+            }
+            for item in slot.claim.file_groups
+        ],
+        "claims": list(slot.claim.partitions),
+        "inserting": list(slot.claim.inserting),
+        "schema": {"before": slot.schema_before, "after": slot.schema_after},
+        "batches": [
+            {
+                "id": batch.batch_id,
+                "inserted": batch.rows_inserted,
+                "updated": batch.rows_updated,
+                "deleted": batch.rows_deleted,
+            }
+            for batch in slot.batches
+        ],
+        "body": base64.b64encode(slot.body).decode(),
+        "plan": base64.b64encode(slot.plan).decode(),
+        "deletes": list(slot.deletes),
+        "owner": slot.owner.writer_id,
+        "host": slot.owner.host,
+        "pid": slot.owner.pid,
+        "application": slot.owner.application,
+        "lock": slot.owner.fencing_token,
+        "nonce": slot.nonce,
+    }
+    line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
+    return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
+
+
+def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
+    """
+    Read a slot.
+
+    Args:
+        data: Its bytes.
+        path: Where they come from, for errors.
+        number: The number its name says.
+
+    Raises:
+        ChecksumError: The trailer does not fit.
+        UnsupportedTableError: A newer layout or an unknown kind (SLOT-3): stop writing.
+        CorruptTableError: Any other damage, or another number inside than in the name.
+    """
+    line, _, trailer = data.partition(b"\n")
+    if trailer != f"{zlib.crc32(line):08x} {len(line)}\n".encode():
+        raise ChecksumError(f"a commit slot is torn or was edited: {path}", path=path)
+    try:
+        document = json.loads(line)
+        layout, kind = int(document["v"]), str(document["kind"])
+        if layout > SLOT_LAYOUT or kind not in {known.value for known in SlotKind}:
+            raise UnsupportedTableError(
+                "a newer release wrote to this table; update this one before writing "
+                f"(slot layout {layout}, kind {kind!r}): {path}",
+                path=path,
+            )
+        slot = _from_document(document)
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise CorruptTableError(
+            f"a commit slot cannot be read ({error!r}): {path}", path=path
+        ) from error
+    if slot.number != number:
+        raise CorruptTableError(
+            f"a commit slot was moved: {path} says it is number {slot.number}", path=path
+        )
+    return slot
+
+
+def _from_document(document: dict[str, Any]) -> Slot:
+    return Slot(
+        number=int(document["n"]),
+        table_id=str(document["table"]),
+        kind=SlotKind(document["kind"]),
+        action=Action(document["action"]),
+        requested_time=str(document["rt"]),
+        completion_time=str(document["ct"]),
+        own_requested_time=document["own_rt"],
+        base=int(document["base"]),
+        nonce=str(document["nonce"]),
+        owner=SlotOwner(
+            host=str(document["host"]),
+            pid=int(document["pid"]),
+            writer_id=str(document["owner"]),
+            application=str(document["application"]),
+            fencing_token=document["lock"],
+        ),
+        claim=Claim(
+            file_groups=tuple(
+                TouchedFileGroup(
+                    file_group=FileGroupId(item["partition"], item["file_id"]),
+                    touch=Touch(item["writes"]),
+                    source_requested_time=item["base_rt"],
+                    files=tuple(item["files"]),
+                    written_bytes=int(item["bytes"]),
+                )
+                for item in document["fgs"]
+            ),
+            partitions=tuple(document["claims"]),
+            inserting=tuple(document["inserting"]),
+        ),
+        schema_before=str(document["schema"]["before"]),
+        schema_after=str(document["schema"]["after"]),
+        batches=tuple(
+            Batch(
+                batch_id=item["id"],
+                rows_inserted=int(item["inserted"]),
+                rows_updated=int(item["updated"]),
+                rows_deleted=int(item["deleted"]),
+            )
+            for item in document["batches"]
+        ),
+        body=base64.b64decode(document["body"], validate=True),
+        plan=base64.b64decode(document["plan"], validate=True),
+        deletes=tuple(document["deletes"]),
+    )

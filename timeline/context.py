@@ -1,0 +1,115 @@
+"""
+One opened table as every path sees it: ports, configuration, chain and limits in one value.
+
+Made once per open by ``timeline.table`` (or by a test over simulated ports); paths receive
+it as their first argument and keep nothing themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+
+from timeline.active import ActiveTimeline
+from timeline.errors import CorruptTableError
+from timeline.model.operations import ConcurrencyMode
+from timeline.model.table_config import TableConfig
+from timeline.model.times import InstantTime
+from timeline.places import TABLE_FACTS
+from timeline.ports.storage import ObjectExistsError, ObjectMissingError
+from timeline.ports.world import World
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.rules.retry import RetryBudget
+from timeline.rules.succession import SkewLimits
+from timeline.slots import SlotChain
+from timeline.snapshot import CommitReader, Snapshot
+
+__all__ = ["PublishLock", "TableContext", "TableLimits", "table_id"]
+
+
+
+class PublishLock(Enum):
+    """When the lock is taken around a publication (section 0 of the protocol)."""
+
+    LOCK = "lock"  # always: the queue that spares work
+    AUTO = "auto"  # after two lost slots
+    NONE = "none"  # never: the slots alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLimits:
+    """Every bound a path needs; defaults are Hudi's where Hudi has one."""
+
+    skew: SkewLimits = field(default_factory=SkewLimits)
+    heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
+    retry: RetryBudget = field(default_factory=RetryBudget)
+    unknown_ms_max: int = 60_000
+    instant_files_max: int = 3_000_000
+    publish_lock: PublishLock = PublishLock.LOCK
+    mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableContext:
+    """Everything a path needs to know about one opened table."""
+
+    world: World
+    config: TableConfig
+    table_id: str
+    chain: SlotChain
+    commits: CommitReader
+    limits: TableLimits = field(default_factory=TableLimits)
+
+    @staticmethod
+    def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
+        """Open over ports. Outside: 1 get, and 1 create when the table has no identity yet."""
+        chosen = limits or TableLimits()
+        identity = table_id(world)
+        return TableContext(
+            world=world,
+            config=config,
+            table_id=identity,
+            chain=SlotChain(world, identity, unknown_ms_max=chosen.unknown_ms_max),
+            commits=CommitReader(world.storage),
+            limits=chosen,
+        )
+
+    def active(self) -> ActiveTimeline:
+        """The timeline now. Outside: 1 list."""
+        return ActiveTimeline.load(self.world.storage, files_max=self.limits.instant_files_max)
+
+    def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
+        """
+        What is visible now (or as of a requested time).
+
+        The chain is read before the timeline (BEG-4), so that whatever is not in the
+        snapshot comes in a slot above ``head``.
+        """
+        head = self.chain.head()
+        return Snapshot(active=self.active(), head=head, commits=self.commits, as_of=as_of)
+
+
+def table_id(world: World) -> str:
+    """
+    The table's own identity, made on first use and never changed (F27).
+
+    Raises:
+        CorruptTableError: The file that holds it is damaged.
+    """
+    fresh = json.dumps({"id": world.ids.uuid(), "slots": "storage"}).encode()
+    try:
+        data = world.storage.read(TABLE_FACTS)
+    except ObjectMissingError:
+        try:
+            world.storage.create(TABLE_FACTS, fresh)
+            data = fresh
+        except ObjectExistsError:
+            data = world.storage.read(TABLE_FACTS)
+    try:
+        identity = json.loads(data)["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptTableError(
+            f"the table's identity cannot be read: {TABLE_FACTS}", path=TABLE_FACTS
+        ) from error
+    return str(identity)

@@ -1,0 +1,97 @@
+"""
+A slot: the numbered, create-once object that fixes the order of publications (SLOT-1, SLOT-4).
+
+A slot holds everything a helper needs to finish what its owner began: the exact bytes of
+the completed file (and of the plan, for upkeep), so that file bytes are a pure function of
+the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from timeline.model.claim import Claim
+from timeline.model.instant import Action
+from timeline.model.times import InstantTime
+
+__all__ = ["SLOT_LAYOUT", "Batch", "Slot", "SlotKind", "SlotOwner"]
+
+#: Version of the slot's own layout; a greater one stops writing (SLOT-3).
+SLOT_LAYOUT = 1
+
+
+class SlotKind(Enum):
+    """What a slot decides."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    CLEAN = "clean"
+    NOOP = "noop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOwner:
+    """Who took the slot, for reports (SEC6)."""
+
+    host: str
+    pid: int
+    writer_id: str
+    application: str = ""
+    fencing_token: int | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        name = f"{self.application} " if self.application else ""
+        return f"{name}(pid {self.pid} on {self.host})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """An idempotent batch and its receipt (BATCH-1)."""
+
+    batch_id: str
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """
+    One decision.
+
+    ``requested_time`` names the instant decided about: the published one, or the target of
+    an abort. For an abort ``own_requested_time`` names the rollback instant. ``body`` is the
+    completed file, ``plan`` the requested file of upkeep; ``deletes`` are the table-relative
+    data files a clean removes.
+    """
+
+    number: int
+    table_id: str
+    kind: SlotKind
+    action: Action
+    requested_time: InstantTime
+    completion_time: InstantTime
+    base: int
+    nonce: str
+    owner: SlotOwner
+    claim: Claim = field(default_factory=Claim)
+    own_requested_time: InstantTime | None = None
+    schema_before: str = ""
+    schema_after: str = ""
+    batches: tuple[Batch, ...] = ()
+    body: bytes = b""
+    plan: bytes = b""
+    deletes: tuple[str, ...] = ()
+
+    @property
+    def instant_time(self) -> InstantTime:
+        """Requested time of the instant whose completed file this slot becomes."""
+        return self.own_requested_time or self.requested_time
+
+    @property
+    def newest_time(self) -> InstantTime:
+        """Greatest time the slot fixes."""
+        return max(self.completion_time, self.instant_time, self.requested_time)

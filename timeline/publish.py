@@ -1,0 +1,397 @@
+"""
+Publishing: the only critical section (PUB-1 to PUB-9).
+
+Theory of operation. Everything slow happened before: data is written and durable, stray
+files are gone. A candidate is first judged without the lock against everything published
+since its base snapshot; under the lock only the delta is judged. Then the order is: read
+the chain, list the timeline, settle what is unsettled, judge, draw the completion time
+above everything, create slot n+1, write the completed file. Creating the slot decides; the
+lock only spares work (SLOT-1). Upkeep (rollback, clean) takes its slots by the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from timeline.active import ActiveTimeline
+from timeline.begin import Begun
+from timeline.codecs.instant_avro import decode_rollback_plan, encode_commit
+from timeline.context import PublishLock, TableContext
+from timeline.errors import BudgetSpentError, RolledBackError
+from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
+from timeline.model.filenames import pending_file_names
+from timeline.model.instant import Action, Instant, State
+from timeline.model.operations import WriteOperation
+from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
+from timeline.model.times import InstantTime, WallMs
+from timeline.places import timeline_path
+from timeline.ports.lock import Lease
+from timeline.ports.storage import ObjectMissingError
+from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
+from timeline.rules.retry import pause_ms
+from timeline.rules.succession import Residue, next_instant_time
+from timeline.settle import is_settled, settle
+from timeline.snapshot import Snapshot
+
+__all__ = ["Candidate", "Met", "Published", "Seen", "Turn", "claim_of", "publish", "take_turn"]
+
+_WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a candidate was judged against: the chain up to ``head`` and these completed instants."""
+
+    head: int
+    completed: frozenset[tuple[InstantTime, InstantTime]]
+
+    @staticmethod
+    def by(snapshot: Snapshot) -> Seen:
+        """Everything a snapshot shows."""
+        return Seen(head=snapshot.head, completed=_completed(snapshot.active))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What a begun write wants to publish."""
+
+    claim: Claim
+    metadata: CommitMetadata
+    schema_before: str = ""
+    schema_after: str = ""
+    batches: tuple[Batch, ...] = ()
+    check: Callable[[ActiveTimeline], Refused | None] | None = None  # more to judge, e.g. schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A write that became visible."""
+
+    slot: Slot
+    lost_slots: int
+
+    @property
+    def completion_time(self) -> InstantTime:
+        """When, in the order of visibility."""
+        return self.slot.completion_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A candidate that meets something published before it; ``seen`` includes the winner."""
+
+    verdict: Rebaseable | Refused
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The state of the table at the moment a slot may be taken."""
+
+    head: int
+    timeline: ActiveTimeline
+    newest_time: InstantTime | None
+    owner: SlotOwner
+
+    def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
+        """A time above everything in this turn (PUB-7)."""
+        newest = max(self.newest_time or "", above) or None
+        now = WallMs(context.world.clock.now_ms())
+        return next_instant_time(now, newest, residue, limits=context.limits.skew)
+
+
+def publish(
+    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
+) -> Published | Met:
+    """
+    Make a begun write visible, or say what it meets.
+
+    Outside, after the unlocked look: lock, 1 list, 1 get, 2 creates, unlock.
+
+    Args:
+        context: The table.
+        begun: The write.
+        candidate: What it wants to publish.
+        seen: What its content was made from.
+
+    Raises:
+        HeartbeatExpiredError: This process paused too long (HB-3).
+        RolledBackError: Another actor aborted the instant (PUB-6).
+        LockTimeoutError, LeaseLostError: The queue did not let us through.
+        OutcomeUnknownError: The storage never answered the decisive request.
+        BudgetSpentError: Too many slots were lost to others.
+    """
+    begun.heartbeat.check()
+    verdict, seen = _judge_since(context, begun, candidate, seen, context.active())
+    if not isinstance(verdict, Clean):
+        return Met(verdict=verdict, seen=seen)
+    body = encode_commit(candidate.metadata)
+    nonce = context.world.ids.nonce()
+    state = {"seen": seen}
+    met: list[Met] = []
+
+    def decide(turn: Turn) -> Slot | None:
+        begun.heartbeat.check()
+        _assert_still_pending(begun, turn.timeline)
+        verdict, state["seen"] = _judge_since(
+            context, begun, candidate, state["seen"], turn.timeline
+        )
+        if not isinstance(verdict, Clean):
+            met.append(Met(verdict=verdict, seen=state["seen"]))
+            return None
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.COMMIT,
+            action=begun.action,
+            requested_time=begun.requested_time,
+            completion_time=turn.draw(
+                context, Residue.SLOT_COMPLETION, above=begun.requested_time
+            ),
+            base=state["seen"].head,
+            nonce=nonce,
+            owner=turn.owner,
+            claim=candidate.claim,
+            schema_before=candidate.schema_before,
+            schema_after=candidate.schema_after,
+            batches=candidate.batches,
+            body=body,
+        )
+
+    slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
+    if slot is None:
+        return met[-1]
+    return Published(slot=slot, lost_slots=lost)
+
+
+def take_turn(
+    context: TableContext, purpose: str, decide: Callable[[Turn], Slot | None]
+) -> tuple[Slot | None, int]:
+    """
+    Take the next slot of the chain: wait in the queue, look, decide, create, settle.
+
+    ``decide`` is called again after every lost slot, with a fresh look at the table; None
+    from it ends the turn without a slot. Returns the slot and the number of lost ones.
+
+    Raises:
+        BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+    """
+    budget = context.limits.retry
+    for lost in range(budget.publish_attempts_max):
+        with _queue(context, purpose, lost) as lease:
+            started = context.world.clock.monotonic_ms()
+            turn = _look(context, lease)
+            slot = decide(turn)
+            if slot is None:
+                return None, lost
+            if lease is not None:
+                lease.assert_held()
+            if context.chain.take(slot):
+                settle(context, slot)
+                held = context.world.clock.monotonic_ms() - started
+                context.world.events.emit(
+                    "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
+                )
+                return slot, lost
+        context.world.events.emit("publish.slot_lost", number=slot.number)
+        context.world.clock.sleep_ms(pause_ms(lost, context.world.ids.jitter(), budget))
+    raise BudgetSpentError(
+        "other writers took the next commit slot every time; try again later or raise "
+        f"hoodie.write.commit.retry.max.attempts: {budget.publish_attempts_max} attempts",
+        attempts=budget.publish_attempts_max,
+    )
+
+
+def _queue(
+    context: TableContext, purpose: str, lost: int
+) -> AbstractContextManager[Lease | None]:
+    mode = context.limits.publish_lock
+    if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
+        return nullcontext(None)
+    return context.world.lock.acquire(purpose)
+
+
+def _look(context: TableContext, lease: Lease | None) -> Turn:
+    """Chain, then timeline, then settle everything up to the head (PUB-3)."""
+    head = context.chain.head()
+    timeline = context.active()
+    last = context.chain.read(head) if head else None
+    if last is not None and not is_settled(last, timeline):
+        context.world.events.emit("publish.helped", number=last.number)
+        settle(context, last)
+        timeline = context.active()
+    newest = max(
+        filter(None, (timeline.newest_time, last.newest_time if last else None)), default=None
+    )
+    who = context.world.ids.identity()
+    return Turn(
+        head=head,
+        timeline=timeline,
+        newest_time=newest,
+        owner=SlotOwner(
+            host=who.host,
+            pid=who.pid,
+            writer_id=who.writer_id,
+            application=who.application,
+            fencing_token=lease.fencing_token if lease is not None else None,
+        ),
+    )
+
+
+def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:
+    """PUB-6: whoever rolled this instant back removed its pending files."""
+    missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
+    if missing:
+        raise RolledBackError(
+            "this write was rolled back by another process, which took it for dead; write "
+            f"again: {begun.requested_time}",
+            requested_time=begun.requested_time,
+        )
+
+
+def _judge_since(
+    context: TableContext,
+    begun: Begun,
+    candidate: Candidate,
+    seen: Seen,
+    timeline: ActiveTimeline,
+) -> tuple[Clean | Rebaseable | Refused, Seen]:
+    """Judge against everything that became visible since ``seen``, ours and foreign."""
+    head = context.chain.head()
+    slots = context.chain.between(seen.head, head)
+    rivals = [_rival_of_slot(slot) for slot in slots if slot.kind in _RIVAL_KINDS]
+    completed = _completed(timeline)
+    ours = {(slot.instant_time, slot.completion_time) for slot in slots}
+    fresh = completed - seen.completed - ours
+    if fresh:
+        rivals.extend(_foreign_rivals(context, begun, timeline, fresh))
+        rivals.sort(key=lambda rival: rival.completion_time)
+    now_seen = Seen(head=head, completed=completed | ours | seen.completed)
+    if rivals:
+        verdict = judge(candidate.claim, begun.requested_time, rivals)
+        if not isinstance(verdict, Clean):
+            return verdict, now_seen
+    if candidate.check is not None and (refused := candidate.check(timeline)) is not None:
+        return refused, now_seen
+    return Clean(), now_seen
+
+
+_RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
+
+
+def _completed(timeline: ActiveTimeline) -> frozenset[tuple[InstantTime, InstantTime]]:
+    return frozenset(
+        (i.requested_time, i.completion_time or i.requested_time)
+        for i in timeline.instants
+        if i.completed
+    )
+
+
+def _rival_of_slot(slot: Slot) -> Rival:
+    return Rival(
+        action=slot.action,
+        requested_time=slot.instant_time,
+        completion_time=slot.completion_time,
+        claim=slot.claim,
+        aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
+        writer=slot.owner.text,
+    )
+
+
+def _foreign_rivals(
+    context: TableContext,
+    begun: Begun,
+    timeline: ActiveTimeline,
+    fresh: Iterable[tuple[InstantTime, InstantTime]],
+) -> list[Rival]:
+    """Completed instants without a slot: somebody else's engine published them (FOR-2)."""
+    found = []
+    for requested_time, completion_time in sorted(fresh):
+        for instant in timeline.instants:
+            if (instant.requested_time, instant.completion_time) != (
+                requested_time,
+                completion_time,
+            ):
+                continue
+            context.world.events.emit("publish.foreign", rt=requested_time)
+            found.append(_foreign_rival(context, begun, instant))
+    return found
+
+
+def _foreign_rival(context: TableContext, begun: Begun, instant: Instant) -> Rival:
+    claim = Claim()
+    aborts = None
+    if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
+        claim = claim_of(context.commits.read(instant))
+    elif instant.action is Action.ROLLBACK:
+        aborts = _rollback_target(context, instant)
+    return Rival(
+        action=instant.action,
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time or instant.requested_time,
+        claim=claim,
+        aborts=aborts,
+        writer="another engine",
+    )
+
+
+def _rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
+    requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
+    path = timeline_path(requested)
+    try:
+        plan = decode_rollback_plan(context.world.storage.read(path), path=path)
+    except ObjectMissingError:
+        return None
+    return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
+
+
+_CLAIMING = frozenset(
+    {
+        WriteOperation.INSERT_OVERWRITE.hudi_name,
+        WriteOperation.DELETE_PARTITION.hudi_name,
+    }
+)
+
+
+def claim_of(metadata: CommitMetadata) -> Claim:
+    """What a commit touched, read from its metadata (concurrency 3.3)."""
+    touched = []
+    inserting = set()
+    for partition_path, stats in metadata.partition_to_write_stats.items():
+        for stat in stats:
+            name = (stat.path or "").rpartition("/")[2]
+            if name.startswith("."):
+                touch = Touch.LOG
+            elif stat.prev_commit == NO_PREVIOUS_COMMIT:
+                touch = Touch.NEW
+            else:
+                touch = Touch.BASE
+            if stat.num_inserts:
+                inserting.add(partition_path)
+            touched.append(
+                TouchedFileGroup(
+                    file_group=FileGroupId(partition_path, stat.file_id),
+                    touch=touch,
+                    source_requested_time=None
+                    if stat.prev_commit == NO_PREVIOUS_COMMIT
+                    else stat.prev_commit,
+                    files=(name,) if name else (),
+                    written_bytes=stat.file_size_in_bytes,
+                )
+            )
+    replaced = metadata.partition_to_replace_file_ids or {}
+    for partition_path, file_ids in replaced.items():
+        touched.extend(
+            TouchedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Touch.REPLACE)
+            for file_id in file_ids
+        )
+    claimed: set[str] = set()
+    if metadata.operation_type == WriteOperation.INSERT_OVERWRITE_TABLE.hudi_name:
+        claimed = {WHOLE_TABLE}
+    elif metadata.operation_type in _CLAIMING:
+        claimed = {*replaced, *metadata.partition_to_write_stats}
+    return Claim.of(touched, claimed, inserting)

@@ -1,0 +1,153 @@
+"""
+Settling a slot: doing what it decided, by its owner or by any helper (HELP-1, SLOT-5).
+
+Every step is idempotent and its result a function of the slot alone, so a crash between
+the slot and its completed file loses nothing: whoever comes next finishes the same bytes
+under the same name. For upkeep (abort, clean) settling repeats the deletes, then the file.
+"""
+
+from __future__ import annotations
+
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.files.markers import delete_markers, marker_files
+from timeline.model.filenames import (
+    instant_file_name,
+    parse_base_file_name,
+    parse_log_file_name,
+    pending_file_names,
+)
+from timeline.model.instant import Action, Instant, State
+from timeline.model.paths import join
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.places import heartbeat_path, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.view import list_partition_paths
+
+__all__ = ["data_files_of", "is_settled", "settle"]
+
+
+def completed_name(slot: Slot) -> str | None:
+    """The completed file a slot becomes, None for a noop."""
+    if slot.kind is SlotKind.NOOP:
+        return None
+    action = Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
+    return instant_file_name(
+        Instant(
+            action=action,
+            requested_time=slot.instant_time,
+            state=State.COMPLETED,
+            completion_time=slot.completion_time,
+        )
+    )
+
+
+def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
+    """
+    Whether the slot's completed file exists, or was archived since (Java archives ours too).
+
+    Archived means: below the first active write instant, hence committed for every reader.
+    """
+    name = completed_name(slot)
+    if name is None or name in timeline.file_names:
+        return True
+    first = timeline.first_write_time
+    return first is not None and slot.instant_time < first
+
+
+def settle(context: TableContext, slot: Slot) -> None:
+    """
+    Do what the slot decided; doing it again changes nothing.
+
+    Outside: 1 create for a commit; the deletes, 2 creates and 1 create for upkeep.
+
+    Raises:
+        OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
+            could not be written within the deadline; any later writer finishes it.
+    """
+    if slot.kind is SlotKind.ABORT:
+        _write_pending(context, slot, Action.ROLLBACK)
+        _undo_target(context, slot.requested_time)
+    elif slot.kind is SlotKind.CLEAN:
+        _write_pending(context, slot, Action.CLEAN)
+        for path in slot.deletes:
+            context.world.storage.delete(path)
+    name = completed_name(slot)
+    if name is not None:
+        _create_surely(context, timeline_path(name), slot.body, slot)
+
+
+def _write_pending(context: TableContext, slot: Slot, action: Action) -> None:
+    inflight, requested = pending_file_names(action, slot.instant_time)
+    _create_surely(context, timeline_path(requested), slot.plan, slot)
+    _create_surely(context, timeline_path(inflight), b"", slot)
+
+
+def _create_surely(context: TableContext, path: str, data: bytes, slot: Slot) -> None:
+    """Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5)."""
+    clock = context.world.clock
+    started = clock.monotonic_ms()
+    pause = 10
+    while True:
+        try:
+            context.world.storage.create(path, data)
+        except ObjectExistsError:
+            return
+        except (AmbiguousWriteError, StorageUnavailableError) as error:
+            if clock.monotonic_ms() - started > context.limits.unknown_ms_max:
+                raise OutcomeUnknownError(
+                    "published, but the file that shows it could not be written; any later "
+                    f"writer or service finishes it, do not repeat the write: {path}",
+                    kind="published_not_visible",
+                    requested_time=slot.instant_time,
+                    slot_number=slot.number,
+                    path=path,
+                ) from error
+            clock.sleep_ms(pause)
+            pause = min(pause * 2, 1_000)
+        else:
+            return
+
+
+def _undo_target(context: TableContext, target: InstantTime) -> None:
+    """Delete what an aborted instant wrote, then its pending files, markers and heartbeat (RB-6)."""
+    storage = context.world.storage
+    for path in data_files_of(storage, target):
+        storage.delete(path)
+    for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
+        for name in pending_file_names(action, target):
+            storage.delete(timeline_path(name))
+    delete_markers(storage, target)
+    storage.delete(heartbeat_path(target))
+
+
+def data_files_of(storage: Storage, requested_time: InstantTime) -> list[str]:
+    """
+    Paths of every data file an instant announced or left: markers united with a listing.
+
+    Only names that follow the grammar and carry this very requested time are returned, so
+    that a hostile or damaged marker can never name another instant's file (RB-6, SEC2).
+    Outside: the marker folder's lists, 1 list per partition.
+    """
+    found = {
+        join(marker.partition_path, marker.file_name)
+        for marker in marker_files(storage, requested_time)
+        if _belongs(marker.file_name, requested_time)
+    }
+    for partition_path in list_partition_paths(storage):
+        found.update(
+            join(partition_path, entry.name)
+            for entry in storage.list(partition_path)
+            if not entry.is_folder and _belongs(entry.name, requested_time)
+        )
+    return sorted(found)
+
+
+def _belongs(name: str, requested_time: InstantTime) -> bool:
+    base = parse_base_file_name(name)
+    if base is not None:
+        return base.requested_time == requested_time
+    log = parse_log_file_name(name)
+    return log is not None and log.instant_time == requested_time

@@ -1,0 +1,148 @@
+"""
+The chain of commit slots: find its head, read it, take the next one (SLOT-1, SLOT-2, UNK-*).
+
+Knows nothing about Hudi files. The one promise it needs from the storage is an atomic
+create-if-absent; an unknown answer is resolved by repeating the identical bytes until the
+slot shows ours or another's, and until then it is UNKNOWN, never "failed".
+"""
+
+from __future__ import annotations
+
+from timeline.codecs.slot import decode_slot, encode_slot
+from timeline.errors import InternalError, OutcomeUnknownError, StorageUnavailableError
+from timeline.model.slot import Slot
+from timeline.places import SLOTS, slot_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.world import World
+
+__all__ = ["SlotChain"]
+
+_FIRST = 1
+
+
+class SlotChain:
+    """
+    One writer's view of a table's chain. Decoded slots are kept, they never change.
+
+    Args:
+        world: The ports.
+        table_id: The table's identity; a slot with another one means that the table was
+            dropped and made again under this writer (F27).
+        unknown_ms_max: How long an unanswered create is repeated before it is reported.
+    """
+
+    def __init__(self, world: World, table_id: str, *, unknown_ms_max: int = 60_000) -> None:
+        self._world = world
+        self._table_id = table_id
+        self._unknown_ms_max = unknown_ms_max
+        self._known: dict[int, Slot] = {}
+        self._head = 0
+
+    def head(self) -> int:
+        """
+        The greatest slot number, 0 for an empty chain.
+
+        The listing is only a hint (it may be stale, F13): the head is proven by the absence
+        of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more.
+        """
+        if self._head == 0:
+            names = self._world.storage.names(SLOTS)
+            numbers = [int(name) for name in names if name.isdigit()]
+            self._head = max(numbers, default=0)
+        while self.read(self._head + 1) is not None:
+            self._head += 1
+        return self._head
+
+    def read(self, number: int) -> Slot | None:
+        """
+        A slot, or None when that number was not taken yet.
+
+        Raises:
+            ChecksumError, CorruptTableError, UnsupportedTableError: See ``decode_slot``.
+            CorruptTableError: The slot belongs to another table.
+        """
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        path = slot_path(number)
+        try:
+            data = self._world.storage.read(path)
+        except ObjectMissingError:
+            return None
+        slot = decode_slot(data, path=path, number=number)
+        if slot.table_id != self._table_id:
+            raise InternalError(
+                "the table was dropped and made again while this handle was open; open it "
+                f"again: {path}",
+                kind="table_replaced",
+                path=path,
+            )
+        self._known[number] = slot
+        return slot
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        """
+        The slots ``after < n <= last``.
+
+        Raises:
+            CorruptTableError: One of them is missing although a later one exists.
+        """
+        found = []
+        for number in range(after + 1, last + 1):
+            slot = self.read(number)
+            if slot is None:
+                raise InternalError(
+                    f"a commit slot vanished from the chain: {slot_path(number)}",
+                    kind="slot_missing",
+                    path=slot_path(number),
+                )
+            found.append(slot)
+        return found
+
+    def take(self, slot: Slot) -> bool:
+        """
+        Create the slot. Returns True when it is ours, False when another took the number.
+
+        Outside: 1 create; after an unknown answer 1 get and 1 create per repetition.
+
+        Raises:
+            OutcomeUnknownError: No answer within the deadline. The instant may be published
+                or not: nothing of it may be deleted, ``resolve`` finds out (UNK-3).
+        """
+        data = encode_slot(slot)
+        path = slot_path(slot.number)
+        clock = self._world.clock
+        started = clock.monotonic_ms()
+        pause = 10
+        while True:
+            try:
+                self._world.storage.create(path, data)
+                return self._remember(slot)
+            except ObjectExistsError:
+                # UNK-2: our own earlier, unanswered request may have made it.
+                found = self._try_read(slot.number)
+                if found is not None:
+                    return found.nonce == slot.nonce and self._remember(slot)
+            except (AmbiguousWriteError, StorageUnavailableError) as error:
+                self._world.events.emit("slot.unknown", number=slot.number, rt=slot.requested_time)
+                if clock.monotonic_ms() - started > self._unknown_ms_max:
+                    raise OutcomeUnknownError(
+                        "the storage never answered whether this write was published; run "
+                        f"'hoodoo explain' on instant {slot.instant_time} before you repeat it",
+                        requested_time=slot.instant_time,
+                        slot_number=slot.number,
+                        nonce=slot.nonce,
+                    ) from error
+            clock.sleep_ms(pause)
+            pause = min(pause * 2, 1_000)
+
+    def _try_read(self, number: int) -> Slot | None:
+        try:
+            return self.read(number)
+        except StorageUnavailableError:
+            return None
+
+    def _remember(self, slot: Slot) -> bool:
+        self._known[slot.number] = slot
+        self._head = max(self._head, slot.number)
+        return True

@@ -1,0 +1,202 @@
+"""
+Undoing a failed write: an abort slot first, the deletes after it (RB-1 to RB-9).
+
+The abort slot ends the target in the total order: from then on it can never commit, so
+deleting its files is safe even while a paused owner still lives. A commit slot of the
+target means the opposite: it is published, and it is helped instead of undone (RB-3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from timeline.active import ActiveTimeline
+from timeline.begin import Begun
+from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError, UnsupportedTableError
+from timeline.files.markers import delete_markers
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.filenames import pending_file_names
+from timeline.model.instant import Action, Instant
+from timeline.model.paths import parent_folder
+from timeline.model.plans import (
+    InstantInfo,
+    RollbackMetadata,
+    RollbackPartitionMetadata,
+    RollbackPlan,
+    RollbackRequest,
+)
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.places import timeline_path
+from timeline.publish import Turn, take_turn
+from timeline.rules.succession import Residue
+from timeline.settle import data_files_of, settle
+
+__all__ = ["RolledBack", "abandon", "rollback", "rollback_dead_writers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """What became of a target: undone by ``slot``, or left alone because it had ended."""
+
+    target: InstantTime
+    slot: Slot | None
+    why: str
+
+
+def rollback(context: TableContext, target: Instant) -> RolledBack:
+    """
+    Roll back one pending write for good.
+
+    Outside: the target's listing, 1 turn (lock, list, create), the deletes, 3 creates.
+
+    Args:
+        context: The table.
+        target: A pending commit, deltacommit or replacecommit.
+
+    Raises:
+        UnsupportedTableError: The target is a plan or a completed instant.
+        LockTimeoutError, OutcomeUnknownError: As ``publish``.
+    """
+    if target.completed or target.action not in _UNDOABLE:
+        raise UnsupportedTableError(
+            f"only a pending write can be rolled back by this release: {target}",
+            kind="rollback_target",
+            requested_time=target.requested_time,
+        )
+    nonce = context.world.ids.nonce()
+    ended: list[RolledBack] = []
+
+    def decide(turn: Turn) -> Slot | None:
+        ending = _ending_of(context, turn, target)
+        if ending is not None:
+            ended.append(ending)
+            return None
+        own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=target.requested_time)
+        return _abort_slot(context, turn, target, own_time, nonce)
+
+    slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
+    if slot is None:
+        return ended[-1]
+    context.world.events.emit("rollback.done", target=target.requested_time)
+    return RolledBack(target=target.requested_time, slot=slot, why="rolled back")
+
+
+_UNDOABLE = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack | None:
+    """Whether the target ended meanwhile: helped when published, cleaned again when aborted."""
+    time = target.requested_time
+    for number in range(turn.head, 0, -1):
+        slot = context.chain.read(number)
+        if slot is None or slot.completion_time < time:
+            break  # every slot of the target was taken after its begin: times ascend
+        if slot.requested_time != time:
+            continue
+        if slot.kind is SlotKind.COMMIT:
+            settle(context, slot)
+            return RolledBack(target=time, slot=None, why="it was published")
+        if slot.kind is SlotKind.ABORT:
+            settle(context, slot)  # RB-5: repeat the deletes
+            return RolledBack(target=time, slot=slot, why="another process rolled it back")
+    now = turn.timeline.find(time, target.action, target.action.completes_as)
+    if now is None or now.completed:
+        return RolledBack(target=time, slot=None, why="it is no longer pending")
+    return None
+
+
+def _abort_slot(
+    context: TableContext, turn: Turn, target: Instant, own_time: InstantTime, nonce: str
+) -> Slot:
+    info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+    files = data_files_of(context.world.storage, target.requested_time)
+    by_partition: dict[str, list[str]] = {}
+    for path in files:
+        by_partition.setdefault(parent_folder(path), []).append(path)
+    plan = RollbackPlan(
+        instant_to_rollback=info,
+        rollback_requests=tuple(
+            RollbackRequest(
+                partition_path=parent_folder(path),
+                file_id=path.rpartition("/")[2].partition("_")[0].lstrip("."),
+                latest_base_instant=target.requested_time,
+                files_to_be_deleted=(_plain(context.world.storage.locate(path)),),
+            )
+            for path in files
+        ),
+    )
+    done = RollbackMetadata(
+        start_rollback_time=own_time,
+        total_files_deleted=len(files),
+        commits_rollback=(target.requested_time,),
+        partition_metadata={
+            partition: RollbackPartitionMetadata(
+                partition_path=partition,
+                success_delete_files=tuple(
+                    _plain(context.world.storage.locate(path)) for path in paths
+                ),
+            )
+            for partition, paths in sorted(by_partition.items())
+        },
+        instants_rollback=(info,),
+    )
+    return Slot(
+        number=turn.head + 1,
+        table_id=context.table_id,
+        kind=SlotKind.ABORT,
+        action=target.action,
+        requested_time=target.requested_time,
+        own_requested_time=own_time,
+        completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
+        base=turn.head,
+        nonce=nonce,
+        owner=turn.owner,
+        body=encode_rollback(done),
+        plan=encode_rollback_plan(plan),
+    )
+
+
+def _plain(address: str) -> str:
+    """Rollback plans name absolute paths without a local scheme (fmt 3)."""
+    return "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
+
+
+def rollback_dead_writers(
+    context: TableContext, timeline: ActiveTimeline | None = None
+) -> list[RolledBack]:
+    """
+    Roll back every pending write whose heartbeat is missing or too old, newest first.
+
+    The timeline is read before the heartbeats: a writer that published in between has no
+    heartbeat any more, and the abort's own look then finds it completed (hole 8, M11).
+    """
+    pending = (timeline or context.active()).pending_ingestion
+    times = tuple(instant.requested_time for instant in pending)
+    dead = set(
+        instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
+    )
+    return [
+        rollback(context, instant)
+        for instant in reversed(pending)
+        if instant.requested_time in dead
+    ]
+
+
+def abandon(context: TableContext, begun: Begun) -> None:
+    """
+    Remove an own write that failed before any slot create was left unknown (RB-9).
+
+    Data files first, the pending files last, so that a crash in between leaves a pending
+    instant that names what is left. Outside: the target's listing and deletes.
+    """
+    storage = context.world.storage
+    for path in data_files_of(storage, begun.requested_time):
+        storage.delete(path)
+    for name in pending_file_names(begun.action, begun.requested_time):
+        storage.delete(timeline_path(name))
+    delete_markers(storage, begun.requested_time)
+    begun.heartbeat.stop()
+    context.world.events.emit("write.abandoned", rt=begun.requested_time)

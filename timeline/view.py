@@ -1,0 +1,160 @@
+"""
+The view: which files make up the table in one snapshot, by completion time.
+
+Files are found by listing partition folders, because that is what every Hudi reader does
+without a metadata table; which of them count is decided by the snapshot alone. Partitions
+are found by the ``.hoodie_partition_metadata`` file Java Hudi looks for (fmt 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from timeline.errors import CorruptTableError
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.paths import check_partition_path, join
+from timeline.model.times import InstantTime
+from timeline.ports.storage import Storage
+from timeline.rules.slicing import slice_files
+from timeline.snapshot import Snapshot
+
+__all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
+
+PARTITION_METADATA = ".hoodie_partition_metadata"
+_DEPTH_MAX = 32
+
+
+def list_partition_paths(storage: Storage) -> list[str]:
+    """
+    Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
+
+    Walks the folders below the base, never into ``.hoodie`` and not below a partition.
+
+    Raises:
+        CorruptTableError: Folders nest deeper than 32 levels (SEC14).
+    """
+    found: list[str] = []
+    level = [""]
+    for _ in range(_DEPTH_MAX):
+        below: list[str] = []
+        for folder in level:
+            entries = storage.list(folder)
+            if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
+                found.append(folder)
+                continue
+            below.extend(
+                join(folder, entry.name)
+                for entry in entries
+                if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
+            )
+        if not below:
+            return sorted(found)
+        level = below
+    raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+
+
+def _is_partition_file(name: str) -> bool:
+    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
+
+
+@dataclass(kw_only=True)
+class FileSystemView:
+    """
+    The file slices of a snapshot, partition by partition, listed when first asked for.
+
+    ``pending_compactions`` names, per file group, requested times of pending compactions.
+    """
+
+    storage: Storage
+    snapshot: Snapshot
+    pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
+    _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
+
+    def partition_paths(self) -> list[str]:
+        """Every partition path with a folder, sorted. Outside: one list per folder."""
+        return list_partition_paths(self.storage)
+
+    def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
+        """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""
+        known = self._slices.get(partition_path)
+        if known is None:
+            known = self._slices[partition_path] = self._build(partition_path)
+        return known
+
+    def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """The newest slice of every visible file group, by partition path and file id."""
+        chosen = self.partition_paths() if partitions is None else sorted(set(partitions))
+        return [
+            slices[-1]
+            for partition_path in chosen
+            for slices in self.slices(partition_path).values()
+            if slices
+        ]
+
+    def latest_slice(self, file_group: FileGroupId) -> FileSlice | None:
+        """The newest slice of one file group, None when it is not visible."""
+        slices = self.slices(file_group.partition_path).get(file_group)
+        return slices[-1] if slices else None
+
+    def _build(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
+        check_partition_path(partition_path)
+        bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
+        logs: list[LogFile] = []
+        replaced = self.snapshot.replaced
+        for entry in self.storage.list(partition_path):
+            if entry.is_folder:
+                continue
+            base = parse_base_file_name(entry.name)
+            if base is not None:
+                group = FileGroupId(partition_path, base.file_id)
+                if group not in replaced and self.snapshot.is_committed(base.requested_time):
+                    bases.setdefault((group, base.requested_time), []).append(
+                        BaseFile(
+                            file_group=group,
+                            name=entry.name,
+                            requested_time=base.requested_time,
+                            size_bytes=entry.size_bytes,
+                        )
+                    )
+                continue
+            log = parse_log_file_name(entry.name)
+            if log is None or log.is_cdc:
+                continue
+            group = FileGroupId(partition_path, log.file_id)
+            if group not in replaced and self.snapshot.is_committed(log.instant_time):
+                logs.append(
+                    LogFile(
+                        file_group=group,
+                        name=entry.name,
+                        instant_time=log.instant_time,
+                        log_version=log.log_version,
+                        write_token=log.write_token,
+                        size_bytes=entry.size_bytes,
+                    )
+                )
+        return slice_files(
+            [self._only(candidates) for candidates in bases.values()],
+            logs,
+            completion_of=self.snapshot.completions.get,
+            pending_compactions=self.pending_compactions,
+        )
+
+    def _only(self, candidates: list[BaseFile]) -> BaseFile:
+        """One base file per file group and instant: a failed task's duplicate is not in the metadata."""
+        if len(candidates) == 1:
+            return candidates[0]
+        first = candidates[0]
+        instant = self.snapshot.active.find(first.requested_time)
+        if instant is not None and instant.completed:
+            named = self.snapshot.commits.read(instant).written_paths()
+            kept = [candidate for candidate in candidates if candidate.path in named]
+            if len(kept) == 1:
+                return kept[0]
+        raise CorruptTableError(
+            "two base files of one instant claim the same file group; keep the one its commit "
+            f"metadata names: {[candidate.path for candidate in candidates]}",
+            path=first.path,
+        )
