@@ -14,7 +14,6 @@ from lockproviders.doctor import LockCheck, LockExamination, examine
 from lockproviders.hookspecs import (
     LockCapabilities,
     LockContext,
-    LockOption,
     LockProviderEntry,
     hookimpl,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "LockClient",
     "LockContext",
     "LockExamination",
-    "LockOption",
     "LockPorts",
     "LockProviderEntry",
     "LockSettings",

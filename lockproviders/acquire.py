@@ -119,7 +119,7 @@ class ProviderLock:
             identity=self.identity,
             owner=note.owner,
             purpose=note.purpose,
-            token=lease.fencing_token,
+            fencing_token=lease.fencing_token,
             wait_ms=self._ports.clock.monotonic_ms() - asked_at_ms,
         )
         return lease

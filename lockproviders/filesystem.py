@@ -256,9 +256,12 @@ _SETUP_ERRORS = frozenset(
 def _is_file_at(path: str, file: io.FileIO) -> bool:
     try:
         on_disk = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    ours = os.fstat(file.fileno())
+    except OSError:
+        return False  # gone, or cannot be told: not held is the safe answer
+    try:
+        ours = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return False  # closed meanwhile by a release in another thread
     return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
 
 
@@ -344,5 +347,5 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",),
-    options=tuple(option for option in LOCK_OPTIONS if ".filesystem." in option.key),
+    options=(LOCK_OPTIONS["filesystem_path"], LOCK_OPTIONS["filesystem_expire_minutes"]),
 )

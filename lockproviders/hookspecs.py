@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import pluggy
 
 from lockproviders.client import LockClient
+from timeline.options import Option
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 
@@ -31,7 +32,6 @@ __all__ = [
     "PROJECT_NAME",
     "LockCapabilities",
     "LockContext",
-    "LockOption",
     "LockProviderEntry",
     "hookimpl",
     "lock_provider_entries",
@@ -42,16 +42,6 @@ ENTRY_POINT_GROUP = "hoodoo.plugins"
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockOption:
-    """One property a provider reads, for ``config show``, the docs and spelling suggestions."""
-
-    key: str
-    default: str | None
-    meaning: str  # one sentence, with the unit
-    alternatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +74,7 @@ class LockProviderEntry:
     factory: Callable[[LockContext], LockClient]
     capabilities: LockCapabilities
     jvm_class_names: tuple[str, ...] = ()  # fixed table, never an import (SEC4)
-    options: tuple[LockOption, ...] = ()
+    options: tuple[Option, ...] = ()
     poll_first_ms: int = 2  # remote providers ask for slower polling (SEC17)
     poll_max_ms: int = 250
 

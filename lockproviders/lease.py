@@ -27,7 +27,7 @@ from timeline.ports.ids import Ids
 
 __all__ = ["HeldLease", "LeaseTerms"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("hoodoo.lock")
 
 MARGIN_SHARE = 10  # one tenth of the lease
 RENEWALS_PER_LEASE = 3
@@ -54,8 +54,9 @@ class HeldLease:
         holding: What the provider gave; released with this lease.
         terms: Owner, purpose and budgets.
         clock: Measures holding time and deadline.
-        events: Told of ``lock.lost``, ``lock.released``, ``lock.hold_over_budget``,
-            ``lock.renew_failed`` and ``lock.release_failed``.
+        events: Told of ``lock.lost``, ``lock.released``, ``lock.hold_alarm`` (once, while
+            held), ``lock.hold_over_budget`` (at release), ``lock.renew_failed`` and
+            ``lock.release_failed``.
         ids: Tells the current process, to notice a fork.
     """
 
@@ -138,17 +139,18 @@ class HeldLease:
         if self._released or self._is_other_process():
             return
         self._released = True
+        if self._lease_ms is not None:
+            self._stop_watching()  # no renewal may be under way behind the release
         try:
             self._holding.release()
         except UnavailableError as error:
             self._emit("lock.release_failed", error=error.message)
         finally:
-            if self._ticker is not None:
-                self._ticker.stop()
-        held_ms = self.held_ms()
+            held_ms = self.held_ms()
+            self._stop_watching()
         self._emit("lock.released", held_ms=held_ms, lost=self._lost_because is not None)
         if 0 < self._terms.hold_budget_ms < held_ms:
-            self._emit_over_budget(held_ms, still_held=False)
+            self._warn_over_budget(held_ms)
 
     def watch(self, executor: Executor) -> None:
         """Start renewal and alarm in the background; ``release`` ends them."""
@@ -166,7 +168,7 @@ class HeldLease:
         held_ms = self.held_ms()
         if not self._alarmed and 0 < self._terms.hold_budget_ms < held_ms:
             self._alarmed = True
-            self._emit_over_budget(held_ms, still_held=True)
+            self._emit("lock.hold_alarm", held_ms=held_ms, budget_ms=self._terms.hold_budget_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -232,20 +234,21 @@ class HeldLease:
             wanted.append(self._terms.hold_budget_ms)
         return max(TICK_MS_MIN, min(wanted)) if wanted else None
 
-    def _emit_over_budget(self, held_ms: int, *, still_held: bool) -> None:
+    def _warn_over_budget(self, held_ms: int) -> None:
         budget_ms = self._terms.hold_budget_ms
-        self._emit(
-            "lock.hold_over_budget", held_ms=held_ms, budget_ms=budget_ms, still_held=still_held
-        )
+        self._emit("lock.hold_over_budget", held_ms=held_ms, budget_ms=budget_ms)
         _LOG.warning(
-            "the lock of %s %s held longer than hoodoo.lock.hold.budget.ms, others wait: "
-            "%d ms of %d ms for %s",
-            self._terms.identity,
-            "is" if still_held else "was",
+            "the lock was held longer than hoodoo.lock.hold.budget.ms, others had to wait: "
+            "%d ms of %d ms for %s on %s",
             held_ms,
             budget_ms,
             ascii(self._terms.purpose),
+            self._terms.identity,
         )
+
+    def _stop_watching(self) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
 
     def _emit(self, name: str, /, **fields: str | int | float | bool | None) -> None:
         self._events.emit(
@@ -254,6 +257,6 @@ class HeldLease:
             identity=self._terms.identity,
             owner=self._terms.owner,
             purpose=self._terms.purpose,
-            token=self._holding.fencing_token,
+            fencing_token=self._holding.fencing_token,
             **fields,
         )

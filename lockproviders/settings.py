@@ -9,12 +9,12 @@ imported (SEC4).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lockproviders.hookspecs import LockOption
 from timeline.errors import SettingError, UnsafeSetupError
+from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
 from timeline.ports.storage import StorageCapabilities
 
 __all__ = ["JAVA_PROVIDERS_TO_COME", "LOCK_OPTIONS", "LockSettings", "default_provider"]
@@ -35,107 +35,110 @@ JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {
     "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider": "Hive metastore",
 }
 
-LOCK_OPTIONS: tuple[LockOption, ...] = (
-    LockOption(
+_INT, _MS, _TEXT = OptionKind.INT, OptionKind.MS, OptionKind.TEXT
+
+# By the field of LockSettings that it sets; defaults of Hudi's keys are Hudi's.
+LOCK_OPTIONS: Mapping[str, Option] = {
+    "provider": Option(
         key=PROVIDER_KEY,
-        default=None,
-        meaning="name of the lock provider, or the name of Hudi's class for it",
+        kind=_TEXT,
+        doc="Name of the lock provider, or the name of Hudi's class for it.",
     ),
-    LockOption(
+    "try_ms": Option(
         key="hoodie.write.lock.wait_time_ms",
         default="60000",
-        meaning="how long one round of waiting for the lock lasts, in milliseconds",
+        kind=_MS,
+        doc="How long one round of waiting for the lock lasts.",
     ),
-    LockOption(
+    "retries": Option(
         key="hoodie.write.lock.client.num_retries",
         default="50",
-        meaning="further rounds of waiting after the first",
+        kind=_INT,
+        doc="Further rounds of waiting after the first.",
     ),
-    LockOption(
+    "pause_ms": Option(
         key="hoodie.write.lock.client.wait_time_ms_between_retry",
         default="5000",
-        meaning="pause between two rounds, in milliseconds; shortened by up to half at random",
+        kind=_MS,
+        doc="Pause between two rounds, shortened by up to half at random.",
     ),
-    LockOption(
+    "deadline_ms": Option(
         key="hoodoo.lock.deadline.ms",
         default="120000",
-        meaning="longest wait for the lock altogether, in milliseconds; caps the rounds",
+        kind=_MS,
+        doc="Longest wait for the lock altogether; caps the rounds.",
     ),
-    LockOption(
+    "hold_budget_ms": Option(
         key="hoodoo.lock.hold.budget.ms",
         default="5000",
-        meaning="holding the lock longer raises an alarm, in milliseconds; 0 never",
+        kind=_MS,
+        doc="Holding the lock for longer raises an alarm; 0 never.",
     ),
-    LockOption(
+    "filesystem_path": Option(
         key="hoodie.write.lock.filesystem.path",
-        default=None,
-        meaning="absolute local folder of the lock file; else .hoodie/.locks of the table",
+        kind=_TEXT,
+        doc="Absolute local folder of the lock file; else .hoodie/.locks of the table.",
     ),
-    LockOption(
+    "filesystem_expire_minutes": Option(
         key="hoodie.write.lock.filesystem.expire",
         default="0",
-        meaning="minutes after which a holder that did not renew stops itself; 0 never",
+        kind=_INT,
+        doc="Minutes after which a holder that did not renew stops itself; 0 never.",
     ),
-)
+}
 
 MS_MAX = 7 * 24 * 3_600_000  # a week; larger values are a wrong unit
 
+_Milliseconds = Annotated[int, Field(ge=0, le=MS_MAX)]
+
 
 class LockSettings(BaseModel):
-    """Everything that can be set about a lock; field aliases are the property keys."""
+    """Everything that can be set about a lock; the fields of ``LOCK_OPTIONS``."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: str | None = Field(default=None, alias=PROVIDER_KEY, min_length=1)
-    try_ms: int = Field(default=60_000, alias="hoodie.write.lock.wait_time_ms", ge=0, le=MS_MAX)
-    retries: int = Field(
-        default=50, alias="hoodie.write.lock.client.num_retries", ge=0, le=1_000_000
-    )
-    pause_ms: int = Field(
-        default=5_000,
-        alias="hoodie.write.lock.client.wait_time_ms_between_retry",
-        ge=0,
-        le=MS_MAX,
-    )
-    deadline_ms: int = Field(default=120_000, alias="hoodoo.lock.deadline.ms", ge=0, le=MS_MAX)
-    hold_budget_ms: int = Field(default=5_000, alias="hoodoo.lock.hold.budget.ms", ge=0, le=MS_MAX)
-    filesystem_path: str | None = Field(
-        default=None, alias="hoodie.write.lock.filesystem.path", min_length=1
-    )
-    filesystem_expire_minutes: int = Field(
-        default=0, alias="hoodie.write.lock.filesystem.expire", ge=0, le=MS_MAX // 60_000
-    )
+    provider: str | None = None
+    try_ms: _Milliseconds = 60_000
+    retries: Annotated[int, Field(ge=0, le=1_000_000)] = 50
+    pause_ms: _Milliseconds = 5_000
+    deadline_ms: _Milliseconds = 120_000
+    hold_budget_ms: _Milliseconds = 5_000
+    filesystem_path: str | None = None
+    filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = 0
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        The lock settings among all properties.
+        The lock settings among all properties; an empty text counts as not said.
 
         Raises:
-            SettingError: A value is no number or out of range; names key and value.
+            SettingError: A value is no number or out of range; names key, value and layer.
         """
-        wanted: dict[str, Any] = {}
-        for option in LOCK_OPTIONS:
-            value = properties.get(option.key)
-            if value is not None:
-                wanted[option.key] = value.strip()
+        said = as_property_set(properties)
+        values: dict[str, Any] = {}
+        for field, option in LOCK_OPTIONS.items():
+            value = read_option(said, option)
+            if value not in (None, ""):
+                values[field] = value
         try:
-            return cls.model_validate(wanted)
+            return cls(**values)
         except ValidationError as error:
-            raise _setting_error(error, wanted) from None
+            raise _setting_error(error, said) from None
 
 
-def _setting_error(error: ValidationError, wanted: Mapping[str, Any]) -> SettingError:
+def _setting_error(error: ValidationError, said: PropertySet) -> SettingError:
     first = error.errors(include_url=False)[0]
-    key = str(first["loc"][0])
-    meaning = next((option.meaning for option in LOCK_OPTIONS if option.key == key), "")
-    default = next((option.default for option in LOCK_OPTIONS if option.key == key), None)
-    suggestion = f"{meaning}; default {default if default is not None else 'none'}"
+    option = LOCK_OPTIONS[str(first["loc"][0])]
+    value = said.get_option(option) or ""
+    layer = said.layer_of(option.key)
     return SettingError(
-        f"{first['msg'].lower()}; {key} is {suggestion}; got {wanted.get(key)!a}",
-        key=key,
-        value=str(wanted.get(key)),
-        suggestion=suggestion,
+        f"{first['msg'].lower()}; {option.doc.rstrip('.').lower()}, "
+        f"default {option.default}: {option.key}={value[:200]!a} (from {layer})",
+        kind="setting_value",
+        key=option.key,
+        value=value,
+        layer=layer,
+        suggestion=f"default {option.default}",
     )
 
 

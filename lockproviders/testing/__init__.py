@@ -1,0 +1,7 @@
+"""The shipped kit for authors of lock providers: subclass ``LockProviderSuite``."""
+
+from __future__ import annotations
+
+from lockproviders.testing.suite import LockProviderSuite
+
+__all__ = ["LockProviderSuite"]

@@ -1,0 +1,111 @@
+"""
+The other process of the suite: takes the lock as a command line tells it.
+
+Run as ``python -m lockproviders.testing.contender``; it exists because exclusion between
+processes can only be seen with processes. Arguments: a Python file and the name of a
+function in it, ``(folder) -> LockClient``, a folder, and what to do there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.client import LockClient
+from timeline.errors import InvalidInputError, UnavailableError
+from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
+
+__all__ = ["build_lock_over", "count_under", "main", "wait_for"]
+
+COUNTER = "counter.txt"
+HELD = "held.txt"
+READY = "ready"  # one file a process
+GO = "go.txt"
+HOLD_AT_MOST_MS = 60_000
+
+
+def build_lock_over(client: LockClient, *, deadline_ms: int = 30_000) -> ProviderLock:
+    """A lock over a client with this machine's ports, polling fast."""
+    budget = WaitBudget(
+        deadline_ms=deadline_ms,
+        try_ms=deadline_ms,
+        retries=0,
+        pause_ms=0,
+        hold_budget_ms=0,
+        poll_first_ms=1,
+        poll_max_ms=20,
+    )
+    ports = LockPorts(
+        clock=SystemClock(), ids=SystemIds(), events=NullEvents(), executor=ThreadExecutor()
+    )
+    return ProviderLock("under_test", client, budget=budget, ports=ports)
+
+
+def count_under(lock: ProviderLock, folder: Path, rounds: int) -> list[int | None]:
+    """
+    Add one to a counter file ``rounds`` times, read and write apart; returns the tokens.
+
+    Only exclusion makes the sum right: the pause between reading and writing invites others.
+    """
+    clock = SystemClock()
+    counter = folder / COUNTER
+    tokens = []
+    for _ in range(rounds):
+        with lock.acquire("count") as lease:
+            tokens.append(lease.fencing_token)
+            seen = int(counter.read_text(encoding="ascii")) if counter.exists() else 0
+            clock.sleep_ms(1)
+            lease.assert_held()
+            counter.write_text(str(seen + 1), encoding="ascii")
+    return tokens
+
+
+def wait_for(condition: Callable[[], bool], *, seconds_max: float = 60.0) -> None:
+    """
+    Look until a condition holds.
+
+    Raises:
+        UnavailableError: It did not within ``seconds_max``.
+    """
+    clock = SystemClock()
+    end_ms = clock.monotonic_ms() + int(seconds_max * 1000)
+    while not condition():
+        if clock.monotonic_ms() >= end_ms:
+            raise UnavailableError(f"the other process did not answer within {seconds_max} s")
+        clock.sleep_ms(2)
+
+
+def main(arguments: list[str]) -> None:
+    """``FILE FUNCTION FOLDER count ROUNDS`` or ``FILE FUNCTION FOLDER hold``."""
+    file, function, folder_text, task, *rest = arguments
+    folder = Path(folder_text)
+    lock = build_lock_over(_function_of(Path(file), function)(folder))
+    if task == "count":
+        # Together, or the slow start of a process would keep them apart.
+        (folder / f"{READY}-{SystemIds().identity().pid}").touch()
+        wait_for(lambda: (folder / GO).exists())
+        count_under(lock, folder, int(rest[0]))
+        return
+    with lock.acquire("hold until killed"):
+        (folder / HELD).write_text("held", encoding="ascii")
+        SystemClock().sleep_ms(HOLD_AT_MOST_MS)
+
+
+def _function_of(file: Path, name: str) -> Callable[[Path], LockClient]:
+    """Named on the command line of a test, never by a table (SEC4)."""
+    spec = importlib.util.spec_from_file_location("lock_under_test", file)
+    if spec is None or spec.loader is None:
+        raise InvalidInputError(f"no python file: {file}", path=str(file))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found: Callable[[Path], LockClient] = operator.attrgetter(name)(module)
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
