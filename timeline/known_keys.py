@@ -37,8 +37,9 @@ _FAMILIES: Final = (
     "hoodie.streamer.",
     "hoodie.table.keygenerator.",
 )
-# In hoodie.properties of every table, written by Hudi itself.
+# In hoodie.properties of every table, written by Hudi itself or, the first, by us.
 _TABLE_KEYS: Final = (
+    "hoodoo.table.id",
     "hoodie.table.checksum",
     "hoodie.datasource.write.partitionpath.urlencode",
     "hoodie.datasource.write.hive_style_partitioning",

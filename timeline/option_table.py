@@ -174,12 +174,6 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "The same as a Java class name; known names are translated, no class is loaded.",
         aliases=("hoodie.table.keygenerator.class",),
     ),
-    "complex_key_new_encoding": _option(
-        "hoodie.write.complex.keygen.new.encoding",
-        "false",
-        _BOOL,
-        "A complex key of one field is written as its value alone, without the field's name.",
-    ),
     "merge_mode": _option(
         "hoodie.write.record.merge.mode",
         None,
@@ -395,7 +389,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodoo.publish.lock",
         "lock",
         _ENUM,
-        "Whether publishing takes the lock: always, only with many writers, or never.",
+        "When publishing takes the lock: always, after two lost slots, or never.",
         choices=("lock", "auto", "none"),
     ),
     "foreign_writers": _option(
@@ -404,9 +398,6 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         _ENUM,
         "Whether other engines (Java Hudi) write this table too (FOR-1).",
         choices=("none", "expected"),
-    ),
-    "lock_hold_budget_ms": _option(
-        "hoodoo.lock.hold.budget.ms", "5000", _MS, "Holding the lock for longer raises an alarm."
     ),
     # identity and safety
     "application_id": _option(

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Final, NoReturn, TypeVar
 
 from timeline.errors import SettingError
+from timeline.model.new_table import MERGE_STRATEGY_IDS
 from timeline.model.operations import MergeMode
 from timeline.options import Option, PropertySet, parse_option
+from timeline.rules.keys import KeyGenerator
 
 __all__ = [
     "BloomType",
@@ -25,21 +27,12 @@ __all__ = [
     "IncrementalFormat",
     "IndexType",
     "InsertDuplicates",
-    "KeyGenerator",
     "OverwriteMode",
     "PublishLock",
     "QueryType",
     "key_generator_of",
     "merge_mode_of",
 ]
-
-
-class KeyGenerator(Enum):
-    """How record key and partition path are built from fields, as ``hoodie.properties`` says."""
-
-    SIMPLE = "SIMPLE"
-    COMPLEX = "COMPLEX"
-    NON_PARTITION = "NON_PARTITION"
 
 
 class FailedWritesPolicy(Enum):
@@ -51,7 +44,7 @@ class FailedWritesPolicy(Enum):
 
 
 class PublishLock(Enum):
-    """Whether a publication takes the lock in front of the slot."""
+    """When a publication takes the lock: always, after two lost slots, never."""
 
     LOCK = "lock"
     AUTO = "auto"
@@ -147,11 +140,11 @@ _PAYLOADS: Final[Mapping[str, MergeMode]] = MappingProxyType(
         ),
     }
 )
-_STRATEGY_IDS: Final[Mapping[str, MergeMode]] = MappingProxyType(
-    {
-        "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": MergeMode.EVENT_TIME_ORDERING,
-        "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeMode.COMMIT_TIME_ORDERING,
-    }
+_MODES: Final[Mapping[str, MergeMode]] = MappingProxyType(
+    {mode.value: mode for mode in (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)}
+)
+_STRATEGIES: Final[Mapping[str, MergeMode]] = MappingProxyType(
+    {MERGE_STRATEGY_IDS[mode]: mode for mode in _MODES.values()}
 )
 
 
@@ -183,13 +176,10 @@ def merge_mode_of(
 
     Spec: fmt 1.5.
     """
-    modes = {
-        mode.value: mode for mode in (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
-    }
     found = [
-        _translate(properties, by_mode, modes, "this merge mode"),
+        _translate(properties, by_mode, _MODES, "this merge mode"),
         _translate(properties, by_payload, _PAYLOADS, "this payload class"),
-        _translate(properties, by_strategy, _STRATEGY_IDS, "this merge strategy"),
+        _translate(properties, by_strategy, _STRATEGIES, "this merge strategy"),
     ]
     return _one_of(properties, (by_mode, by_payload, by_strategy), found)
 

@@ -31,6 +31,7 @@ from timeline.options import (
     read_option,
     redact,
 )
+from timeline.rules.keys import KeyGenerator, infer_key_generator
 from timeline.setting_names import (
     BloomType,
     Durability,
@@ -39,7 +40,6 @@ from timeline.setting_names import (
     IncrementalFormat,
     IndexType,
     InsertDuplicates,
-    KeyGenerator,
     OverwriteMode,
     PublishLock,
     QueryType,
@@ -127,7 +127,6 @@ class WriteSettings(_Settings):
     hive_style_partitioning: bool = False
     url_encode_partitioning: bool = False
     key_generator: KeyGenerator | None = None  # None: chosen from the fields
-    complex_key_new_encoding: bool = False
     merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
     metadata_enable: bool | None = None  # None: not said; False: switch an existing one off
 
@@ -166,7 +165,6 @@ class WriteSettings(_Settings):
     commit_retry_total_ms: _Positive = 1_800_000
     publish_lock: PublishLock = PublishLock.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
-    lock_hold_budget_ms: _Positive = 5000
 
     application_id: str = "Unknown"
     commit_metadata_prefix: str = "_"
@@ -234,11 +232,7 @@ class WriteSettings(_Settings):
         """The key generator, chosen as Hudi does when none was said."""
         if self.key_generator is not None:
             return self.key_generator
-        if not self.partition_fields:
-            return KeyGenerator.NON_PARTITION
-        if len(self.record_key_fields) > 1 or len(self.partition_fields) > 1:
-            return KeyGenerator.COMPLEX
-        return KeyGenerator.SIMPLE
+        return infer_key_generator(len(self.record_key_fields), len(self.partition_fields))
 
     @model_validator(mode="before")
     @classmethod
@@ -388,7 +382,6 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
         "partition_fields": ",".join(settings.partition_fields),
         "ordering_fields": ",".join(settings.ordering_fields),
         "key_generator": settings.effective_key_generator.value,
-        "complex_key_new_encoding": str(settings.complex_key_new_encoding).lower(),
         "hive_style_partitioning": str(settings.hive_style_partitioning).lower(),
         "url_encode_partitioning": str(settings.url_encode_partitioning).lower(),
         "merge_mode": settings.effective_merge_mode.value,

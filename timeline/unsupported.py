@@ -110,6 +110,9 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": _off(
             "keys of timestamp fields are written as numbers"
         ),
+        "hoodie.write.complex.keygen.new.encoding": _off(
+            "a complex key of one field is written with the field's name"
+        ),
         "hoodie.index.type": _only("SIMPLE", "BLOOM", reason=_NO_GLOBAL_INDEX),
         "hoodie.index.class": _unset("custom indexes are not supported"),
         # how rows are merged

@@ -1,0 +1,324 @@
+"""
+The layers of the configuration, put together into one set of properties.
+
+Later wins: built-in default, ``hudi-defaults.conf``, ``hoodie.properties`` of the table,
+``--props`` files, ``--hoodie-conf k=v``, the Spark session's ``spark.hoodie.*``, options in
+code. This is the one place that reads configuration files and the environment for them;
+everything behind it gets a ``PropertySet`` in which each value knows its layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, NoReturn, TypeAlias
+
+from lockproviders.settings import LOCK_OPTIONS, LockSettings
+from timeline.codecs.properties import parse_properties
+from timeline.errors import CorruptTableError, HoodooError, SettingError
+from timeline.known_keys import hudi_keys, key_warnings
+from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
+from timeline.options import CODE_LAYER, DEFAULT_LAYER, Option, PropertySet, read_option, redact
+from timeline.settings import ReadSettings, WriteSettings
+from timeline.unsupported import unsupported_keys
+
+__all__ = [
+    "COMMAND_LINE_LAYER",
+    "SESSION_LAYER",
+    "TABLE_LAYER",
+    "EffectiveValue",
+    "Problem",
+    "PropertySource",
+    "Severity",
+    "check",
+    "describe",
+    "load_configuration",
+]
+
+TABLE_LAYER: Final = "hoodie.properties"
+COMMAND_LINE_LAYER: Final = "--hoodie-conf"
+SESSION_LAYER: Final = "spark session"
+
+CONF_FOLDER_VARIABLE: Final = "HUDI_CONF_DIR"
+CONF_FILE: Final = "hudi-defaults.conf"
+CONF_FOLDER: Final = Path("/etc/hudi/conf")  # where Hudi looks too; read only if it is there
+FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real ones have a few hundred lines
+
+_SESSION_PREFIXES: Final = ("spark.hoodie.", "spark.hoodoo.")
+
+PropertySource: TypeAlias = str | os.PathLike[str] | Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveValue:
+    """One line of ``hoodoo config show``; ``value`` is redacted (SEC5)."""
+
+    key: str
+    value: str | None
+    layer: str
+    default: str | None
+
+
+class Severity(Enum):
+    """Whether a problem stops a write."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One finding of ``hoodoo config check``."""
+
+    severity: Severity
+    kind: str
+    key: str
+    layer: str
+    message: str
+
+
+def load_configuration(
+    *,
+    environment: Mapping[str, str] | None = None,
+    table: Mapping[str, str] | None = None,
+    props: PropertySource | Sequence[PropertySource] = (),
+    hoodie_conf: Sequence[str] = (),
+    session: Mapping[str, str] | None = None,
+    code: Mapping[str, object] | None = None,
+) -> PropertySet:
+    """
+    Put all layers together.
+
+    Args:
+        environment: Where ``HUDI_CONF_DIR`` is looked up; the process's own when None.
+        table: Content of the table's ``hoodie.properties``.
+        props: Properties files or mappings, later ones win; a mapping is the layer ``code``.
+        hoodie_conf: Texts ``key=value`` from the command line.
+        session: The Spark session's configuration; only ``spark.hoodie.*`` and
+            ``spark.hoodoo.*`` count, without ``spark.``.
+        code: Options given in code.
+
+    Raises:
+        SettingError: A file is missing, unreadable or damaged, a text is no ``key=value``, a
+            secret stands on the command line (SEC5), or a layer contradicts itself.
+
+    Outside: reads ``hudi-defaults.conf`` and each file of ``props`` once.
+    """
+    properties = PropertySet()
+    defaults = _defaults_file(environment)
+    if defaults is not None:
+        properties = properties.with_layer(str(defaults), _read_file(defaults))
+    if table is not None:
+        properties = properties.with_layer(TABLE_LAYER, table)
+    for source in _sources(props):
+        if isinstance(source, Mapping):
+            properties = properties.with_layer(CODE_LAYER, source)
+        else:
+            path = Path(source)
+            properties = properties.with_layer(str(path), _read_file(path))
+    if hoodie_conf:
+        properties = properties.with_layer(COMMAND_LINE_LAYER, _command_line(hoodie_conf))
+    if session is not None:
+        properties = properties.with_layer(SESSION_LAYER, _session(session))
+    if code is not None:
+        properties = properties.with_layer(CODE_LAYER, code)
+    return properties
+
+
+def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[EffectiveValue, ...]:
+    """
+    Every effective value with its layer, sorted by key: what was said, and our defaults.
+
+    Args:
+        properties: All layers.
+        more: Options that services and plug-ins declare.
+
+    Raises:
+        SettingError: A layer spells one option twice with different values.
+    """
+    rows: dict[str, EffectiveValue] = {}
+    spelled: set[str] = set()
+    for option in _options(more):
+        found = properties.find(option)
+        value, layer = option.default, DEFAULT_LAYER
+        if found is not None:
+            value, layer = found[1], found[2]
+        spelled.update(text.casefold() for text in option.spellings)
+        rows[option.key] = EffectiveValue(
+            key=option.key,
+            value=None if value is None else redact(option.key, value),
+            layer=layer,
+            default=option.default,
+        )
+    for key, value in properties.items():
+        if key.casefold() not in spelled:
+            known = hudi_keys().get(key.casefold())
+            rows[key] = EffectiveValue(
+                key=key,
+                value=redact(key, value),
+                layer=properties.layer_of(key),
+                default=None if known is None else known.default,
+            )
+    return tuple(rows[key] for key in sorted(rows))
+
+
+def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Problem, ...]:
+    """
+    Every problem of a configuration, errors first; empty when a write may use it.
+
+    Args:
+        properties: All layers.
+        more: Options that services and plug-ins declare.
+    """
+    options = _options(more)
+    errors: dict[tuple[str, str], Problem] = {}
+
+    def note(error: HoodooError) -> None:
+        key = str(error.fields.get("key", ""))
+        problem = Problem(
+            severity=Severity.ERROR,
+            kind=error.kind,
+            key=key,
+            layer=str(error.fields.get("layer", "")),
+            message=error.message,
+        )
+        errors.setdefault((error.kind, key), problem)
+
+    for option in options:
+        try:
+            read_option(properties, option)
+        except SettingError as error:
+            note(error)
+    for refused in unsupported_keys(properties):
+        errors.setdefault(
+            ("unsupported_setting", refused.key),
+            Problem(
+                severity=Severity.ERROR,
+                kind="unsupported_setting",
+                key=refused.key,
+                layer=refused.layer,
+                message=refused.reason,
+            ),
+        )
+    for build in (
+        WriteSettings.from_properties,
+        ReadSettings.from_properties,
+        LockSettings.from_properties,
+    ):
+        try:
+            build(properties)
+        except HoodooError as error:
+            note(error)
+    declared = [spelling for option in options for spelling in option.spellings]
+    warnings = [
+        Problem(
+            severity=Severity.WARNING, kind="setting_ignored", key="", layer="", message=message
+        )
+        for message in key_warnings(properties, also_known=declared)
+    ]
+    return (*errors.values(), *warnings)
+
+
+def _options(more: Iterable[Option]) -> tuple[Option, ...]:
+    """Every declared option once, in a fixed order."""
+    everything = (*WRITE_OPTIONS.values(), *READ_OPTIONS.values(), *LOCK_OPTIONS.values(), *more)
+    return tuple({option.key: option for option in everything}.values())
+
+
+def _defaults_file(environment: Mapping[str, str] | None) -> Path | None:
+    if environment is None:
+        environment = os.environ  # noqa: TID251 - this module is where the environment comes in
+    folder = environment.get(CONF_FOLDER_VARIABLE, "")
+    if folder:
+        # said explicitly, so a missing file is an error
+        return Path(folder) / CONF_FILE
+    usual = CONF_FOLDER / CONF_FILE
+    return usual if usual.is_file() else None
+
+
+def _sources(props: PropertySource | Sequence[PropertySource]) -> tuple[PropertySource, ...]:
+    if isinstance(props, str | os.PathLike | Mapping):
+        return (props,)
+    return tuple(props)
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        _refuse_file(path, "there is no such properties file, correct the path", error)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        _refuse_file(path, f"the properties file cannot be read, {reason.lower()}", error)
+    if len(content) > FILE_BYTES_MAX:
+        _refuse_file(path, f"a properties file has at most {FILE_BYTES_MAX} bytes", None)
+    try:
+        # People write UTF-8, the format is ISO-8859-1: the rest goes in as escapes.
+        text = content.decode("utf-8-sig")
+        ascii_text = content if content.isascii() else _escape(text)
+        found = parse_properties(ascii_text, path=str(path), bytes_max=8 * FILE_BYTES_MAX)
+    except (UnicodeDecodeError, CorruptTableError) as error:
+        _refuse_file(path, "the properties file is damaged, write it as key=value lines", error)
+    if "include" in found:
+        _refuse_file(path, "include lines are not followed, name each file in --props", None)
+    return found
+
+
+def _escape(text: str) -> bytes:
+    units = text.encode("utf-16-be")
+    characters = []
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        unit = high << 8 | low
+        characters.append(chr(unit) if unit < 128 else f"\\u{unit:04x}")
+    return "".join(characters).encode("ascii")
+
+
+def _command_line(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise SettingError(
+                f"write it as key=value: {redact(text, text)}",
+                kind="setting_form",
+                key=key,
+                value="",
+                layer=COMMAND_LINE_LAYER,
+                suggestion="key=value",
+            )
+        if redact(key, value) != value:
+            raise SettingError(
+                "a secret on the command line is visible to everybody on the machine, "
+                f"put it into a properties file: {key}",
+                kind="secret_on_command_line",
+                key=key,
+                value="***",
+                layer=COMMAND_LINE_LAYER,
+                suggestion="a properties file with mode 0600",
+            )
+        found[key] = value
+    return found
+
+
+def _session(session: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key[len("spark.") :]: value
+        for key, value in session.items()
+        if key.casefold().startswith(_SESSION_PREFIXES)
+    }
+
+
+def _refuse_file(path: Path, message: str, cause: Exception | None) -> NoReturn:
+    raise SettingError(
+        f"{message}: {path}",
+        kind="settings_file",
+        key="",
+        value=str(path),
+        layer=str(path),
+        suggestion=message,
+    ) from cause
