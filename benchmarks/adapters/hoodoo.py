@@ -1,0 +1,161 @@
+"""
+hoodoo without a JVM, as a short job uses it: every call opens the table anew.
+
+Options: `properties`, a mapping laid over the ones below. Small commits run under
+optimistic concurrency control with a real lock, because that is what they are for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pfbench import data
+from pfbench.protocol import Adapter, Unsupported, small_table
+
+import hoodoo
+
+MANY_WRITERS = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.provider": (
+        "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    ),
+}
+
+
+class Hoodoo(Adapter):
+    """The adapter protocol over the public API."""
+
+    name = "hoodoo"
+
+    def __init__(self, work: str, stage: str, options: dict[str, Any]) -> None:
+        super().__init__(work, stage, options)
+        self.marks: dict[str, str] = {}
+
+    def start(self) -> dict[str, str]:
+        return {"hoodoo": version("hoodoo"), "pyarrow": pa.__version__}
+
+    def path(self, table: str) -> str:
+        return str(Path(self.work) / table)
+
+    def source(self, src: str) -> pa.Table:
+        return ds.dataset(Path(self.stage) / src).to_table()
+
+    def make(
+        self,
+        table: str,
+        schema: pa.Schema,
+        *,
+        key: str = "id",
+        part: str = "part",
+        ordering: str = "ts",
+        shared: bool = False,
+    ) -> hoodoo.Table:
+        shutil.rmtree(self.path(table), ignore_errors=True)
+        return hoodoo.create_table(
+            self.path(table),
+            schema=schema,
+            record_key=[key],
+            partition_by=[part],
+            ordering=[ordering],
+            properties=self.properties(shared=shared),
+        )
+
+    def open(self, table: str, *, shared: bool = False) -> hoodoo.Table:
+        return hoodoo.open_table(self.path(table), properties=self.properties(shared=shared))
+
+    def properties(self, *, shared: bool) -> dict[str, str]:
+        return {**(MANY_WRITERS if shared else {}), **self.options.get("properties", {})}
+
+    def done(self, table: str, receipt: Any) -> dict[str, Any]:
+        self.marks[table] = receipt.completion_time
+        return {"attempts": receipt.attempts}
+
+    # -- the big table
+
+    def load(
+        self,
+        table: str,
+        src: str,
+        mode: str = "cow",
+        key: str = "id",
+        part: str = "part",
+        ordering: str = "ts",
+    ) -> dict[str, Any]:
+        if mode == "mor":
+            raise Unsupported("copy-on-write only")
+        rows = self.source(src)
+        made = self.make(table, rows.schema, key=key, part=part, ordering=ordering)
+        return self.done(table, made.bulk_insert(rows))
+
+    def upsert(self, table: str, src: str, mode: str = "cow") -> dict[str, Any]:
+        if mode == "mor":
+            raise Unsupported("copy-on-write only")
+        return self.done(table, self.open(table).upsert(self.source(src)))
+
+    def append(self, table: str, src: str) -> dict[str, Any]:
+        return self.done(table, self.open(table).bulk_insert(self.source(src)))
+
+    def read_full(self, table: str) -> dict[str, Any]:
+        return {"rows": self.open(table).to_arrow(columns=data.COLUMNS).num_rows}
+
+    def read_column(self, table: str) -> dict[str, Any]:
+        rows = self.open(table).to_arrow(columns=["amount"])
+        return {"rows": rows.num_rows, "sum": pc.sum(rows["amount"]).as_py()}
+
+    def read_point(self, table: str, id: str, part: str | None = None) -> dict[str, Any]:  # noqa: A002
+        rows = self.open(table).to_arrow(
+            filter=pc.field("id") == id, partitions=[part] if part else None
+        )
+        return {"rows": rows.num_rows}
+
+    def read_range(self, table: str, user: list[int], ts: list[int]) -> dict[str, Any]:
+        users = (pc.field("user_id") >= user[0]) & (pc.field("user_id") < user[1])
+        times = (pc.field("ts") >= ts[0]) & (pc.field("ts") < ts[1])
+        rows = self.open(table).to_arrow(columns=["amount"], filter=users & times)
+        return {"rows": rows.num_rows, "sum": pc.sum(rows["amount"]).as_py()}
+
+    # -- changes
+
+    def mark(self, table: str) -> dict[str, Any]:
+        return {"mark": self.marks[table]}
+
+    def changes(self, table: str, mark: str, kind: str = "append") -> dict[str, Any]:
+        return {"rows": pa.table(self.open(table).changes(since=mark)).num_rows}
+
+    # -- small commits
+
+    def create_small(self, table: str, mode: str = "cow") -> dict[str, Any]:
+        if mode == "mor":
+            raise Unsupported("copy-on-write only")
+        self.make(table, data.small(0).schema, shared=True)
+        return {}
+
+    def small_append(self, table: str, batch: dict[str, Any]) -> None:
+        self.open(table, shared=True).bulk_insert(small_table(batch))
+
+    def small_upsert(self, table: str, batch: dict[str, Any]) -> None:
+        self.open(table, shared=True).upsert(small_table(batch))
+
+    def open_snapshot(self, table: str) -> dict[str, Any]:
+        return {"files": len(self.open(table).file_slices())}
+
+    def history(self, table: str, commits: int) -> dict[str, Any]:
+        """Real appends of one row each."""
+        self.create_small(table)
+        row = data.small(0, 1)
+        for _ in range(commits):
+            self.open(table, shared=True).bulk_insert(row)
+        return {}
+
+    def scan_ids(self, table: str) -> list[str]:
+        return self.open(table).to_arrow(columns=["id"])["id"].to_pylist()
+
+
+ADAPTER = Hoodoo
