@@ -183,13 +183,18 @@ class ClusteringStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringPlan:
-    """Which file groups a clustering rewrites."""
+    """
+    Which file groups a clustering rewrites.
+
+    `preserve_hoodie_metadata` is False where a plan does not say it, as Java takes it; Hudi's
+    own planner writes True.
+    """
 
     input_groups: tuple[ClusteringGroup, ...] = ()
     strategy: ClusteringStrategy | None = None
     extra_metadata: Mapping[str, str] = field(default_factory=dict)
     version: int = 1
-    preserve_hoodie_metadata: bool = True
+    preserve_hoodie_metadata: bool = False
     missing_schedule_partitions: tuple[str, ...] = ()
 
     def file_groups(self) -> frozenset[tuple[str, str]]:

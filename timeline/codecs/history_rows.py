@@ -1,0 +1,187 @@
+"""
+The files of the archived timeline: version, manifest and LSM parquet rows (format 8).
+
+Only reading is here; which files are needed and when they are read is the history's matter.
+Names inside a manifest are checked against the grammar, because they become paths (SEC1).
+The range in a file's name may be reversed in archives that Java migrated from version 6, and
+their rows are not ascending (format 11.2): nothing here relies on either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timeline.errors import CorruptTableError, MalformedNameError
+
+__all__ = [
+    "HISTORY_BYTES_MAX",
+    "HistoryFile",
+    "HistoryInstant",
+    "parse_history_rows",
+    "parse_manifest",
+    "parse_version",
+]
+
+HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+"""Default for the largest history file, and for its rows in memory, bytes."""
+
+_MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+_FILE_NAME: Final = re.compile(r"([0-9]{14,17})_([0-9]{14,17})_([0-9]{1,4})\.parquet", re.ASCII)
+_VERSION: Final = re.compile(rb"[0-9]{1,18}")
+_TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
+_TIME_COLUMNS: Final = ("instantTime", "completionTime", "action")
+_CONTENT_COLUMNS: Final = ("metadata", "plan")
+_BATCH_ROWS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFile:
+    """One parquet file of a manifest; `first_time` and `last_time` are in right order."""
+
+    file_name: str
+    size_bytes: int
+    first_time: str
+    last_time: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryInstant:
+    """
+    One archived instant.
+
+    `metadata` is the content of its completed file and `plan` that of its requested one;
+    both are None when empty, or when only the times were asked for.
+    """
+
+    requested_time: str
+    completion_time: str | None
+    action: str
+    metadata: bytes | None = None
+    plan: bytes | None = None
+
+
+def parse_version(data: bytes, *, path: str = "") -> int:
+    """Read `_version_`, the number of the newest manifest; `CorruptTableError` otherwise."""
+    text = data.strip()
+    if not _VERSION.fullmatch(text):
+        raise _damaged(path, "no manifest number")
+    return int(text)
+
+
+def parse_manifest(data: bytes, *, path: str = "") -> tuple[HistoryFile, ...]:
+    """
+    Read a manifest, in its own order.
+
+    Raises:
+        MalformedNameError: it names a file outside the grammar.
+        CorruptTableError: it is no such JSON document, or larger than 64 MiB.
+    """
+    if len(data) > _MANIFEST_BYTES_MAX:
+        raise _damaged(path, f"{len(data)} bytes are more than the allowed {_MANIFEST_BYTES_MAX}")
+    try:
+        listed = json.loads(data)["files"]
+        named = [(str(one["fileName"]), int(one["fileLen"])) for one in listed]
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as failure:
+        raise _damaged(path, f"no manifest: {type(failure).__name__}") from failure
+    return tuple(_history_file(name, size_bytes, path) for name, size_bytes in named)
+
+
+def _history_file(name: str, size_bytes: int, path: str) -> HistoryFile:
+    match = _FILE_NAME.fullmatch(name)
+    if match is None or size_bytes < 0:
+        raise MalformedNameError(
+            f"history manifest names no history file, restore the manifest: {name!r} in {path}",
+            path=path,
+            name=name,
+        )
+    one, other, level = match.groups()
+    return HistoryFile(
+        file_name=name,
+        size_bytes=size_bytes,
+        first_time=min(one, other),
+        last_time=max(one, other),
+        level=int(level),
+    )
+
+
+def parse_history_rows(
+    data: bytes,
+    *,
+    path: str = "",
+    times_only: bool = False,
+    bytes_max: int = HISTORY_BYTES_MAX,
+) -> tuple[HistoryInstant, ...]:
+    """
+    Read the instants of one LSM parquet file, in the file's order.
+
+    Args:
+        data: The whole file.
+        path: What errors name as the damaged file.
+        times_only: Read requested time, completion time and action and nothing else.
+        bytes_max: Largest file, and largest size of its rows in memory, bytes.
+
+    Raises:
+        CorruptTableError: the file is damaged, has other columns, or is above `bytes_max`.
+    """
+    if len(data) > bytes_max:
+        raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    columns = _TIME_COLUMNS if times_only else _TIME_COLUMNS + _CONTENT_COLUMNS
+    rows: list[HistoryInstant] = []
+    size_bytes = 0
+    try:
+        for batch in _batches(data, columns):
+            size_bytes += batch.nbytes
+            if size_bytes > bytes_max:
+                raise _damaged(path, f"its rows exceed the allowed {bytes_max} bytes")
+            found: dict[str, list[Any]] = batch.to_pydict()
+            rows += [_instant(*values) for values in zip(*map(found.get, columns), strict=True)]
+    except (pa.ArrowException, ArithmeticError, LookupError, OSError, TypeError, ValueError) as e:
+        raise _damaged(path, f"{type(e).__name__}: {str(e)[:200]}") from e
+    return tuple(rows)
+
+
+def _batches(data: bytes, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        missing = set(columns) - set(file.schema_arrow.names)
+        if missing:
+            raise ValueError(f"columns missing: {sorted(missing)}")
+        yield from file.iter_batches(
+            batch_size=_BATCH_ROWS, columns=list(columns), use_threads=False
+        )
+
+
+def _instant(
+    requested_time: Any,
+    completion_time: Any,
+    action: Any,
+    metadata: Any = None,
+    plan: Any = None,
+) -> HistoryInstant:
+    times = (requested_time, requested_time if completion_time is None else completion_time)
+    if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in times):
+        raise ValueError("an instant without time")
+    if not isinstance(action, str) or not all(
+        one is None or isinstance(one, bytes) for one in (metadata, plan)
+    ):
+        raise ValueError("an instant without action, or with content that is no bytes")
+    return HistoryInstant(
+        requested_time=requested_time,
+        completion_time=completion_time,
+        action=action,
+        metadata=metadata or None,
+        plan=plan or None,
+    )
+
+
+def _damaged(path: str, why: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"history file is damaged ({why}): restore it from a backup: {path}", path=path
+    )
