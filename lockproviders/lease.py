@@ -166,7 +166,7 @@ class HeldLease:
         if self._lost_because is None:
             self._renew_when_due()
         held_ms = self.held_ms()
-        if not self._alarmed and 0 < self._terms.hold_budget_ms < held_ms:
+        if not self._alarmed and 0 < self._terms.hold_budget_ms <= held_ms:
             self._alarmed = True
             self._emit("lock.hold_alarm", held_ms=held_ms, budget_ms=self._terms.hold_budget_ms)
 

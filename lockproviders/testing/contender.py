@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> None:
     if task == "count":
         # Together, or the slow start of a process would keep them apart.
         (folder / f"{READY}-{SystemIds().identity().pid}").touch()
-        wait_for(lambda: (folder / GO).exists())
+        wait_for((folder / GO).exists)
         count_under(lock, folder, int(rest[0]))
         return
     with lock.acquire("hold until killed"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import os
 import signal
-import subprocess  # noqa: TID251  exclusion between processes needs processes
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -114,10 +114,7 @@ class LockProviderSuite:
             except BaseException as error:  # noqa: BLE001  told to the test's own thread
                 failures.append(error)
 
-        threads = [
-            threading.Thread(target=work, args=(lock,))  # noqa: TID251  all at once, no pool
-            for lock in locks
-        ]
+        threads = [threading.Thread(target=work, args=(lock,)) for lock in locks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -236,8 +233,8 @@ class LockProviderSuite:
             *(sys.executable, "-m", "lockproviders.testing.contender"),
             *(inspect.getfile(function), function.__qualname__, str(folder), *task),
         ]
-        inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # noqa: TID251
-        return subprocess.Popen(command, env=inherited)  # noqa: S603  our own module
+        inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(command, env=inherited)
 
 
 def _counted(folder: Path) -> int:

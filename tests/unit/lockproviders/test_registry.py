@@ -1,0 +1,194 @@
+"""Providers are chosen by name through tables, and plug-ins only when allowed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockproviders.hookspecs import LockCapabilities, LockProviderEntry, hookimpl
+from lockproviders.registry import ProviderRegistry, build_lock
+from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
+from timeline.ports.storage import StorageCapabilities
+
+NOTHING = LockCapabilities(
+    between_processes=False,
+    between_hosts=False,
+    excludes_java=False,
+    expires=False,
+    fencing_tokens=False,
+)
+
+
+def entry(name: str, *jvm_class_names: str) -> LockProviderEntry:
+    return LockProviderEntry(
+        name=name,
+        factory=lambda context: None,
+        capabilities=NOTHING,
+        jvm_class_names=jvm_class_names,
+    )
+
+
+class Plugin:
+    def __init__(self, *entries: LockProviderEntry) -> None:
+        self._entries = entries
+
+    @hookimpl
+    def lock_provider_entries(self) -> tuple[LockProviderEntry, ...]:
+        return self._entries
+
+
+class StorageAt:
+    def __init__(self, local_root: str | None, *, shared: bool = True) -> None:
+        self.capabilities = StorageCapabilities(
+            atomic_create=True, shared_between_processes=shared, local_root=local_root
+        )
+
+
+def lock_for(machine, storage: StorageAt, **properties: str):
+    return build_lock(
+        properties,
+        storage=storage,
+        clock=machine.clock,
+        ids=machine.ids,
+        events=machine.events,
+        executor=machine.executor,
+        table_identity="t",
+    )
+
+
+def test_this_release_has_two_providers() -> None:
+    assert ProviderRegistry().known == ("filesystem", "in_process")
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("filesystem", "filesystem"),
+        ("in_process", "in_process"),
+        (
+            "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+            "filesystem",
+        ),
+        ("org.apache.hudi.client.transaction.lock.InProcessLockProvider", "in_process"),
+    ],
+)
+def test_provider_answers_to_our_name_and_hudis(said: str, found: str) -> None:
+    assert ProviderRegistry().find(said).name == found
+
+
+def test_provider_to_come_is_refused_with_what_there_is() -> None:
+    zookeeper = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+    with pytest.raises(UnknownProviderError, match="no ZooKeeper lock yet") as caught:
+        ProviderRegistry().find(zookeeper)
+    assert caught.value.fields == {"name": zookeeper, "known": ["filesystem", "in_process"]}
+
+
+@pytest.mark.parametrize("name", ["os.system", "planted.module.Lock", "", "Filesystem"])
+def test_named_module_is_never_imported(name: str) -> None:
+    with pytest.raises(UnknownProviderError):
+        ProviderRegistry().find(name)
+    assert "planted" not in sys.modules
+
+
+def test_plugin_adds_its_providers() -> None:
+    registry = ProviderRegistry()
+    registry.register(Plugin(entry("theirs", "com.example.Lock")), "theirs")
+    assert registry.find("com.example.Lock").name == "theirs"
+
+
+@pytest.mark.parametrize(
+    "doubled",
+    [
+        entry("filesystem"),
+        entry("theirs", "org.apache.hudi.client.transaction.lock.InProcessLockProvider"),
+    ],
+)
+def test_taken_name_is_refused_and_nothing_of_the_plugin_kept(doubled) -> None:
+    registry = ProviderRegistry()
+    with pytest.raises(UnsafeSetupError) as caught:
+        registry.register(Plugin(doubled), "theirs")
+    assert caught.value.kind == "duplicate_provider"
+    assert registry.known == ("filesystem", "in_process")
+    registry.register(Plugin(entry("fresh")), "theirs")
+    assert registry.known == ("filesystem", "fresh", "in_process")
+
+
+def test_unknown_hook_is_refused() -> None:
+    class Misspelt:
+        @hookimpl
+        def lock_provider_entriez(self) -> list[LockProviderEntry]:
+            return []
+
+    with pytest.raises(UnsafeSetupError) as caught:
+        ProviderRegistry().register(Misspelt(), "misspelt")
+    assert caught.value.kind == "bad_plugin"
+
+
+def test_plugin_registered_twice_is_refused() -> None:
+    registry = ProviderRegistry()
+    plugin = Plugin(entry("theirs"))
+    registry.register(plugin, "theirs")
+    with pytest.raises(UnsafeSetupError):
+        registry.register(plugin, "theirs")
+    assert "theirs" in registry.known
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution ``planted-locks`` with one plug-in, found but not imported."""
+    (tmp_path / "planted_locks.py").write_text(
+        "from lockproviders.hookspecs import hookimpl\n"
+        "@hookimpl\n"
+        "def lock_provider_entries():\n"
+        "    return []\n"
+    )
+    facts = tmp_path / "planted_locks-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-locks\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[hoodoo.plugins]\nlocks = planted_locks\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+def test_plugin_is_imported_only_when_its_distribution_is_allowed() -> None:
+    registry = ProviderRegistry()
+    registry.load([])
+    assert "planted_locks" not in sys.modules
+    with pytest.raises(UnknownProviderError):
+        registry.load(["planted-locks:other"])
+    assert "planted_locks" not in sys.modules
+    registry.load(["planted-locks:locks"])
+    assert sys.modules.pop("planted_locks")
+
+
+def test_allowed_distribution_that_is_not_installed_is_named() -> None:
+    with pytest.raises(UnknownProviderError, match="not-there"):
+        ProviderRegistry().load(["not-there"])
+
+
+def test_lock_on_local_disks_is_the_files_by_default(machine, tmp_path) -> None:
+    assert lock_for(machine, StorageAt(str(tmp_path))).provider == "filesystem"
+
+
+def test_lock_in_memory_is_the_processs_by_default(machine) -> None:
+    assert lock_for(machine, StorageAt(None, shared=False)).provider == "in_process"
+
+
+def test_lock_of_a_shared_store_must_be_named(machine) -> None:
+    with pytest.raises(UnsafeSetupError):
+        lock_for(machine, StorageAt(None))
+
+
+def test_budget_comes_from_the_properties(machine, tmp_path) -> None:
+    storage = StorageAt(str(tmp_path))
+    with lock_for(machine, storage).acquire("first"):
+        impatient = lock_for(machine, storage, **{"hoodoo.lock.deadline.ms": "300"})
+        with pytest.raises(Exception, match="waited 300 ms"):
+            impatient.acquire("second")
+
+
+def test_wrong_property_makes_no_lock(machine, tmp_path) -> None:
+    with pytest.raises(SettingError):
+        lock_for(machine, StorageAt(str(tmp_path)), **{"hoodoo.lock.deadline.ms": "soon"})
