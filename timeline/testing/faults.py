@@ -1,0 +1,154 @@
+"""
+Which faults a run may meet, and who chooses among the possible moves.
+
+A policy sees the moves that are possible now and picks one. The random policy draws
+everything from one seed, its own habits included, so that different seeds explore
+different styles of schedules (swarm testing). The planned policy runs actors in order
+and injects named faults at named calls, for enumerations.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+__all__ = [
+    "Fault",
+    "Faults",
+    "Move",
+    "PlannedFault",
+    "PlannedPolicy",
+    "Policy",
+    "RandomPolicy",
+    "ReplayPolicy",
+]
+
+#: (kind, target): kind is ``step``, ``tick``, ``land`` or the value of a ``Fault``; the
+#: target is the index of a task, ticker or actor.
+Move = tuple[str, int]
+
+
+class Fault(Enum):
+    """What can go wrong at one call (first group) or around it (second group)."""
+
+    CRASH_BEFORE = "crash_before"  # the process dies, the call was not applied
+    CRASH_AFTER = "crash_after"  # the process dies, the call was applied
+    UNAVAILABLE = "unavailable"  # the storage does not answer, nothing applied
+    UNAVAILABLE_AFTER = "unavailable_after"  # applied, the answer is an error (not for creates)
+    AMBIGUOUS_APPLIED = "ambiguous_applied"
+    AMBIGUOUS_LOST = "ambiguous_lost"
+    AMBIGUOUS_LATE = "ambiguous_late"  # applied at some later moment
+    DUPLICATED = "duplicated"  # applied, then answered as if the name had been taken (F16)
+    LEASE_LOST = "lease_lost"  # the lock's present lease ends although its owner lives
+    TIME_JUMP = "time_jump"  # world time passes while nobody runs (pause of all)
+    WALL_JUMP = "wall_jump"  # one actor's wall clock jumps, forwards or back
+    POWER_CUT = "power_cut"  # everybody dies, un-synced data is dropped or torn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """
+    How many faults of each kind a run may meet.
+
+    Args:
+        budgets: Number of injections of each kind; kinds not named do not happen.
+        rate: Chance for each step that a fault is drawn instead of a plain step.
+        victims: Names of the actors that may be hit; empty is all.
+        time_jump_ms: How far ``TIME_JUMP`` goes.
+        wall_jump_ms: How far ``WALL_JUMP`` goes, one way or the other.
+    """
+
+    budgets: Mapping[Fault, int] | None = None
+    rate: float = 0.05
+    victims: frozenset[str] = frozenset()
+    time_jump_ms: int = 300_000
+    wall_jump_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """Inject ``fault`` into call number ``call`` (from 0) of ``actor``."""
+
+    actor: str
+    call: int
+    fault: Fault
+
+
+class Policy(Protocol):
+    """Chooses the next move."""
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        """Pick one of ``plain`` (never empty) or one of ``run.fault_moves()``."""
+
+
+class Chooser(Protocol):
+    """What a policy may ask the run."""
+
+    def fault_moves(self) -> list[Move]:
+        """The faults possible now."""
+
+    def task_of(self, move: Move) -> tuple[str, int] | None:
+        """Actor and number of its pending call for a ``step`` move, else None."""
+
+
+class RandomPolicy:
+    """Draws every choice from one seed; how sticky it is to an actor is drawn as well."""
+
+    def __init__(self, seed: int, rate: float) -> None:
+        self._random = random.Random(f"schedule/{seed}")
+        self._stay = self._random.choice((0.0, 0.5, 0.9))
+        self._rate = rate * self._random.choice((0.3, 1.0, 2.0))
+        self._last: Move | None = None
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        draw = self._random.random
+        if self._rate and draw() < self._rate:
+            faults = run.fault_moves()
+            if faults:
+                # First the kind, then the target: many tasks must not drown rare kinds.
+                kinds = sorted({kind for kind, _ in faults})
+                kind = self._random.choice(kinds)
+                return self._random.choice([move for move in faults if move[0] == kind])
+        if self._stay and self._last in plain and draw() < self._stay:
+            assert self._last is not None
+            return self._last
+        self._last = plain[int(draw() * len(plain))] if len(plain) > 1 else plain[0]
+        return self._last
+
+
+class PlannedPolicy:
+    """Keeps the current actor running; injects the planned faults when their call comes."""
+
+    def __init__(self, planned: Sequence[PlannedFault] = ()) -> None:
+        self._planned = {(fault.actor, fault.call): fault.fault for fault in planned}
+        self._last: Move | None = None
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        move = self._last if self._last in plain else plain[0]
+        assert move is not None
+        self._last = move
+        task = run.task_of(move)
+        if task is not None and task in self._planned:
+            return (self._planned.pop(task).value, move[1])
+        return move
+
+
+class ReplayPolicy:
+    """Takes the listed moves, skips those not possible now, then runs actors in order."""
+
+    def __init__(self, moves: Sequence[Move]) -> None:
+        self._moves = list(reversed(moves))
+        self._rest = PlannedPolicy()
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        while self._moves:
+            move = self._moves.pop()
+            if move in plain or (move[0] not in _PLAIN_KINDS and move in run.fault_moves()):
+                return move
+        return self._rest.choose(plain, run)
+
+
+_PLAIN_KINDS = frozenset({"step", "tick", "land"})

@@ -1,0 +1,212 @@
+"""
+The storage port of the simulated world: every call is a switching point before it is applied.
+
+Faults belong to the scheduler: this adapter only says what a call would do and which
+kind it is. ``open_output`` shows its name at once and its bytes at ``close``, the most
+awkward behaviour the port allows: a crash between the two leaves an empty file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import IO, TypeVar, cast
+
+from timeline.ports.storage import (
+    FileStat,
+    ObjectExistsError,
+    ObjectMissingError,
+    StorageCapabilities,
+)
+from timeline.testing.world import ActorState, CallKind, LateCreate, PortCall, World
+
+__all__ = ["SimStorage"]
+
+Answer = TypeVar("Answer")
+
+
+class SimStorage:
+    """
+    One actor's access to the world's objects.
+
+    Args:
+        world: Where the bytes are.
+        actor: Who calls.
+        atomic_create: False makes create-if-absent look and write in two steps, for
+            showing what a storage without it breaks.
+    """
+
+    def __init__(self, world: World, actor: ActorState, *, atomic_create: bool = True) -> None:
+        self._world = world
+        self._actor = actor
+        self._atomic_create = atomic_create
+
+    @property
+    def base_uri(self) -> str:
+        return "memory:/simulated/table"
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        return StorageCapabilities(
+            atomic_create=self._atomic_create, shared_between_processes=True, local_root=None
+        )
+
+    def now_ms(self) -> int:
+        return self._world.now_ms
+
+    def locate(self, path: str) -> str:
+        return f"{self.base_uri}/{path}"
+
+    def read(self, path: str) -> bytes:
+        return self._call("read", path, lambda: self._content(path))
+
+    def stat(self, path: str) -> FileStat | None:
+        return self._call("stat", path, lambda: self._stat(path))
+
+    def list(self, folder: str) -> list[FileStat]:
+        return self._call("list", folder, lambda: [*self._entries(folder)])
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        def apply() -> None:
+            if path in self._world.files:
+                raise ObjectExistsError(path)
+            self._world.put(self._actor.name, path, data, durable=durable, new=True)
+
+        def late() -> None:
+            self._world.late.append(
+                LateCreate(actor=self._actor.name, path=path, data=data, durable=durable)
+            )
+
+        if not self._atomic_create:
+            if self.stat(path) is not None:
+                raise ObjectExistsError(path)
+            self.write(path, data, durable=durable)
+            return
+        self._call("create", path, apply, kind=CallKind.CREATE, late=late)
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        def apply() -> None:
+            self._world.put(self._actor.name, path, data, durable=durable, new=False)
+
+        self._call("write", path, apply, kind=CallKind.CHANGE)
+
+    def delete(self, path: str) -> None:
+        def apply() -> None:
+            self._world.remove(self._actor.name, path)
+
+        self._call("delete", path, apply, kind=CallKind.CHANGE)
+
+    def delete_folder(self, folder: str) -> None:
+        def apply() -> None:
+            for path in self._world.paths_below(folder):
+                self._world.remove(self._actor.name, path)
+
+        self._call("delete_folder", folder, apply, kind=CallKind.CHANGE)
+
+    def open_input(self, path: str) -> IO[bytes]:
+        return io.BytesIO(self._call("open_input", path, lambda: self._content(path)))
+
+    def open_output(self, path: str) -> IO[bytes]:
+        def apply() -> None:
+            if path in self._world.files:
+                raise ObjectExistsError(path)
+            self._world.put(self._actor.name, path, b"", durable=False, new=True)
+
+        self._call("open_output", path, apply, kind=CallKind.CHANGE)
+        return cast("IO[bytes]", _OutputFile(self, path))
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        wanted = frozenset(folders)
+
+        def apply() -> None:
+            for path, entry in self._world.files.items():
+                if path.rpartition("/")[0] in wanted:
+                    entry.name_durable = True
+
+        self._call("sync_folders", ",".join(sorted(wanted)), apply, kind=CallKind.CHANGE)
+
+    def finish_output(self, path: str, data: bytes) -> None:
+        """Close of an output file: its bytes become whole and durable."""
+
+        def apply() -> None:
+            entry = self._world.files.get(path)
+            if entry is None:  # somebody deleted it meanwhile: like an unlinked descriptor
+                return
+            entry.data = data
+            entry.data_durable = True
+            entry.modified_ms = self._world.now_ms
+
+        self._call("close", path, apply, kind=CallKind.CHANGE)
+
+    # ------------------------------------------------------------ applied side
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        apply: Callable[[], Answer],
+        *,
+        kind: str = CallKind.READ,
+        late: Callable[[], None] | None = None,
+    ) -> Answer:
+        call = PortCall("storage", method, path, apply, kind=kind, late=late)
+        return cast("Answer", self._world.perform(self._actor, call))
+
+    def _content(self, path: str) -> bytes:
+        entry = self._world.files.get(path)
+        if entry is None:
+            raise ObjectMissingError(path)
+        return entry.data
+
+    def _stat(self, path: str) -> FileStat | None:
+        name = path.rpartition("/")[2]
+        entry = self._world.files.get(path)
+        if entry is not None:
+            return FileStat(
+                name=name,
+                is_folder=False,
+                size_bytes=len(entry.data),
+                modified_ms=entry.modified_ms,
+                version=str(entry.rewrites),
+            )
+        if not self._world.child_names(path):
+            return None
+        return FileStat(name=name, is_folder=True, size_bytes=0, modified_ms=0, version="")
+
+    def _entries(self, folder: str) -> Sequence[FileStat]:
+        prefix = f"{folder}/" if folder else ""
+        names = self._world.child_names(folder)
+        found = [self._stat(prefix + name) for name in names]
+        return [entry for entry in found if entry is not None]
+
+
+class _OutputFile(io.BytesIO):
+    """A file under construction; its close is one call of the storage port."""
+
+    def __init__(self, storage: SimStorage, path: str) -> None:
+        super().__init__()
+        self._storage = storage
+        self._path = path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        super().close()
+        self._storage.delete(self._path)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        data = self.getvalue()
+        super().close()
+        self._storage.finish_output(self._path, data)
+
+    def __del__(self) -> None:
+        """Drop the buffer only: a collected file of a dead actor must not write."""
