@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import IO
+from typing import IO, cast
+
+import pyarrow as pa
 
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.machine import SystemClock
@@ -199,8 +201,14 @@ class MemoryStorage:
                 place.folders.pop(name, None)
 
     def open_input(self, path: str) -> IO[bytes]:
-        """A seekable binary file. Raises: ``ObjectMissingError``."""
-        return io.BytesIO(self.read(path))
+        """
+        A seekable binary file (an Arrow native file). Raises: ``ObjectMissingError``.
+
+        Copied out of Python's memory: see ``LocalStorage.open_input`` for why.
+        """
+        copy = pa.BufferOutputStream()
+        copy.write(self.read(path))
+        return cast(IO[bytes], pa.BufferReader(copy.getvalue()))
 
     def open_output(self, path: str) -> IO[bytes]:
         """
