@@ -36,6 +36,7 @@ __all__ = [
     "drop_meta",
     "merge_growth",
     "normalise",
+    "promote",
     "reconcile",
     "with_meta",
 ]
@@ -261,6 +262,24 @@ def normalise(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def promote(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """
+    Bring rows read from a file to this schema, as a reader of an evolved table must.
+
+    As ``normalise``, and also the promotions Java Hudi allows between an older file and a
+    newer schema (numbers to wider or floating ones, whole numbers to text, text to bytes).
+
+    Raises:
+        InvalidInputError: ``schema_mismatch`` or ``lossy_value``: no such promotion exists.
+    """
+    for position, each in enumerate(table.schema):
+        wanted = _type_in(schema, each.name)
+        if wanted is not None and each.type != wanted and _promotes(each.type, wanted):
+            column = pc.cast(table.column(position), wanted, safe=False)
+            table = table.set_column(position, pa.field(each.name, wanted), column)
+    return normalise(table, schema)
+
+
 def cast_column(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     """
     Convert one column to a type that holds its values without loss.
@@ -342,7 +361,17 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(source.bit_width <= target.bit_width)
     if types.is_fixed_size_binary(source) and types.is_binary(target):
         return True
-    return _canonical_scalar(source) == target
+    return bool(_canonical_scalar(source) == target)
+
+
+def _promotes(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_integer(source):
+        return bool(types.is_floating(target) or types.is_string(target))
+    texts = (types.is_string(source) or types.is_binary(source)) and (
+        types.is_string(target) or types.is_binary(target)
+    )
+    return bool(texts)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +27,8 @@ __all__ = [
     "KeyGenerator",
     "KeySpec",
     "infer_key_generator",
+    "java_order",
+    "key_range",
     "partition_paths",
     "record_keys",
     "validate_ordering",
@@ -37,6 +40,9 @@ _PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed
 _SEGMENT_BYTES_MAX = 255
 _HOSTILE = re.compile(r"[\x00-\x1f\x7f\\/]")
 _ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_UTF16_RANK = np.arange(256, dtype=np.uint8)
+_UTF16_RANK[[0xEE, 0xEF, 0xFE, 0xFF]] = [0xFE, 0xFF, 0xEE, 0xEF]
+_UTF16_UNRANK = bytes(_UTF16_RANK)
 
 
 class KeyGenerator(Enum):
@@ -141,6 +147,48 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def java_order(key: str) -> bytes:
+    """A sort key that orders texts as Java's ``compareTo`` does: by UTF-16 code units."""
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def key_range(keys: pa.Array | pa.ChunkedArray) -> tuple[str, str] | None:
+    """
+    Find the least and the greatest key in Java's order, None without keys.
+
+    Shapes: keys (n,) strings without nulls.
+    """
+    ends: list[str] = []
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        if len(chunk):
+            ends.extend(_chunk_range(chunk))
+    if not ends:
+        return None
+    return min(ends, key=java_order), max(ends, key=java_order)
+
+
+def _chunk_range(chunk: pa.Array) -> tuple[str, str]:
+    # UTF-8 bytes order texts by code point; UTF-16 puts the lead bytes F0-F4 (surrogate pairs)
+    # before EE and EF. Renaming those two above F4 makes byte order equal to Java's.
+    _, offsets, data = chunk.buffers()
+    text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    if text.max(initial=0) >= 0xEE:
+        renamed = pa.py_buffer(_UTF16_RANK[text])
+        binary = pa.binary() if pa.types.is_string(chunk.type) else pa.large_binary()
+        parts = [None, offsets, renamed]
+        chunk = pa.Array.from_buffers(binary, len(chunk), parts, offset=chunk.offset)
+    else:
+        chunk = chunk.view(pa.binary()) if pa.types.is_string(chunk.type) else chunk
+    found = pc.min_max(chunk)
+    return _original(found["min"].as_py()), _original(found["max"].as_py())
+
+
+def _original(ranked: bytes | str) -> str:
+    if isinstance(ranked, str):
+        return ranked
+    return ranked.translate(_UTF16_UNRANK).decode()
 
 
 def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:

@@ -1,0 +1,311 @@
+"""
+Base files: Parquet as Java Hudi writes and reads it, through the storage port.
+
+What makes a Parquet file a Hudi base file is its footer: the Avro schema, the range of
+record keys and the bloom filter, without which a Java writer's BLOOM index fails
+(fmt 4.4). Files are written once, whole, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from timeline.codecs.bloom import BloomFilter
+from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
+from timeline.model.schema import avro_with_meta, promote
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.rules.keys import key_range
+
+__all__ = [
+    "Footer",
+    "ParquetSettings",
+    "read_base_file",
+    "read_batches",
+    "read_footer",
+    "read_keys",
+    "write_base_file",
+]
+
+RECORD_KEY = "_hoodie_record_key"
+
+_AVRO_SCHEMA = "parquet.avro.schema"
+_BLOOM = "org.apache.hudi.bloomfilter"
+_OLD_BLOOM = "com.uber.hoodie.bloomfilter"
+_BLOOM_KIND = "hoodie_bloom_filter_type_code"
+_KEY_MIN = "hoodie_min_record_key"
+_KEY_MAX = "hoodie_max_record_key"
+_NO_DICTIONARY = frozenset({RECORD_KEY, "_hoodie_commit_seqno"})  # every value differs
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSettings:
+    """How base files are laid out."""
+
+    compression: str = "snappy"  # hoodie.parquet.compression.codec, lower case
+    row_group_bytes: int = 120 * 1024 * 1024  # hoodie.parquet.block.size, before compression
+    row_group_rows_max: int = 1_000_000
+    page_bytes: int = 1024 * 1024  # hoodie.parquet.page.size
+    dictionary: bool = True  # hoodie.parquet.dictionary.enabled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a base file's footer says; the texts come from the table and are untrusted."""
+
+    rows: int
+    avro_json: str | None
+    key_min: str | None
+    key_max: str | None
+    bloom_base64: str | None
+    bloom_kind: str
+
+
+def write_base_file(
+    storage: Storage,
+    path: str,
+    rows: pa.Table,
+    *,
+    avro_json: str,
+    bloom: BloomFilter | None = None,
+    settings: ParquetSettings | None = None,
+) -> int:
+    """
+    Write a new base file and return its size in bytes.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path of the new file; never an existing one.
+        rows: Meta columns first, then the table's own, in order.
+        avro_json: The table's schema without meta columns.
+        bloom: Filter that already holds every key of ``rows``; None writes no filter.
+        settings: Layout of the file.
+
+    Raises:
+        ObjectExistsError: The name is taken.
+        StorageUnavailableError: The storage failed; the unfinished file is removed.
+
+    Outside: 1 open_output.
+    """
+    settings = settings or ParquetSettings()
+    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    if bloom is not None:
+        metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
+    limits = key_range(rows.column(RECORD_KEY)) if RECORD_KEY in rows.schema.names else None
+    if limits is not None:
+        metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
+    with storage.open_output(path) as sink:
+        with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
+            writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
+            # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
+            writer.add_key_value_metadata(metadata)
+        return sink.tell()
+
+
+def read_base_file(
+    storage: Storage,
+    path: str,
+    *,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pc.Expression | None = None,
+    use_threads: bool = True,
+) -> pa.Table:
+    """
+    Read a base file.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path.
+        schema: What to return: columns the file lacks become nulls, narrower types are
+            widened. None returns the file as it is.
+        columns: Names to return, in this order; None returns all.
+        row_filter: Rows to return; row groups that cannot match are not read.
+        use_threads: Whether columns are decoded side by side.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or does not fit the schema.
+
+    Outside: 1 open_input.
+    """
+    with _opened(storage, path) as (source, file):
+        plan = _plan(file, schema, columns)
+        if row_filter is not None:
+            scanner = _scanner(source, plan, row_filter, use_threads=use_threads)
+            return _shaped(scanner.to_table(), plan, path)
+        rows = file.read(columns=plan.present, use_threads=use_threads)
+        return _shaped(rows, plan, path)
+
+
+def read_batches(
+    storage: Storage,
+    path: str,
+    *,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pc.Expression | None = None,
+    batch_rows: int = _BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """
+    Read a base file piece by piece, holding about one batch in memory.
+
+    Arguments, errors and the call outside are those of ``read_base_file``; batches have at
+    most ``batch_rows`` rows, empty ones are left out.
+    """
+    with _opened(storage, path) as (source, file):
+        plan = _plan(file, schema, columns)
+        if row_filter is None:
+            pieces = file.iter_batches(batch_rows, columns=plan.present, use_threads=False)
+        else:
+            scanner = _scanner(source, plan, row_filter, batch_rows=batch_rows, use_threads=False)
+            pieces = scanner.to_batches()
+        for piece in pieces:
+            if piece.num_rows:
+                rows = _shaped(pa.Table.from_batches([piece]), plan, path)
+                yield from rows.combine_chunks().to_batches(batch_rows)
+
+
+def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
+    """
+    Read the record keys of a base file, in the file's order.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+    """
+    with _opened(storage, path) as (_, file):
+        if RECORD_KEY not in file.schema_arrow.names:
+            raise CorruptTableError(
+                f"a base file has no record keys; it cannot be updated: {path}", path=path
+            )
+        return file.read(columns=[RECORD_KEY], use_threads=False).column(0)
+
+
+def read_footer(storage: Storage, path: str) -> Footer:
+    """
+    Read a base file's footer only.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged.
+    """
+    with _opened(storage, path) as (_, file):
+        texts = file.metadata.metadata or {}
+
+        def text(name: str) -> str | None:
+            value = texts.get(name.encode())
+            return None if value is None else value.decode()
+
+        return Footer(
+            rows=file.metadata.num_rows,
+            avro_json=text(_AVRO_SCHEMA),
+            key_min=text(_KEY_MIN),
+            key_max=text(_KEY_MAX),
+            bloom_base64=text(_BLOOM) or text(_OLD_BLOOM),
+            bloom_kind=text(_BLOOM_KIND) or "SIMPLE",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadPlan:
+    shape: pa.Schema  # what is returned
+    scan: pa.Schema  # the same columns and all others a filter may name, with the file's types
+    present: list[str]  # the returned columns that the file has
+
+
+def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:
+    dictionary: Any = False
+    if settings.dictionary:
+        dictionary = [name for name in schema.names if name not in _NO_DICTIONARY]
+    compression = settings.compression.lower()
+    return {
+        "version": "2.4",
+        "data_page_version": "1.0",
+        "compression": "none" if compression == "uncompressed" else compression,
+        "use_dictionary": dictionary,
+        "data_page_size": settings.page_bytes,
+        "store_schema": False,
+        "store_decimal_as_integer": False,
+    }
+
+
+def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
+    if rows.num_rows == 0:
+        return 1
+    fitting = settings.row_group_bytes * rows.num_rows // max(rows.nbytes, 1)
+    return int(max(1, min(fitting, settings.row_group_rows_max)))
+
+
+@contextmanager
+def _opened(storage: Storage, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
+    try:
+        source = storage.open_input(path)
+    except ObjectMissingError as error:
+        raise MissingFileError(f"a base file is gone: {path}", path=path) from error
+    with source:
+        try:
+            yield source, pq.ParquetFile(source)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise CorruptTableError(
+                f"a base file cannot be read; restore it or roll its write back: {path} "
+                f"({_first_line(error)})",
+                kind="bad_base_file",
+                path=path,
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def _plan(
+    file: pq.ParquetFile, schema: pa.Schema | None, columns: Sequence[str] | None
+) -> _ReadPlan:
+    physical = file.schema_arrow.remove_metadata()
+    target = physical if schema is None else schema
+    names = target.names if columns is None else list(columns)
+    held = {each.name: each for each in physical}
+    return _ReadPlan(
+        shape=pa.schema([target.field(name) for name in names]),
+        scan=pa.schema([held.get(each.name, each) for each in target]),
+        present=[name for name in names if name in held],
+    )
+
+
+def _scanner(
+    source: Any,
+    plan: _ReadPlan,
+    row_filter: pc.Expression,
+    *,
+    use_threads: bool,
+    batch_rows: int = _BATCH_ROWS,
+) -> Any:
+    return ds.Scanner.from_fragment(
+        ds.ParquetFileFormat().make_fragment(source),
+        schema=plan.scan,
+        columns=plan.shape.names,
+        filter=row_filter,
+        batch_size=batch_rows,
+        batch_readahead=1,
+        use_threads=use_threads,
+    )
+
+
+def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
+    try:
+        return promote(rows, plan.shape)
+    except InvalidInputError as error:
+        raise CorruptTableError(
+            f"a base file does not fit the table's schema: {path} ({error.message})",
+            kind="bad_base_file",
+            path=path,
+        ) from error
