@@ -163,7 +163,8 @@ class ProviderLock:
                 break
             if round_number < self._budget.retries:
                 pause_ms = int(self._budget.pause_ms * (0.5 + self._ports.ids.jitter() / 2))
-                clock.sleep_ms(min(left_ms, pause_ms))
+                # Never nothing, or rounds and pauses of 0 ms would make a busy loop.
+                clock.sleep_ms(min(left_ms, max(pause_ms, self._budget.poll_first_ms)))
         raise self._timeout(wait)
 
     def _poll_until(self, end_ms: int, wait: _Wait) -> Holding | None:

@@ -65,6 +65,14 @@ def test_rounds_end_before_the_deadline_when_they_are_shorter(machine) -> None:
     assert caught.value.fields["waited_ms"] == 360
 
 
+def test_rounds_and_pauses_of_nothing_make_no_busy_loop(machine) -> None:
+    client = machine.client()
+    client.free = False
+    with pytest.raises(LockTimeoutError):
+        machine.lock(client, try_ms=0, retries=3, pause_ms=0).acquire("publish")
+    assert machine.clock.sleeps == [2, 2, 2]
+
+
 def test_deadline_of_nothing_still_tries_once(machine) -> None:
     client = machine.client()
     machine.lock(client, deadline_ms=0).acquire("publish")
