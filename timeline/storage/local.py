@@ -279,14 +279,14 @@ class LocalStorage:
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make these folders' entries durable, and their own names up to the base (LOC-2)."""
-        if not self._strict:
-            return
         wanted = {""}
         for folder in folders:
             walked = folder
             while walked:
                 wanted.add(check_relative_path(walked))
                 walked = walked.rpartition("/")[0]
+        if not self._strict:
+            return
         # Deepest first: a name is worth syncing only when what it names is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
             try:

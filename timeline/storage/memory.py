@@ -223,7 +223,10 @@ class MemoryStorage:
         )
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        """Nothing to do: memory has no power cut to survive."""
+        """Nothing to do but to check: memory has no power cut to survive."""
+        for folder in folders:
+            if folder:
+                check_relative_path(folder)
 
     def _find(self, folder: str) -> _Folder | None:
         at: _Folder | None = self._root

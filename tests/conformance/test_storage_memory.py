@@ -1,0 +1,18 @@
+"""The in-memory storage, and the observing one around it, keep the storage contract."""
+
+from __future__ import annotations
+
+from timeline.ports.storage import Storage
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+from timeline.testing.storage_suite import StorageSuite
+
+
+class TestMemoryStorage(StorageSuite):
+    def make_storage(self) -> Storage:
+        return MemoryStorage("memory://suite")
+
+
+class TestObservedStorage(StorageSuite):
+    def make_storage(self) -> Storage:
+        return ObservedStorage(MemoryStorage("memory://suite"))

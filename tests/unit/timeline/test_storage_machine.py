@@ -1,0 +1,156 @@
+"""The machine's small ports: identity after a fork, the thread pool, ticks and logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import pytest
+
+from timeline.machine import FanOut, LoggingEvents, NullEvents, SystemIds, ThreadExecutor
+from timeline.ports.events import Value
+
+
+class Kept:
+    """A sink that keeps names and tells when one arrived."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.arrived = threading.Event()
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        self.names.append(f"{name} {fields}")
+        self.arrived.set()
+
+
+class Broken:
+    """A sink that breaks its promise."""
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        raise RuntimeError(name)
+
+
+def test_a_forked_child_has_an_identity_of_its_own() -> None:
+    ids = SystemIds("app")
+    own = ids.identity()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        seen = ids.identity()
+        os.write(writer, f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    answer = os.read(reader, 200).decode().split()
+    os.close(reader)
+    os.close(writer)
+    assert answer[0] == "True"
+    assert answer[1] != own.writer_id
+    assert answer[2] == "app"
+    assert ids.identity() == own
+
+
+def test_ids_have_their_promised_forms() -> None:
+    ids = SystemIds()
+    assert len(ids.nonce()) == 32
+    assert len(ids.uuid()) == 36
+    assert 0 <= ids.jitter() < 1
+
+
+@pytest.mark.parametrize("workers_max", [1, 3])
+def test_map_returns_results_in_task_order(workers_max: int) -> None:
+    with ThreadExecutor(workers_max) as executor:
+        assert executor.map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
+        assert executor.map(str, []) == []
+
+
+def test_map_runs_tasks_side_by_side() -> None:
+    meeting = threading.Barrier(3)
+    with ThreadExecutor(3) as executor:
+        executor.map(lambda _: meeting.wait(timeout=30), range(3))
+
+
+def test_map_inside_map_does_not_deadlock() -> None:
+    with ThreadExecutor(2) as executor:
+        nested = executor.map(lambda n: sum(executor.map(lambda m: n * m, range(4))), range(6))
+    assert nested == [0, 6, 12, 18, 24, 30]
+
+
+def test_after_a_failure_started_tasks_end_before_it_is_raised() -> None:
+    both_started = threading.Barrier(2)
+    failed = threading.Event()
+    ended: list[int] = []
+
+    def work(task: int) -> None:
+        both_started.wait(timeout=30)
+        if task == 0:
+            failed.set()
+            raise ZeroDivisionError
+        failed.wait(timeout=30)
+        ended.append(task)
+
+    with ThreadExecutor(2) as executor, pytest.raises(ZeroDivisionError):
+        executor.map(work, range(2))
+    assert ended == [1]
+
+
+def test_after_a_failure_no_task_starts() -> None:
+    started: list[int] = []
+
+    def work(task: int) -> None:
+        started.append(task)
+        if task == 2:
+            raise ZeroDivisionError
+
+    with ThreadExecutor(1) as executor, pytest.raises(ZeroDivisionError):
+        executor.map(work, range(100))
+    assert started == [0, 1, 2]
+
+
+def test_repetition_survives_failures_and_ends_for_good() -> None:
+    events, again = Kept(), threading.Event()
+    runs: list[int] = []
+
+    def work() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("once")
+        again.set()
+
+    ticker = ThreadExecutor(events=events).every(1, work)
+    assert again.wait(timeout=30)
+    ticker.stop()
+    ticker.stop()
+    again.clear()
+    assert not again.wait(timeout=0.02)
+    assert events.names == ["background.failed {'error': 'ValueError: once'}"]
+
+
+def test_repetition_may_stop_itself() -> None:
+    ended = threading.Event()
+    made = threading.Event()
+
+    def work() -> None:
+        made.wait(timeout=30)
+        ticker.stop()
+        ended.set()
+
+    ticker = ThreadExecutor().every(1, work)
+    made.set()
+    assert ended.wait(timeout=30)
+
+
+def test_logged_values_are_escaped_and_secrets_masked(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="hoodoo"):
+        LoggingEvents().emit("publish.refused", path="a\nb\x1b", db_password="x", fencing_token=3)
+        LoggingEvents().emit("storage.call", path="p")
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("WARNING", 'publish.refused path="a\\nb\\u001b" db_password=*** fencing_token=3'),
+        ("DEBUG", 'storage.call path="p"'),
+    ]
+
+
+def test_one_broken_sink_keeps_nothing_from_the_others() -> None:
+    kept = Kept()
+    FanOut([Broken(), NullEvents(), kept]).emit("x.y", n=1)
+    assert kept.names == ["x.y {'n': 1}"]

@@ -1,0 +1,48 @@
+"""Addresses a user may write, and what each of them opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timeline.errors import InvalidInputError, SettingError, StorageCapabilityError
+from timeline.storage.resolve import storage_for
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "file://localhost{}"])
+def test_all_local_forms_open_the_same_table(tmp_path: Path, form: str) -> None:
+    base = tmp_path.resolve() / "a b%20c"
+    assert storage_for(form.format(base)).base_uri == f"file:{base}"
+
+
+def test_path_objects_and_colons_in_paths_are_taken(tmp_path: Path) -> None:
+    base = tmp_path.resolve() / "k=a:b"
+    assert storage_for(base).base_uri == f"file:{base}"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3A", "gs", "az", "abfs", "hdfs"])
+def test_object_stores_are_refused_with_what_works_today(scheme: str) -> None:
+    with pytest.raises(StorageCapabilityError, match="later release; a plain path") as refused:
+        storage_for(f"{scheme}://bucket/t")
+    assert refused.value.fields["missing"] == scheme.lower()
+
+
+def test_unknown_schemes_are_refused() -> None:
+    with pytest.raises(StorageCapabilityError, match="nothing here knows"):
+        storage_for("ftp://host/t")
+
+
+@pytest.mark.parametrize(
+    "address", ["", "  ", "a\x00b", "a\nb", "file:", "file:t", "file://host/t"]
+)
+def test_bad_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InvalidInputError):
+        storage_for(address)
+
+
+def test_durability_must_be_a_known_word(tmp_path: Path) -> None:
+    storage_for(tmp_path, options={"hoodoo.storage.durability": "Relaxed"})
+    with pytest.raises(SettingError) as refused:
+        storage_for(tmp_path, options={"hoodoo.storage.durability": "maybe"})
+    assert refused.value.fields["key"] == "hoodoo.storage.durability"
