@@ -22,7 +22,7 @@ from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.model.schema import avro_with_meta, promote
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.rules.keys import key_range
+from timeline.rules.keys import java_order, key_range
 
 __all__ = [
     "Footer",
@@ -31,6 +31,7 @@ __all__ = [
     "read_batches",
     "read_footer",
     "read_keys",
+    "read_keys_between",
     "write_base_file",
 ]
 
@@ -183,11 +184,36 @@ def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
         CorruptTableError: The file is damaged or has no record keys.
     """
     with _opened(storage, path) as (_, file):
-        if RECORD_KEY not in file.schema_arrow.names:
-            raise CorruptTableError(
-                f"a base file has no record keys; it cannot be updated: {path}", path=path
-            )
-        return file.read(columns=[RECORD_KEY], use_threads=False).column(0)
+        return _keys(file, path)
+
+
+def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.ChunkedArray | None:
+    """
+    Read the record keys of a base file that may hold some between two keys.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path.
+        low: Least key of interest, in Java's order.
+        high: Greatest key of interest.
+
+    Returns:
+        All keys of the file; None when its footer says that none lies in the range.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+
+    Outside: 1 open_input.
+    """
+    with _opened(storage, path) as (_, file):
+        texts = file.metadata.metadata or {}
+        least, greatest = texts.get(_KEY_MIN.encode()), texts.get(_KEY_MAX.encode())
+        if least is not None and java_order(high) < java_order(least.decode()):
+            return None
+        if greatest is not None and java_order(low) > java_order(greatest.decode()):
+            return None
+        return _keys(file, path)
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
@@ -220,6 +246,14 @@ class _ReadPlan:
     shape: pa.Schema  # what is returned
     scan: pa.Schema  # the same columns and all others a filter may name, with the file's types
     present: list[str]  # the returned columns that the file has
+
+
+def _keys(file: pq.ParquetFile, path: str) -> pa.ChunkedArray:
+    if RECORD_KEY not in file.schema_arrow.names:
+        raise CorruptTableError(
+            f"a base file has no record keys; it cannot be updated: {path}", path=path
+        )
+    return file.read(columns=[RECORD_KEY], use_threads=False).column(0)
 
 
 def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def merge_base(
         table = table.filter(pa.array(keep))
     fresh = ~is_delete
     fresh[matched_incoming] = False
-    inserts = incoming.filter(pa.array(fresh))
+    inserts = incoming if fresh.all() else incoming.filter(pa.array(fresh))
     if inserts.num_rows:
         table = pa.concat_tables([table, inserts.select(table.schema.names)])
     return MergeOutcome(

@@ -1,0 +1,304 @@
+"""
+Write one file group: the single function that both executors run.
+
+A task is a frozen value that travels as JSON, so that the local executor's threads and
+Spark's tasks do exactly the same: announce the file, read the old one, merge, write the
+new one, and answer with Hudi's write stat. Nothing becomes visible here; publishing the
+instant does that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.codecs.bloom import BloomFilter, BloomSettings
+from timeline.codecs.properties import format_properties
+from timeline.errors import CorruptTableError, InvariantError
+from timeline.files.markers import create_marker
+from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
+from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
+from timeline.model.filenames import BaseFileName, IOType
+from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.paths import check_partition_path, join
+from timeline.model.schema import META_COLUMNS, TableSchema, normalise, with_meta
+from timeline.model.times import InstantTime
+from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_base
+
+__all__ = [
+    "PARTITION_METADATA",
+    "FileGroupTask",
+    "create_partition_metadata",
+    "stats_from_json",
+    "stats_to_json",
+    "write_file_group",
+]
+
+PARTITION_METADATA = ".hoodie_partition_metadata"
+
+_TIME, _SEQUENCE, _KEY, _PARTITION, _FILE = META_COLUMNS
+_APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroupTask:
+    """Everything one task needs beside its rows."""
+
+    requested_time: InstantTime
+    operation: WriteOperation
+    partition_path: str
+    file_id: str
+    write_token: str  # unique for this attempt of this task
+    task_number: int  # second part of every sequence number
+    avro_json: str  # the table's schema to write with, without meta columns
+    base_path: str | None = None  # newest base file of the file group; None makes a new one
+    base_requested_time: InstantTime | None = None
+    merge_mode: MergeMode = MergeMode.COMMIT_TIME_ORDERING
+    ordering_fields: tuple[str, ...] = ()
+    deletes: DeleteKind = DeleteKind.NONE
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
+    bloom: BloomSettings | None = field(default_factory=BloomSettings)  # None writes none
+
+    @property
+    def file_name(self) -> str:
+        """The base file this task will write."""
+        return BaseFileName(self.file_id, self.write_token, self.requested_time).text
+
+    def to_json(self) -> str:
+        """The task as text, for a worker elsewhere."""
+        document = asdict(self)
+        for name in ("operation", "merge_mode", "deletes"):
+            document[name] = document[name].value
+        return json.dumps(document)
+
+    @classmethod
+    def from_json(cls, text: str) -> FileGroupTask:
+        """Read back what ``to_json`` wrote."""
+        document: dict[str, Any] = json.loads(text)
+        document["operation"] = WriteOperation(document["operation"])
+        document["merge_mode"] = MergeMode(document["merge_mode"])
+        document["deletes"] = DeleteKind(document["deletes"])
+        document["ordering_fields"] = tuple(document["ordering_fields"])
+        document["parquet"] = ParquetSettings(**document["parquet"])
+        if document["bloom"] is not None:
+            document["bloom"] = BloomSettings(**document["bloom"])
+        return cls(**document)
+
+
+def stats_to_json(stats: tuple[WriteStat, ...]) -> str:
+    """Write stats as text, for the way back from a worker."""
+    return json.dumps([asdict(each) for each in stats])
+
+
+def stats_from_json(text: str) -> tuple[WriteStat, ...]:
+    """Read back what ``stats_to_json`` wrote."""
+    stats = []
+    for document in json.loads(text):
+        if document["log_files"] is not None:
+            document["log_files"] = tuple(document["log_files"])
+        if document["runtime_stats"] is not None:
+            document["runtime_stats"] = RuntimeStats(**document["runtime_stats"])
+        stats.append(WriteStat(**document))
+    return tuple(stats)
+
+
+def write_file_group(
+    storage: Storage, task: FileGroupTask, incoming: pa.Table
+) -> tuple[WriteStat, ...]:
+    """
+    Write the next version of a file group, or its first.
+
+    Args:
+        storage: Where the table lies.
+        task: What to write and how.
+        incoming: Rows with ``_hoodie_record_key`` and the table's columns (other meta
+            columns are filled here); keys are unique unless the operation only appends.
+            An explicit delete needs the record keys only.
+
+    Returns:
+        One stat; none when nothing would change (no rows, only late or unmatched ones), and
+        then no file was written and the old one stays the newest.
+
+    Raises:
+        MissingFileError: The base file is gone: it was cleaned meanwhile, so the caller must
+            plan anew from a fresh snapshot (concurrency hole 12).
+        CorruptTableError: The base file is damaged or does not fit the schema.
+        InvalidInputError: A value does not fit the schema.
+        StorageUnavailableError: The storage failed; a marker may remain for the rollback.
+
+    Outside: with a base file 2 open_input; 1 stat and at most 1 create (partition metadata,
+    new file groups only); 1 create (marker); 1 open_output. The caller makes the names
+    durable (``sync_folders``) before it publishes.
+    """
+    schema = _schema(task.avro_json).arrow
+    check_partition_path(task.partition_path)
+    if task.base_path is None:
+        outcome = _first_version(task, incoming, schema)
+    else:
+        outcome = _next_version(storage, task, task.base_path, incoming, schema)
+    if not outcome.changed:
+        return ()
+    bloom = _bloom(storage, task, outcome)
+    path = join(task.partition_path, task.file_name)
+    if task.base_path is None:
+        create_partition_metadata(storage, task.partition_path, task.requested_time)
+    io_type = IOType.CREATE if task.base_path is None else IOType.MERGE
+    create_marker(storage, task.requested_time, task.partition_path, task.file_name, io_type)
+    try:
+        size_bytes = write_base_file(
+            storage,
+            path,
+            _placed(outcome.table, task, schema),
+            avro_json=task.avro_json,
+            bloom=bloom,
+            settings=task.parquet,
+        )
+    except ObjectExistsError as error:
+        raise InvariantError(
+            f"two attempts of one task have one write token: {path}", path=path
+        ) from error
+    return (_stat(task, path, outcome, size_bytes),)
+
+
+def create_partition_metadata(
+    storage: Storage, partition_path: str, requested_time: InstantTime
+) -> None:
+    """
+    Make the file by which Java finds a partition, unless it is there (fmt 4.1).
+
+    Outside: 1 stat, and 1 create when it is new.
+    """
+    path = join(partition_path, PARTITION_METADATA)
+    if storage.stat(path) is not None:
+        return
+    depth = partition_path.count("/") + 1 if partition_path else 0
+    # The date is a comment of Java's properties files; the instant's own keeps this repeatable.
+    moment = datetime.strptime(requested_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    data = format_properties(
+        {"commitTime": requested_time, "partitionDepth": str(depth)},
+        ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}"),
+    )
+    try:
+        storage.create(path, data)
+    except ObjectExistsError:  # another task of this or another write made it first
+        return
+
+
+def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:
+    empty = _merged_schema(schema).empty_table()
+    if task.deletes is DeleteKind.EXPLICIT:
+        return append_rows(empty, empty)  # nothing there, nothing to delete
+    rows = _filled(task, incoming, schema)
+    if task.deletes is DeleteKind.NONE:
+        return append_rows(empty, rows)
+    return merge_base(empty, rows, mode=MergeMode.COMMIT_TIME_ORDERING, deletes=DeleteKind.COLUMN)
+
+
+def _next_version(
+    storage: Storage, task: FileGroupTask, base_path: str, incoming: pa.Table, schema: pa.Schema
+) -> MergeOutcome:
+    # Partition path and file name are equal in all rows and written anew: not read, not merged.
+    base = read_base_file(storage, base_path, schema=_merged_schema(schema))
+    if task.deletes is DeleteKind.EXPLICIT:
+        rows = incoming.select([_KEY])
+    else:
+        rows = _filled(task, incoming, schema)
+    if task.operation in _APPENDING:
+        return append_rows(base, rows)
+    return merge_base(
+        base,
+        rows,
+        mode=task.merge_mode,
+        ordering_fields=task.ordering_fields,
+        deletes=task.deletes,
+    )
+
+
+def _filled(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Incoming rows in the shape that is merged: commit time, sequence number, key, own columns."""
+    count = incoming.num_rows
+    prefix = f"{task.requested_time}_{task.task_number}_"
+    numbers = pc.cast(pa.array(np.arange(count)), pa.string())
+    own = normalise(incoming, schema)
+    columns = [
+        _constant(task.requested_time, count),
+        pc.binary_join_element_wise(prefix, numbers, ""),
+        pc.cast(incoming.column(_KEY), pa.string()),
+        *own.columns,
+    ]
+    return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
+
+
+def _placed(rows: pa.Table, task: FileGroupTask, schema: pa.Schema) -> pa.Table:
+    """The file's rows in full: with the columns that are equal in all of them."""
+    count = rows.num_rows
+    time, sequence, key, *own = rows.columns
+    constants = [_repeated(task.partition_path, count), _repeated(task.file_name, count)]
+    fields = [
+        each.with_type(constants[0].type) if each.name in (_PARTITION, _FILE) else each
+        for each in with_meta(schema)
+    ]
+    return pa.Table.from_arrays([time, sequence, key, *constants, *own], schema=pa.schema(fields))
+
+
+def _constant(value: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value), count)
+
+
+def _repeated(value: str, count: int) -> pa.Array:
+    # A dictionary of one value: Parquet stores it as such, and plain text is read back.
+    indices = pa.array(np.zeros(count, np.int8))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([value]))
+
+
+def _bloom(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
+    if task.bloom is None:
+        return None
+    if task.base_path is not None:
+        footer = read_footer(storage, task.base_path)
+        if footer.bloom_base64 is not None:
+            try:
+                old = BloomFilter.load(footer.bloom_base64, footer.bloom_kind, task.bloom)
+            except CorruptTableError:
+                pass  # of an old format: made anew below, all keys are at hand
+            else:
+                # Keys of deleted records stay in it, which only costs a needless look.
+                old.add(outcome.new_keys)
+                return old
+    made = BloomFilter(task.bloom)
+    made.add(outcome.table.column(_KEY))
+    return made
+
+
+def _stat(task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:
+    previous = None if task.base_path is None else task.base_path.rpartition("/")[2]
+    return WriteStat(
+        file_id=task.file_id,
+        path=path,
+        prev_commit=task.base_requested_time or NO_PREVIOUS_COMMIT,
+        prev_base_file=previous,
+        partition_path=task.partition_path,
+        num_writes=outcome.table.num_rows,
+        num_inserts=outcome.inserted,
+        num_update_writes=outcome.updated,
+        num_deletes=outcome.deleted,
+        total_write_bytes=size_bytes,
+        file_size_in_bytes=size_bytes,
+    )
+
+
+@lru_cache(maxsize=32)
+def _schema(avro_json: str) -> TableSchema:
+    return TableSchema.from_avro(avro_json)
+
+
+def _merged_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each for each in with_meta(schema) if each.name not in (_PARTITION, _FILE)])
