@@ -36,8 +36,9 @@ _DYNAMIC_HEAD = struct.Struct(">iii")
 _BLOCK_ROWS = 8192
 _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
+_FEW_KEYS = 2048  # below, setting bits in place is cheaper than a byte for every bit
 
-_Bits = npt.NDArray[np.bool_]
+_Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint32]
 
 
@@ -95,9 +96,9 @@ class BloomFilter:
         self._hashes = settings.hash_count
         self._current = 0  # keys in the newest row of a dynamic filter
         self._overflow = 0  # keys added since the last row became full; not on disk
-        self._rows: list[_Bits] = []
+        self._rows: list[_Bytes] = []  # bits, least significant first
         if content is None:
-            self._rows.append(np.zeros(self._bits, np.bool_))
+            self._rows.append(self._empty_row())
         else:
             self._parse(content)
 
@@ -135,19 +136,17 @@ class BloomFilter:
         """
         for chunk in _chunks(keys):
             for row, part in self._spread(chunk):
-                bits = self._rows[row]
-                for _, positions in _positions(part, self._bits, self._hashes):
-                    bits[positions] = True
+                _set_bits(self._rows[row], part, self._bits, self._hashes)
 
     def may_contain(self, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
         """Tell for each key whether it may be in: False is certain. Shapes: (n,) -> (n,)."""
         answers = []
         for chunk in _chunks(keys):
             found = np.zeros(len(chunk), np.bool_)
-            for bits in self._rows:
+            for row in self._rows:
                 inside = np.ones(len(chunk), np.bool_)
                 for where, positions in _positions(chunk, self._bits, self._hashes):
-                    inside[where] &= bits[positions]
+                    inside[where] &= (row[positions >> 3] >> (positions & 7) & 1) != 0
                 found |= inside
             answers.append(found)
         return np.concatenate(answers) if answers else np.zeros(0, np.bool_)
@@ -155,7 +154,7 @@ class BloomFilter:
     def to_base64(self) -> str:
         """The text that goes into the footer."""
         head = _HEAD.pack(-1, self._hashes, _MURMUR, self._bits)
-        rows = [np.packbits(row, bitorder="little").tobytes() for row in self._rows]
+        rows = [row.tobytes() for row in self._rows]
         if self.kind == SIMPLE:
             data = head + rows[0]
         else:
@@ -182,9 +181,10 @@ class BloomFilter:
             raise ValueError(f"length does not fit its sizes: rows={count} bytes={len(data)}")
         for number in range(count):
             end = start + (number + 1) * step
-            packed = np.frombuffer(data[end - width : end], np.uint8)
-            row = np.unpackbits(packed, count=self._bits, bitorder="little")
-            self._rows.append(row.view(np.bool_))
+            self._rows.append(np.frombuffer(data[end - width : end], np.uint8).copy())
+
+    def _empty_row(self) -> _Bytes:
+        return np.zeros((self._bits + 7) // 8, np.uint8)
 
     def _spread(self, keys: pa.Array) -> Iterator[tuple[int, pa.Array]]:
         """Which keys go into which row of bits, as Java's dynamic filter fills them."""
@@ -197,7 +197,7 @@ class BloomFilter:
                 if len(self._rows) * self._entries >= self._entries_max:
                     yield from self._round_robin(keys.slice(done))
                     return
-                self._rows.append(np.zeros(self._bits, np.bool_))
+                self._rows.append(self._empty_row())
                 self._current = 0
             part = keys.slice(done, self._entries - self._current)
             self._current += len(part)
@@ -214,6 +214,22 @@ class BloomFilter:
         self._current += len(keys)
         for row in range(count):
             yield row, keys.take(pa.array(np.flatnonzero(target == row)))
+
+
+def _set_bits(row: _Bytes, keys: pa.Array, bits: int, hashes: int) -> None:
+    if len(keys) == 0:
+        return
+    if len(keys) <= _FEW_KEYS:
+        every = [positions for _, positions in _positions(keys, bits, hashes)]
+        wanted = np.unique(np.concatenate(every))
+        where, starts = np.unique(wanted >> 3, return_index=True)
+        masks = np.left_shift(1, wanted & 7)
+        row[where] |= np.bitwise_or.reduceat(masks, starts).astype(np.uint8)
+        return
+    loose = np.unpackbits(row, bitorder="little").view(np.bool_)
+    for _, positions in _positions(keys, bits, hashes):
+        loose[positions] = True
+    row[:] = np.packbits(loose, bitorder="little")
 
 
 def _chunks(keys: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,11 +22,12 @@ from timeline.files.rewrite import (
 )
 from timeline.model.filenames import IOType
 from timeline.model.operations import MergeMode, WriteOperation
-from timeline.model.schema import TableSchema
+from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.rules.merging import DeleteKind
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 
+GOLDEN = Path(__file__).parents[2] / "interop" / "golden"
 FIRST, SECOND = "20260102030405006", "20260102030405007"
 SCHEMA = TableSchema.from_arrow(
     pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string())]), "t"
@@ -197,6 +200,24 @@ def test_a_column_added_meanwhile_is_null_in_old_rows():
     write_file_group(storage, replace(SECOND_TASK, avro_json=schema.avro_json), incoming)
     table = read_base_file(storage, f"p=1/{SECOND_FILE}")
     assert table["extra"].to_pylist() == [None, None, None, 7]
+
+
+@pytest.mark.parametrize("table", ["v9_all_types", "v6_all_types"])
+def test_a_file_written_by_java_is_rewritten_without_loss(table):
+    with zipfile.ZipFile(GOLDEN / f"{table}.zip") as archive:
+        name = next(each for each in archive.namelist() if each.endswith(".parquet"))
+        data = archive.read(name)
+    storage = MemoryStorage()
+    storage.create("old.parquet", data)
+    avro_json = TableSchema.from_avro(read_footer(storage, "old.parquet").avro_json or "").avro_json
+    before = read_base_file(
+        storage, "old.parquet", schema=with_meta(TableSchema.from_avro(avro_json).arrow)
+    )
+    task = replace(SECOND_TASK, partition_path="", base_path="old.parquet", avro_json=avro_json)
+    (stat,) = write_file_group(storage, task, before.slice(0, 1))
+    after = read_base_file(storage, stat.path or "", schema=before.schema)
+    assert stat.num_update_writes == 1
+    assert after.drop(list(META_COLUMNS)) == before.drop(list(META_COLUMNS))
 
 
 def test_a_vanished_base_file_asks_for_a_new_plan():
