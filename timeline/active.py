@@ -70,7 +70,9 @@ class ActiveTimeline:
             before = furthest.get(key)
             if before is None or _further(instant, before):
                 furthest[key] = instant
-        ordered = sorted(furthest.values(), key=lambda item: (item.requested_time, item.action.value))
+        ordered = sorted(
+            furthest.values(), key=lambda item: (item.requested_time, item.action.value)
+        )
         return ActiveTimeline(instants=tuple(ordered), file_names=frozenset(kept))
 
     @property

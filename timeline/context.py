@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from enum import Enum
 
 from timeline.active import ActiveTimeline
 from timeline.errors import CorruptTableError
@@ -22,19 +21,11 @@ from timeline.ports.world import World
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
+from timeline.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
-__all__ = ["PublishLock", "TableContext", "TableLimits", "table_id"]
-
-
-
-class PublishLock(Enum):
-    """When the lock is taken around a publication (section 0 of the protocol)."""
-
-    LOCK = "lock"  # always: the queue that spares work
-    AUTO = "auto"  # after two lost slots
-    NONE = "none"  # never: the slots alone
+__all__ = ["TableContext", "TableLimits", "table_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,7 @@ class Heartbeat:
         self._ticker: Ticker | None = None
 
     @staticmethod
-    def start(
-        world: World, requested_time: InstantTime, limits: HeartbeatLimits
-    ) -> Heartbeat:
+    def start(world: World, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
         """
         Beat once now and then every interval in the background. Outside: 1 put.
 

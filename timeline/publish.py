@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
 from timeline.codecs.instant_avro import decode_rollback_plan, encode_commit
-from timeline.context import PublishLock, TableContext
+from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, RolledBackError
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import pending_file_names
-from timeline.model.instant import Action, Instant, State
+from timeline.model.instant import Action, Instant
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs
@@ -33,6 +33,7 @@ from timeline.ports.storage import ObjectMissingError
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue, next_instant_time
+from timeline.setting_names import PublishLock
 from timeline.settle import is_settled, settle
 from timeline.snapshot import Snapshot
 
@@ -63,7 +64,7 @@ class Candidate:
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
-    check: Callable[[ActiveTimeline], Refused | None] | None = None  # more to judge, e.g. schema
+    check: Callable[[ActiveTimeline, list[Rival]], Refused | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +149,7 @@ def publish(
             kind=SlotKind.COMMIT,
             action=begun.action,
             requested_time=begun.requested_time,
-            completion_time=turn.draw(
-                context, Residue.SLOT_COMPLETION, above=begun.requested_time
-            ),
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=begun.requested_time),
             base=state["seen"].head,
             nonce=nonce,
             owner=turn.owner,
@@ -206,9 +205,7 @@ def take_turn(
     )
 
 
-def _queue(
-    context: TableContext, purpose: str, lost: int
-) -> AbstractContextManager[Lease | None]:
+def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextManager[Lease | None]:
     mode = context.limits.publish_lock
     if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext(None)
@@ -275,8 +272,10 @@ def _judge_since(
         verdict = judge(candidate.claim, begun.requested_time, rivals)
         if not isinstance(verdict, Clean):
             return verdict, now_seen
-    if candidate.check is not None and (refused := candidate.check(timeline)) is not None:
-        return refused, now_seen
+    if candidate.check is not None:
+        refused = candidate.check(timeline, rivals)
+        if refused is not None:
+            return refused, now_seen
     return Clean(), now_seen
 
 
@@ -299,6 +298,8 @@ def _rival_of_slot(slot: Slot) -> Rival:
         claim=slot.claim,
         aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
         writer=slot.owner.text,
+        schema=slot.schema_after,
+        batches=tuple(batch.batch_id for batch in slot.batches),
     )
 
 
@@ -325,8 +326,11 @@ def _foreign_rivals(
 def _foreign_rival(context: TableContext, begun: Begun, instant: Instant) -> Rival:
     claim = Claim()
     aborts = None
+    schema = ""
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
-        claim = claim_of(context.commits.read(instant))
+        metadata = context.commits.read(instant)
+        claim = claim_of(metadata)
+        schema = metadata.schema_json or ""
     elif instant.action is Action.ROLLBACK:
         aborts = _rollback_target(context, instant)
     return Rival(
@@ -336,6 +340,7 @@ def _foreign_rival(context: TableContext, begun: Begun, instant: Instant) -> Riv
         claim=claim,
         aborts=aborts,
         writer="another engine",
+        schema=schema,
     )
 
 

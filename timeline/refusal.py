@@ -17,6 +17,7 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
     ServiceConflictError,
+    TableConfigConflictError,
     WriteConflictError,
 )
 from timeline.model.times import InstantTime
@@ -31,7 +32,8 @@ _ERRORS: dict[RuleId, type[ConflictError]] = {
     RuleId.WRITTEN_INTO_MY_CLAIM: ClaimConflictError,
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP: ServiceConflictError,
     RuleId.SAME_NEW_KEY: DuplicateKeyError,
-    RuleId.SCHEMA_CHANGED_DIFFERENTLY: SchemaConflictError,
+    RuleId.SCHEMA_CHANGED: SchemaConflictError,
+    RuleId.METADATA_TABLE_SWITCHED_ON: TableConfigConflictError,
 }
 
 
@@ -85,7 +87,9 @@ def as_error(report: RefusalReport, rule: RuleId) -> ConflictError | RolledBackE
     """The error class of a rule, carrying the report (field ``report``)."""
     if rule is RuleId.TARGET_OF_ROLLBACK:
         return RolledBackError(
-            f"{report.text}; write again", requested_time=report.instant, report=report.as_document()
+            f"{report.text}; write again",
+            requested_time=report.instant,
+            report=report.as_document(),
         )
     kind = _ERRORS.get(rule, WriteConflictError)
     return kind(f"refused by a conflict: {report.text}", report=report.as_document())

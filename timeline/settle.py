@@ -132,9 +132,9 @@ def data_files_of(storage: Storage, requested_time: InstantTime) -> list[str]:
     Outside: the marker folder's lists, 1 list per partition.
     """
     found = {
-        join(marker.partition_path, marker.file_name)
-        for marker in marker_files(storage, requested_time)
-        if _belongs(marker.file_name, requested_time)
+        join(partition_path, file_name)
+        for partition_path, file_name, _ in marker_files(storage, requested_time)
+        if _belongs(file_name, requested_time)
     }
     for partition_path in list_partition_paths(storage):
         found.update(

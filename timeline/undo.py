@@ -14,7 +14,7 @@ from timeline.active import ActiveTimeline
 from timeline.begin import Begun
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, UnsupportedTableError
+from timeline.errors import UnsupportedTableError
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.filenames import pending_file_names
@@ -161,7 +161,9 @@ def _abort_slot(
 
 def _plain(address: str) -> str:
     """Rollback plans name absolute paths without a local scheme (fmt 3)."""
-    return "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
+    return (
+        "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
+    )
 
 
 def rollback_dead_writers(
@@ -175,9 +177,7 @@ def rollback_dead_writers(
     """
     pending = (timeline or context.active()).pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
-    dead = set(
-        instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
-    )
+    dead = set(instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat))
     return [
         rollback(context, instant)
         for instant in reversed(pending)

@@ -66,11 +66,13 @@ class FileSystemView:
     The file slices of a snapshot, partition by partition, listed when first asked for.
 
     ``pending_compactions`` names, per file group, requested times of pending compactions.
+    ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
     """
 
     storage: Storage
     snapshot: Snapshot
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
+    show_replaced: bool = False
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
 
     def partition_paths(self) -> list[str]:
@@ -103,7 +105,7 @@ class FileSystemView:
         check_partition_path(partition_path)
         bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
         logs: list[LogFile] = []
-        replaced = self.snapshot.replaced
+        replaced = {} if self.show_replaced else self.snapshot.replaced
         for entry in self.storage.list(partition_path):
             if entry.is_folder:
                 continue

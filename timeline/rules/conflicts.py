@@ -43,7 +43,9 @@ class RuleId(Enum):
     SOURCE_NOT_NEWEST = "C7"
     PENDING_PLAN_OWNS_FILE_GROUP = "C8"
     SAME_NEW_KEY = "C9"
-    SCHEMA_CHANGED_DIFFERENTLY = "C10"
+    SCHEMA_CHANGED = "C10"
+    SAME_BATCH = "C11"
+    METADATA_TABLE_SWITCHED_ON = "C12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Rival:
     aborts: InstantTime | None = None  # a rollback's target
     writer: str = ""  # host, pid, application, as far as known
     is_compaction: bool = False  # its commits are no conflict for log files (PUB-4)
+    schema: str = ""  # the table schema it published with, "" when not known
+    batches: tuple[str, ...] = ()  # idempotent batches it contains (BATCH-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,11 @@ Verdict = Clean | Rebaseable | Refused
 
 
 def judge(
-    mine: Claim, requested_time: InstantTime, rivals: Sequence[Rival], *, logs_may_meet: bool = False
+    mine: Claim,
+    requested_time: InstantTime,
+    rivals: Sequence[Rival],
+    *,
+    logs_may_meet: bool = False,
 ) -> Verdict:
     """
     Decide whether an instant may be published beside its rivals.

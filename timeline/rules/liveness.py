@@ -25,9 +25,7 @@ class HeartbeatLimits:
         return self.interval_ms * self.misses
 
 
-def seems_dead(
-    last_beat_ms: int | None, storage_now_ms: int, limits: HeartbeatLimits
-) -> bool:
+def seems_dead(last_beat_ms: int | None, storage_now_ms: int, limits: HeartbeatLimits) -> bool:
     """
     Judge another writer.
 

@@ -79,10 +79,12 @@ def slice_files(
         return file.file_group
 
     bases = {
-        group: list(files) for group, files in groupby(sorted(base_files, key=by_group), key=by_group)
+        group: list(files)
+        for group, files in groupby(sorted(base_files, key=by_group), key=by_group)
     }
     logs = {
-        group: list(files) for group, files in groupby(sorted(log_files, key=by_group), key=by_group)
+        group: list(files)
+        for group, files in groupby(sorted(log_files, key=by_group), key=by_group)
     }
     plans = pending_compactions or {}
     return {

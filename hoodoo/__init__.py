@@ -1,0 +1,17 @@
+"""
+hoodoo: an engine for Apache Hudi tables in Python.
+
+    import hoodoo
+    table = hoodoo.create_table("flights", schema=schema, record_key=["flight", "day"])
+    table.upsert(rows)
+    table.to_arrow()
+"""
+
+from __future__ import annotations
+
+from hoodoo.catalog import create_table, open_table
+from hoodoo.table import Table
+from timeline.errors import HoodooError, Reaction
+from timeline.write import Receipt
+
+__all__ = ["HoodooError", "Reaction", "Receipt", "Table", "create_table", "open_table"]

@@ -1,0 +1,274 @@
+"""
+Where properties become objects: the one place that composes ports, settings and limits.
+
+Settings say what is wanted (frozen, printable), components do it (storage, lock, clock,
+events); they meet here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
+from lockproviders.registry import build_lock
+from timeline.codecs.bloom import BloomSettings
+from timeline.context import TableLimits
+from timeline.errors import SettingError
+from timeline.files.parquet import ParquetSettings
+from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.table_config import TableConfig
+from timeline.options import DEFAULT_LAYER, PropertySet
+from timeline.placing import FileRules
+from timeline.ports.events import EventSink
+from timeline.ports.world import World
+from timeline.properties_file import load_config
+from timeline.rules.keys import KeyGenerator, KeySpec
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.rules.placement import SizeSettings
+from timeline.rules.retry import RetryBudget
+from timeline.rules.succession import SkewLimits
+from timeline.settings import InsertDuplicates, WriteSettings, agreement
+from timeline.storage.resolve import storage_for
+from timeline.workload import RowRules
+from timeline.write import WritePlan
+
+__all__ = [
+    "Layers",
+    "agreement_of",
+    "assemble",
+    "check_against_table",
+    "limits_of",
+    "plan_of",
+    "properties_of_table",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Where a caller's properties come from, before the table's own are known."""
+
+    props: tuple[PropertySource, ...] = ()
+    hoodie_conf: tuple[str, ...] = ()
+    session: Mapping[str, str] | None = None
+    code: Mapping[str, object] | None = None
+
+    def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
+        """
+        All layers together, the table's between the defaults and the caller's.
+
+        Raises:
+            SettingError: A file or value is wrong.
+        """
+        return load_configuration(
+            table=table,
+            props=self.props,
+            hoodie_conf=self.hoodie_conf,
+            session=self.session,
+            code=self.code,
+        )
+
+    def with_code(self, code: Mapping[str, object]) -> Layers:
+        """The same with further options given in code."""
+        return replace(self, code={**(self.code or {}), **code})
+
+
+def properties_of_table(address: str | os.PathLike[str], layers: Layers) -> PropertySet:
+    """
+    All layers of an existing table.
+
+    Raises:
+        TableNotFoundError: There is no table at the address.
+        CorruptTableError, SettingError: A file or value is wrong.
+    """
+    storage = storage_for(address, options=layers.load())
+    return layers.load(load_config(storage).raw)
+
+
+def assemble(
+    address: str | os.PathLike[str], properties: PropertySet, *, events: EventSink | None = None
+) -> World:
+    """
+    Compose the ports of one table from its properties.
+
+    Args:
+        address: Path or URI of the table.
+        properties: All layers.
+        events: Where events go; the logger ``hoodoo`` by default.
+
+    Raises:
+        SettingError: A value is wrong.
+        StorageCapabilityError, UnknownProviderError: This release cannot do it.
+    """
+    application = properties.get("hoodie.write.application.id", "")
+    sink = events or LoggingEvents()
+    clock = SystemClock()
+    ids = SystemIds(application)
+    executor = ThreadExecutor(events=sink)
+    storage = storage_for(address, options=properties)
+    lock = build_lock(
+        properties,
+        storage=storage,
+        clock=clock,
+        ids=ids,
+        events=sink,
+        executor=executor,
+        table_identity=storage.base_uri,
+    )
+    return World(storage=storage, clock=clock, ids=ids, events=sink, executor=executor, lock=lock)
+
+
+def limits_of(settings: WriteSettings) -> TableLimits:
+    """The bounds every path needs, from the settings."""
+    return TableLimits(
+        skew=SkewLimits(refuse_ms=settings.clock_ahead_ms_max),
+        heartbeat=HeartbeatLimits(
+            interval_ms=settings.heartbeat_interval_ms, misses=settings.heartbeat_misses
+        ),
+        retry=RetryBudget(
+            conflict_retries_max=settings.conflict_retries,
+            publish_attempts_max=settings.commit_attempts_max,
+            pause_base_ms=settings.commit_retry_base_ms,
+            pause_cap_ms=settings.commit_retry_cap_ms,
+            total_ms_max=settings.commit_retry_total_ms,
+        ),
+        instant_files_max=settings.timeline_instants_max * 3,
+        publish_lock=settings.publish_lock,
+        mode=settings.concurrency_mode,
+    )
+
+
+def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
+    """What this process and every other writer must have equal, table facts left out (REG-1)."""
+    everything = agreement(
+        settings, lock_provider=world.lock.provider, lock_identity=world.lock.identity
+    )
+    kept = (
+        "mode",
+        "lock_provider",
+        "lock_identity",
+        "publish_lock",
+        "foreign_writers",
+        "failed_writes_policy",
+        "heartbeat_expiry_ms",
+    )
+    return {key: everything[key] for key in kept}
+
+
+#: Settings that are facts of an existing table -> how the table tells them.
+_TABLE_FACTS = {
+    "record_key_fields": lambda config: config.record_key_fields,
+    "partition_fields": lambda config: config.partition_fields,
+    "ordering_fields": lambda config: config.ordering_fields,
+    "hive_style_partitioning": lambda config: config.hive_style_partitioning,
+    "url_encode_partitioning": lambda config: config.url_encode_partitioning,
+    "table_type": lambda config: config.table_type,
+    "merge_mode": lambda config: config.merge_mode,
+}
+
+
+def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse options that contradict the table.
+
+    Raises:
+        SettingError: An option set by the caller differs from what the table was made with;
+            writing on would put equal records under different keys or folders.
+    """
+    for field, told in _TABLE_FACTS.items():
+        layer = settings.origin(field)
+        mine, theirs = getattr(settings, field), told(config)
+        if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, (), theirs):
+            continue
+        option = WriteSettings.options[field]
+        raise SettingError(
+            f"the table was made with another value: {option.key}={mine!r} (from {layer}), the "
+            f"table has {theirs!r}; leave the option out or write to another table",
+            kind="setting_against_table",
+            key=option.key,
+            value=str(mine),
+            layer=layer,
+            suggestion=str(theirs),
+        )
+
+
+def plan_of(
+    settings: WriteSettings,
+    config: TableConfig,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    delete_partitions: tuple[str, ...] = (),
+) -> WritePlan:
+    """What one write does: table facts from the table, the rest from the settings."""
+    ordering = config.ordering_fields
+    if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
+        ordering = ()
+    upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    drops = (
+        operation is WriteOperation.INSERT and settings.insert_duplicates is InsertDuplicates.DROP
+    )
+    combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
+    rules = RowRules(
+        keys=KeySpec(
+            record_key_fields=config.record_key_fields,
+            partition_fields=config.partition_fields,
+            key_generator=_key_generator(config),
+            hive_style=config.hive_style_partitioning,
+            url_encode=config.url_encode_partitioning,
+            table_version=config.table_version,
+            ordering_fields=ordering,
+        ),
+        operation=operation,
+        merge_mode=config.merge_mode,
+        ordering_fields=ordering,
+        combine=combine or drops,
+        tags=upserts or drops,
+        drop_found=drops,
+    )
+    return WritePlan(
+        rules=rules,
+        files=_file_rules(settings),
+        delete_partitions=delete_partitions,
+        extra_metadata=dict(settings.extra_metadata),
+        batch_id=batch_id,
+    )
+
+
+def _key_generator(config: TableConfig) -> KeyGenerator:
+    told = (config.key_generator_type or "").removesuffix("_AVRO")
+    if told in KeyGenerator.__members__:
+        return KeyGenerator[told]
+    if not config.partition_fields:
+        return KeyGenerator.NON_PARTITION
+    single = len(config.record_key_fields) == 1 and len(config.partition_fields) == 1
+    return KeyGenerator.SIMPLE if single else KeyGenerator.COMPLEX
+
+
+def _file_rules(settings: WriteSettings) -> FileRules:
+    return FileRules(
+        parquet=ParquetSettings(
+            compression=settings.parquet_compression,
+            row_group_bytes=settings.parquet_row_group_bytes,
+            page_bytes=settings.parquet_page_bytes,
+            dictionary=settings.parquet_dictionary,
+        ),
+        bloom=BloomSettings(
+            kind=settings.bloom_type.value,
+            entries=settings.bloom_keys,
+            error_rate=settings.bloom_false_positive_rate,
+            entries_max=settings.bloom_dynamic_keys_max,
+        )
+        if settings.bloom_enabled
+        else None,
+        sizes=SizeSettings(
+            file_bytes_max=settings.parquet_file_bytes_max,
+            small_file_bytes=settings.small_file_bytes_max,
+            record_bytes=settings.record_size_bytes,
+            insert_rows=settings.insert_split_rows,
+            auto_split=settings.insert_auto_split,
+        ),
+        small_files_max=settings.small_files_max,
+    )

@@ -1,0 +1,149 @@
+"""Creating and opening tables by path: the two functions everything starts with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+import pyarrow as pa
+
+from hoodoo.assembly import Layers, assemble, limits_of
+from hoodoo.configuration import PropertySource
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError
+from timeline.model.schema import TableSchema
+from timeline.model.table_config import new_table_properties
+from timeline.ports.events import EventSink
+from timeline.settings import WriteSettings
+from timeline.table import Table as CoreTable
+from timeline.table import refuse_unwritable
+
+__all__ = ["create_table", "layers_of", "open_table"]
+
+Properties = PropertySource | Sequence[PropertySource] | None
+
+
+def layers_of(properties: Properties) -> Layers:
+    """One source, several (later ones win) or none, as layers."""
+    if properties is None:
+        return Layers()
+    if isinstance(properties, Mapping):
+        return Layers(code=properties)
+    if isinstance(properties, str | os.PathLike):
+        return Layers(props=(properties,))
+    return Layers(props=tuple(properties))
+
+
+def open_table(
+    path: str | os.PathLike[str],
+    *,
+    properties: Properties = None,
+    events: EventSink | None = None,
+) -> Table:
+    """
+    Open an existing table.
+
+    Args:
+        path: Path or URI of the table.
+        properties: A properties file, a mapping, or several of them, later ones win.
+        events: Where events go; the logger ``hoodoo`` by default.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        CorruptTableError: Its properties are damaged.
+        UnsupportedTableError: Its version or a feature is not supported.
+        SettingError: A property is wrong or contradicts the table.
+    """
+    return Table.open(path, layers_of(properties), events=events)
+
+
+def create_table(
+    path: str | os.PathLike[str],
+    *,
+    schema: pa.Schema | None = None,
+    record_key: Sequence[str] | str = (),
+    partition_by: Sequence[str] | str = (),
+    ordering: Sequence[str] | str = (),
+    table_type: str | None = None,
+    name: str | None = None,
+    properties: Properties = None,
+    events: EventSink | None = None,
+) -> Table:
+    """
+    Create a table and open it.
+
+    Args:
+        path: Path or URI; the folder may not hold a table yet.
+        schema: Columns without meta columns; None takes them from the first write.
+        record_key: Columns of the record key.
+        partition_by: Columns of the partition path; may be empty.
+        ordering: Columns that decide between versions; empty means commit-time ordering.
+        table_type: ``COPY_ON_WRITE`` (default).
+        name: Table name; the last part of the path by default.
+        properties: A properties file, a mapping, or several of them, later ones win.
+        events: Where events go.
+
+    Raises:
+        InvalidInputError: A table exists, a named column is not in the schema, or a type is
+            not supported.
+        SettingError: A property is wrong.
+    """
+    layers = layers_of(properties)
+    told = {
+        "hoodie.datasource.write.recordkey.field": _listed(record_key),
+        "hoodie.datasource.write.partitionpath.field": _listed(partition_by),
+        "hoodie.datasource.write.precombine.field": _listed(ordering),
+        "hoodie.datasource.write.table.type": table_type,
+        "hoodie.table.name": name,
+    }
+    layers = layers.with_code({key: value for key, value in told.items() if value})
+    settings = WriteSettings.from_properties(layers.load())
+    named = settings.table_name or name or PurePath(os.fspath(path).rstrip("/")).name
+    create_schema = None
+    if schema is not None:
+        create_schema = TableSchema.from_arrow(schema, named)
+        _refuse_missing(settings, create_schema.arrow)
+    if not settings.record_key_fields:
+        raise InvalidInputError(
+            "a table needs at least one record key column; name it by record_key or "
+            "hoodie.datasource.write.recordkey.field",
+            kind="no_key_fields",
+        )
+    new = new_table_properties(
+        named,
+        table_type=settings.table_type,
+        table_version=settings.table_version,
+        record_key_fields=settings.record_key_fields,
+        partition_fields=settings.partition_fields,
+        ordering_fields=settings.ordering_fields,
+        merge_mode=settings.merge_mode,
+        hive_style=settings.hive_style_partitioning,
+        url_encode=settings.url_encode_partitioning,
+        key_generator_type=settings.effective_key_generator.value,
+        create_schema_json=create_schema.avro_json if create_schema is not None else None,
+    )
+    world = assemble(path, layers.load(), events=events)
+    core = CoreTable.create(world, new, limits_of(settings))
+    refuse_unwritable(core.config)
+    return Table(core, layers.load(core.config.raw), settings)
+
+
+def _listed(names: Sequence[str] | str) -> str:
+    return names if isinstance(names, str) else ",".join(names)
+
+
+def _refuse_missing(settings: WriteSettings, schema: pa.Schema) -> None:
+    wanted = (
+        *settings.record_key_fields,
+        *settings.partition_fields,
+        *settings.ordering_fields,
+    )
+    missing = [column for column in wanted if column not in schema.names]
+    if missing:
+        raise InvalidInputError(
+            f"the schema lacks columns the table is keyed, partitioned or ordered by: {missing}; "
+            f"it has {list(schema.names)}",
+            kind="missing_key_column",
+            columns=missing,
+        )

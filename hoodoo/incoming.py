@@ -1,0 +1,54 @@
+"""
+From whatever a caller hands over to Arrow: the Arrow C stream, pandas, or a list of dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from timeline.errors import InvalidInputError
+
+__all__ = ["as_arrow"]
+
+
+def as_arrow(data: object) -> pa.Table:
+    """
+    Take over incoming rows.
+
+    Args:
+        data: A pyarrow Table, RecordBatch or RecordBatchReader, anything with
+            ``__arrow_c_stream__`` (polars, pandas 3, DuckDB), a pandas DataFrame, or a
+            sequence of mappings.
+
+    Raises:
+        InvalidInputError: Anything else, or values Arrow cannot hold in one column.
+    """
+    try:
+        return _taken(data)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            f"the rows cannot be taken over into Arrow: {error}", kind="data"
+        ) from error
+
+
+def _taken(data: Any) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if type(data).__module__.startswith("pandas."):
+        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+        return pa.Table.from_pylist(list(data))
+    raise InvalidInputError(
+        "rows are an Arrow table, anything with the Arrow C stream (polars, DuckDB), a pandas "
+        f"DataFrame or a list of dicts, not {type(data).__name__}",
+        kind="data",
+    )

@@ -1,0 +1,266 @@
+"""
+The table a user holds: reads as Arrow, writes anything that is a table of rows.
+
+Thin: options in, paths of ``timeline`` called, receipts out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from hoodoo.assembly import (
+    Layers,
+    agreement_of,
+    assemble,
+    check_against_table,
+    limits_of,
+    plan_of,
+    properties_of_table,
+)
+from hoodoo.incoming import as_arrow
+from timeline.errors import InvalidInputError
+from timeline.local_workload import LocalWorkload
+from timeline.model.file_group import FileSlice
+from timeline.model.operations import WriteOperation
+from timeline.model.table_config import TableConfig
+from timeline.options import PropertySet
+from timeline.ports.events import EventSink
+from timeline.read import Filter
+from timeline.settings import WriteSettings
+from timeline.table import Table as CoreTable
+from timeline.table import TableSnapshot, TimelineEntry
+from timeline.workload import Workload
+from timeline.write import Receipt
+
+__all__ = ["Table"]
+
+
+class Table:
+    """
+    An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
+
+    Not tied to a transaction: every read shows the newest state unless pinned by ``as_of``.
+    """
+
+    def __init__(self, core: CoreTable, properties: PropertySet, settings: WriteSettings) -> None:
+        self._core = core
+        self._properties = properties
+        self._settings = settings
+
+    @classmethod
+    def open(
+        cls,
+        address: str | os.PathLike[str],
+        layers: Layers | None = None,
+        *,
+        events: EventSink | None = None,
+    ) -> Table:
+        """
+        Open over the local executor.
+
+        Raises:
+            TableNotFoundError, CorruptTableError, UnsupportedTableError: See ``open_table``.
+            SettingError: A property is wrong or contradicts the table.
+        """
+        chosen = layers or Layers()
+        properties = properties_of_table(address, chosen)
+        settings = WriteSettings.from_properties(properties)
+        world = assemble(address, properties, events=events)
+        core = CoreTable.open(world, limits_of(settings))
+        check_against_table(settings, core.config)
+        return cls(core, properties, settings)
+
+    # ---- what it is
+
+    @property
+    def core(self) -> CoreTable:
+        """The engine's table, for services and further executors."""
+        return self._core
+
+    @property
+    def config(self) -> TableConfig:
+        """The table's own configuration."""
+        return self._core.config
+
+    @property
+    def properties(self) -> PropertySet:
+        """Every effective property with its layer."""
+        return self._properties
+
+    @property
+    def settings(self) -> WriteSettings:
+        """The typed settings of writes."""
+        return self._settings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns, without the meta columns."""
+        return self._core.schema
+
+    @property
+    def timeline(self) -> list[TimelineEntry]:
+        """Every instant, active and archived, ascending by requested time."""
+        return self._core.timeline()
+
+    def file_slices(self, as_of: str | None = None) -> list[FileSlice]:
+        """The newest slice of each file group, now or as of a time."""
+        return (self._core.as_of(as_of) if as_of else self._core).file_slices()
+
+    # ---- reading
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002 - the public word
+        partitions: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """
+        Stream the newest state.
+
+        Args:
+            columns: Names to return; None for all.
+            filter: A pyarrow expression or ``(column, operator, value)`` triples.
+            partitions: Partition paths to read; None for all.
+        """
+        return self._core.pin().scan(columns=columns, filter=filter, partitions=partitions)
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The same rows in one Arrow table, files read side by side."""
+        return self._core.pin().to_arrow(columns=columns, filter=filter, partitions=partitions)
+
+    def as_of(self, time: str) -> TableSnapshot:
+        """
+        The table as of a time; immutable.
+
+        Raises:
+            InvalidInputError: Not a time.
+            InstantNotFoundError: Too old, cleaned or not settled yet.
+        """
+        return self._core.as_of(time)
+
+    def changes(
+        self, since: str, until: str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """Rows last written by instants that completed in (since, until]."""
+        return self._core.changes(since, until, columns=columns)
+
+    # ---- writing
+
+    def upsert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+        """
+        Replace rows by key, insert what is new.
+
+        Args:
+            data: Rows; see ``hoodoo.incoming.as_arrow``.
+            batch_id: Makes a repeated call return the first receipt (BATCH-1).
+
+        Raises:
+            InvalidInputError: The rows do not fit; nothing was changed.
+            ConflictError: Refused, with a report of who won.
+            OutcomeUnknownError: The storage never answered; do not repeat blindly.
+        """
+        return self._write(WriteOperation.UPSERT, data, batch_id)
+
+    def insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+        """Append rows; small files are filled. Keys are not looked up. Errors: as ``upsert``."""
+        return self._write(WriteOperation.INSERT, data, batch_id)
+
+    def bulk_insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+        """Append rows into new files only. Errors: as ``upsert``."""
+        return self._write(WriteOperation.BULK_INSERT, data, batch_id)
+
+    def delete(self, keys: object, *, batch_id: str | None = None) -> Receipt:
+        """Delete by key; ``keys`` has the record key and partition columns. Errors: as ``upsert``."""
+        return self._write(WriteOperation.DELETE, keys, batch_id)
+
+    def insert_overwrite(self, data: object, *, batch_id: str | None = None) -> Receipt:
+        """Replace every partition the rows belong to. Errors: as ``upsert``."""
+        return self._write(WriteOperation.INSERT_OVERWRITE, data, batch_id)
+
+    def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> Receipt:
+        """Replace the whole table. Errors: as ``upsert``."""
+        return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
+
+    def delete_partitions(self, partitions: Sequence[str]) -> Receipt:
+        """
+        Delete whole partitions by partition path.
+
+        Raises:
+            InvalidInputError: None was named.
+            ConflictError: Another instant wrote into one of them meanwhile.
+        """
+        if not partitions:
+            raise InvalidInputError("name at least one partition path", kind="no_partition")
+        return self.run(WriteOperation.DELETE_PARTITION, None, delete_partitions=tuple(partitions))
+
+    def write(self, data: object, operation: WriteOperation | None = None) -> Receipt:
+        """Write by the configured operation (``hoodie.datasource.write.operation``)."""
+        chosen = operation or self._settings.operation
+        if chosen is WriteOperation.DELETE_PARTITION:
+            return self.delete_partitions(self._settings.partitions_to_delete)
+        return self._write(chosen, data, None)
+
+    def _write(self, operation: WriteOperation, data: object, batch_id: str | None) -> Receipt:
+        rows = as_arrow(data)
+        workload = LocalWorkload(self._core.context.world, rows)
+        try:
+            return self.run(operation, workload, batch_id=batch_id)
+        finally:
+            workload.release()
+
+    def run(
+        self,
+        operation: WriteOperation,
+        workload: Workload | None,
+        *,
+        batch_id: str | None = None,
+        delete_partitions: tuple[str, ...] = (),
+    ) -> Receipt:
+        """
+        Run a write of rows that lie anywhere (this process, a Spark cluster).
+
+        Raises:
+            WriterDisagreementError: A live writer is configured differently.
+            TableConfigConflictError: The metadata table is on and was not switched off.
+        """
+        if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
+            self._core = self._core.switch_metadata_table_off()
+            self._core.context.world.events.emit(
+                "metadata_table.switched_off", table=self._core.config.name
+            )
+        self._core.register(agreement_of(self._settings, self._core.context.world))
+        plan = plan_of(
+            self._settings,
+            self._core.config,
+            operation,
+            batch_id=batch_id,
+            delete_partitions=delete_partitions,
+        )
+        return self._core.write(plan, workload)
+
+    # ---- life
+
+    def close(self) -> None:
+        """Leave the writer registry and give up connections; reads and writes end."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

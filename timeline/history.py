@@ -1,0 +1,79 @@
+"""
+The history: instants archived in LSM form below the timeline (fmt 8). Reading only.
+
+A snapshot never needs it (what is below the active timeline is committed); incremental
+reads of old ranges and the display of the whole timeline do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from timeline.codecs.history_rows import (
+    HistoryInstant,
+    parse_history_rows,
+    parse_manifest,
+    parse_version,
+)
+from timeline.codecs.instant_avro import decode_commit
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.times import InstantTime
+from timeline.places import HISTORY
+from timeline.ports.storage import ObjectMissingError, Storage
+
+__all__ = ["History"]
+
+_COMMITS = frozenset({"commit", "deltacommit", "replacecommit"})
+
+
+class History:
+    """The archived instants of one table."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
+        """
+        Every archived instant, ascending by requested time.
+
+        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file.
+        """
+        found: dict[tuple[str, str], HistoryInstant] = {}
+        for name in self._file_names():
+            path = f"{HISTORY}/{name}"
+            for row in parse_history_rows(
+                self._storage.read(path), path=path, times_only=times_only
+            ):
+                found[row.requested_time, row.action] = row
+        return [found[key] for key in sorted(found)]
+
+    def commits_between(
+        self, since: InstantTime, until: InstantTime | None
+    ) -> Iterator[tuple[HistoryInstant, CommitMetadata]]:
+        """Archived writes with a completion time in (since, until] and their metadata."""
+        for row in self.instants(times_only=False):
+            completion = row.completion_time
+            if row.action not in _COMMITS or completion is None or completion <= since:
+                continue
+            if (until is None or completion <= until) and row.metadata:
+                yield row, decode_commit(row.metadata, path=f"{HISTORY} ({row.requested_time})")
+
+    def _file_names(self) -> list[str]:
+        number = self._manifest_number()
+        if number is None:
+            return []
+        path = f"{HISTORY}/manifest_{number}"
+        return [file.file_name for file in parse_manifest(self._storage.read(path), path=path)]
+
+    def _manifest_number(self) -> int | None:
+        path = f"{HISTORY}/_version_"
+        try:
+            return parse_version(self._storage.read(path), path=path)
+        except ObjectMissingError:
+            pass
+        numbers = [
+            int(name.removeprefix("manifest_"))
+            for name in self._storage.names(HISTORY)
+            if name.startswith("manifest_") and name.removeprefix("manifest_").isdigit()
+        ]
+        return max(numbers, default=None)

@@ -1,0 +1,173 @@
+"""
+The local workload: incoming rows as one Arrow table in this process.
+
+The embedded default. The whole batch is held in memory once, each file group is merged by
+itself on a thread of the executor port; for batches beyond one machine's memory there is
+the Spark workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.errors import InvariantError
+from timeline.files.rewrite import FileGroupTask, write_file_group
+from timeline.index import IndexedFile
+from timeline.index.simple import tag
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.model.schema import drop_meta, normalise
+from timeline.ports.world import World
+from timeline.rules.keys import partition_paths, record_keys, validate_ordering
+from timeline.rules.merging import combine_incoming
+from timeline.rules.placement import Bucket, assign_buckets, rows_by_number
+from timeline.workload import RowRules, WorkloadProfile
+
+__all__ = ["LocalWorkload"]
+
+_KEY = "_hoodie_record_key"
+_PARTITION = "_hoodie_partition_path"
+
+
+class LocalWorkload:
+    """Rows of one write in memory. See ``timeline.workload.Workload`` for the contract."""
+
+    def __init__(self, world: World, rows: pa.Table) -> None:
+        self._world = world
+        self._rows = rows
+        self._schema = rows.schema
+        self._rules: RowRules | None = None
+        self._found: pa.Array = pa.nulls(0, pa.string())
+        self._dropped = False
+        self._routed: dict[FileGroupId, Any] = {}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As the contract."""
+        return self._schema
+
+    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+        """As the contract."""
+        rows = self._rows.select(drop_meta(self._rows.schema).names)
+        keys = record_keys(rows, rules.keys)
+        paths = partition_paths(rows, rules.keys)
+        if rules.operation is WriteOperation.DELETE:
+            kept = pa.table({_KEY: keys, _PARTITION: paths})
+        else:
+            validate_ordering(rows, rules.ordering_fields)
+            kept = normalise(rows, schema)
+            kept = kept.append_column(_KEY, keys).append_column(_PARTITION, paths)
+        if rules.combine:
+            ordering = () if rules.operation is WriteOperation.DELETE else rules.ordering_fields
+            kept = combine_incoming(kept, ordering, rules.merge_mode)
+        self._rules = rules
+        self._rows = kept
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """As the contract."""
+        return tuple(sorted(pc.unique(self._rows.column(_PARTITION)).to_pylist()))
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract. Outside: at most 1 open_input per candidate file."""
+        keys, paths = self._rows.column(_KEY), self._rows.column(_PARTITION)
+        self._found = tag(self._world.storage, self._world.executor, candidates, keys, paths)
+        counted = (
+            pa.table({"path": paths, "file_id": self._found})
+            .group_by(["path", "file_id"])
+            .aggregate([([], "count_all")])
+            .to_pylist()
+        )
+        return WorkloadProfile(
+            inserts={one["path"]: one["count_all"] for one in counted if one["file_id"] is None},
+            updates={
+                FileGroupId(one["path"], one["file_id"]): one["count_all"]
+                for one in counted
+                if one["file_id"] is not None
+            },
+        )
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        """As the contract."""
+        rules = self._required_rules()
+        new = np.asarray(pc.is_null(self._found))
+        paths = self._rows.column(_PARTITION)
+        targets: list[FileGroupId] = [
+            FileGroupId(bucket.partition_path, file_ids[bucket.number]) for bucket in buckets
+        ]
+        numbers = np.full(len(new), -1, np.int64)
+        if buckets and rules.operation is not WriteOperation.DELETE:
+            places = np.flatnonzero(new)
+            numbers[places] = assign_buckets(paths.take(pa.array(places)), buckets)
+        if not rules.drop_found and not new.all():
+            places = np.flatnonzero(~new)
+            where = pa.array(places)
+            pairs = pa.table({"path": paths.take(where), "file_id": self._found.take(where)})
+            codes, groups = _group_codes(pairs)
+            numbers[places] = codes + len(targets)
+            targets.extend(groups)
+        routed: dict[FileGroupId, list[Any]] = {}
+        for number, positions in rows_by_number(numbers).items():
+            if number >= 0:
+                routed.setdefault(targets[number], []).append(positions)
+        self._routed = {
+            group: parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+            for group, parts in routed.items()
+        }
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """As the contract."""
+        return self._world.executor.map(partial(_rewrite_one, self), tasks)
+
+    def rows_of(self, task: FileGroupTask) -> pa.Table:
+        """The rows routed to a task's file group, in their incoming order."""
+        positions = self._routed.get(FileGroupId(task.partition_path, task.file_id))
+        if positions is None:
+            return self._rows.slice(0, 0)
+        if len(positions) == self._rows.num_rows:
+            return self._rows
+        return self._rows.take(pa.array(positions))
+
+    def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
+        """One task, on whatever thread."""
+        return write_file_group(self._world.storage, task, self.rows_of(task))
+
+    def release(self) -> None:
+        """As the contract."""
+        self._rows = self._rows.slice(0, 0)
+        self._routed = {}
+
+    def _required_rules(self) -> RowRules:
+        if self._rules is None:
+            raise InvariantError("a workload was used before it was prepared")
+        return self._rules
+
+
+def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
+    return workload.write(task)
+
+
+def _group_codes(pairs: pa.Table) -> tuple[Any, list[FileGroupId]]:
+    """Number the distinct (path, file id) pairs. Shapes: (n,) -> codes (n,), groups (m,)."""
+    paths = pairs.column("path").combine_chunks().dictionary_encode()
+    ids = pairs.column("file_id").combine_chunks().dictionary_encode()
+    if isinstance(paths, pa.ChunkedArray):
+        paths = paths.combine_chunks()
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    wide = np.asarray(paths.indices).astype(np.int64) * len(ids.dictionary) + np.asarray(
+        ids.indices
+    )
+    distinct, codes = np.unique(wide, return_inverse=True)
+    path_names, id_names = paths.dictionary.to_pylist(), ids.dictionary.to_pylist()
+    groups = [
+        FileGroupId(path_names[code // len(id_names)], id_names[code % len(id_names)])
+        for code in distinct.tolist()
+    ]
+    return codes, groups

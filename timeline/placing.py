@@ -1,0 +1,283 @@
+"""
+Placing a write: which file groups its rows go to, and which it replaces.
+
+Reads the base snapshot's view, asks the workload where the keys are, fills small files,
+opens new file groups and turns all of it into one task per file group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from timeline.begin import Begun
+from timeline.codecs.bloom import BloomSettings
+from timeline.context import TableContext
+from timeline.errors import ServiceConflictError, UnsupportedTableError
+from timeline.files.parquet import ParquetSettings, read_footer
+from timeline.files.rewrite import FileGroupTask
+from timeline.index import IndexedFile
+from timeline.model.claim import WHOLE_TABLE, FileGroupId
+from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
+from timeline.model.file_group import FileSlice
+from timeline.model.operations import WriteOperation
+from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
+from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_clustering
+from timeline.read import view_of
+from timeline.rules.merging import DeleteKind
+from timeline.rules.placement import (
+    Bucket,
+    SizeSettings,
+    SmallFile,
+    learn_record_bytes,
+    place_inserts,
+)
+from timeline.workload import RowRules, Workload, WorkloadProfile
+
+__all__ = ["FileRules", "Placement", "place"]
+
+_LEARN_FILES_MAX = 4
+_BLOOM_TEXT_BYTES = 440_000  # what a default bloom filter adds to every file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """How base files are made."""
+
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
+    bloom: BloomSettings | None = field(default_factory=BloomSettings)
+    sizes: SizeSettings = field(default_factory=SizeSettings)
+    small_files_max: int = (
+        1  # per partition, filled by one write (hoodie.merge.small.file.group...)
+    )
+    learn_record_size: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a write will do to which file groups."""
+
+    tasks: tuple[FileGroupTask, ...]
+    replaced: tuple[FileGroupId, ...]
+    claimed_partitions: tuple[str, ...]
+    profile: CommitMetadata  # the inflight content
+    clustering: Mapping[FileGroupId, str]  # file groups of plans that were pending already
+
+
+def place(
+    context: TableContext,
+    begun: Begun,
+    workload: Workload | None,
+    rules: RowRules,
+    schema: TableSchema,
+    *,
+    files: FileRules,
+    delete_partitions: Iterable[str] = (),
+) -> Placement:
+    """
+    Decide where every row goes.
+
+    Outside: 1 list per touched partition, the index's reads, at most 4 footers.
+
+    Args:
+        context: The table.
+        begun: The write; its snapshot is the base of every decision.
+        workload: Prepared rows; None for a delete of partitions.
+        rules: How rows become records.
+        schema: The schema to write with.
+        files: How base files are made.
+        delete_partitions: Partitions to delete as wholes.
+
+    Raises:
+        ServiceConflictError: A key lives in a file group that a pending clustering owns.
+        UnsupportedTableError: A touched file group has log files (merge-on-read).
+        MissingFileError: A base file was cleaned meanwhile; begin again.
+    """
+    view = view_of(context, begun.snapshot)
+    operation = rules.operation
+    touched = tuple(delete_partitions) if workload is None else workload.partition_paths()
+    owned = file_groups_in_clustering(context, begun.snapshot.active)
+    replaced: tuple[FileGroupId, ...] = ()
+    claimed: tuple[str, ...] = ()
+    if operation.replaces:
+        whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
+        slices = view.latest_slices(None if whole else touched)
+        replaced = tuple(one.file_group for one in slices)
+        claimed = (WHOLE_TABLE,) if whole else tuple(touched)
+        _refuse_owned(replaced, owned)
+    if workload is None:
+        profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
+        return Placement(
+            tasks=(),
+            replaced=replaced,
+            claimed_partitions=claimed,
+            profile=profile,
+            clustering={group: str(instant) for group, instant in owned.items()},
+        )
+    latest = {} if operation.replaces else _latest_of(view.latest_slices(touched))
+    counts = workload.tag(_candidates(latest.values()) if rules.tags else {})
+    updates = {} if rules.drop_found else counts.updates
+    _refuse_owned(updates, owned)
+    inserts = {} if operation is WriteOperation.DELETE else counts.inserts
+    buckets = _buckets(context, rules, files, latest, inserts, owned)
+    ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
+    workload.assign(buckets, ids)
+    groups = dict.fromkeys(updates)
+    groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
+    tasks = tuple(
+        _task(begun, rules, schema, files, group, latest.get(group), number)
+        for number, group in enumerate(groups)
+    )
+    return Placement(
+        tasks=tasks,
+        replaced=replaced,
+        claimed_partitions=claimed,
+        profile=_profile(operation, WorkloadProfile(inserts=inserts, updates=updates), latest),
+        clustering={group: str(instant) for group, instant in owned.items()},
+    )
+
+
+def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
+    found = {}
+    for one in slices:
+        if one.log_files:
+            raise UnsupportedTableError(
+                "this release writes copy-on-write tables only, and this file group has log "
+                f"files: {one.log_files[0].path}",
+                kind="merge_on_read",
+                path=one.log_files[0].path,
+            )
+        found[one.file_group] = one
+    return found
+
+
+def _candidates(slices: Iterable[FileSlice]) -> dict[str, list[IndexedFile]]:
+    found: dict[str, list[IndexedFile]] = {}
+    for one in slices:
+        if one.base_file is not None:
+            group = one.file_group
+            found.setdefault(group.partition_path, []).append(
+                IndexedFile(file_id=group.file_id, path=one.base_file.path)
+            )
+    return found
+
+
+def _refuse_owned(groups: Iterable[FileGroupId], owned: Mapping[FileGroupId, object]) -> None:
+    for group in groups:
+        if group in owned:
+            raise ServiceConflictError(
+                "a pending clustering owns this file group, and would lose the write; wait for "
+                f"it to complete or cancel it: {group} of {owned[group]}",
+                file_group=str(group),
+                plan=str(owned[group]),
+            )
+
+
+def _buckets(
+    context: TableContext,
+    rules: RowRules,
+    files: FileRules,
+    latest: Mapping[FileGroupId, FileSlice],
+    inserts: Mapping[str, int],
+    owned: Mapping[FileGroupId, object],
+) -> tuple[Bucket, ...]:
+    if not inserts:
+        return ()
+    fills = rules.operation in (WriteOperation.UPSERT, WriteOperation.INSERT)
+    small: dict[str, list[SmallFile]] = {}
+    known: list[FileSlice] = []
+    for group, one in latest.items():
+        base = one.base_file
+        if base is None or group.partition_path not in inserts:
+            continue
+        known.append(one)
+        if fills and group not in owned and base.size_bytes < files.sizes.small_file_bytes:
+            small.setdefault(group.partition_path, []).append(
+                SmallFile(
+                    file_id=group.file_id,
+                    base_requested_time=base.requested_time,
+                    size_bytes=base.size_bytes,
+                )
+            )
+    sizes = files.sizes
+    if (
+        files.learn_record_size
+        and known
+        and max(inserts.values()) * sizes.record_bytes > (sizes.file_bytes_max // 4)
+    ):
+        sizes = replace(sizes, record_bytes=_learnt(context, known, sizes.record_bytes))
+    chosen = {
+        path: sorted(candidates, key=lambda each: (each.size_bytes, each.file_id))[
+            : files.small_files_max
+        ]
+        for path, candidates in small.items()
+    }
+    return place_inserts(inserts, chosen, sizes)
+
+
+def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int:
+    """Bytes of a stored record, from the biggest files at hand."""
+    biggest = sorted(slices, key=lambda one: -one.size_bytes)[:_LEARN_FILES_MAX]
+    sampled = []
+    for one in biggest:
+        if one.base_file is not None:
+            footer = read_footer(context.world.storage, one.base_file.path)
+            sampled.append((one.base_file.size_bytes, footer.rows))
+    return learn_record_bytes(sampled, default=default, fixed_bytes=_BLOOM_TEXT_BYTES)
+
+
+def _task(
+    begun: Begun,
+    rules: RowRules,
+    schema: TableSchema,
+    files: FileRules,
+    group: FileGroupId,
+    newest: FileSlice | None,
+    number: int,
+) -> FileGroupTask:
+    base = newest.base_file if newest is not None else None
+    deletes = DeleteKind.NONE
+    if rules.operation is WriteOperation.DELETE:
+        deletes = DeleteKind.EXPLICIT
+    elif IS_DELETED_COLUMN in schema.arrow.names:
+        deletes = DeleteKind.COLUMN
+    return FileGroupTask(
+        requested_time=begun.requested_time,
+        operation=rules.operation,
+        partition_path=group.partition_path,
+        file_id=group.file_id,
+        write_token=f"{number}-0-0",
+        task_number=number,
+        avro_json=schema.avro_json,
+        base_path=base.path if base is not None else None,
+        base_requested_time=base.requested_time if base is not None else None,
+        merge_mode=rules.merge_mode,
+        ordering_fields=rules.ordering_fields,
+        deletes=deletes,
+        parquet=files.parquet,
+        bloom=files.bloom,
+    )
+
+
+def _profile(
+    operation: WriteOperation,
+    counts: WorkloadProfile,
+    latest: Mapping[FileGroupId, FileSlice],
+) -> CommitMetadata:
+    def base_time(group: FileGroupId) -> InstantTime:
+        return latest[group].base_instant_time
+
+    return workload_profile(
+        operation_type=operation.hudi_name,
+        planned_insert_rows=counts.inserts,
+        planned_updates=tuple(
+            PlannedUpdate(
+                partition_path=group.partition_path,
+                file_id=group.file_id,
+                base_requested_time=base_time(group),
+                update_rows=rows,
+            )
+            for group, rows in sorted(counts.updates.items())
+        ),
+    )

@@ -1,0 +1,115 @@
+"""
+``hoodie.properties`` on storage: read it, recover it, create it, change it (fmt 1.1 to 1.3).
+
+A change goes through a backup: whoever finds no valid main file uses the backup, so no
+crash between the steps leaves the table without its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from timeline.codecs.properties import format_properties, parse_properties
+from timeline.errors import CorruptTableError, InvalidInputError, TableNotFoundError
+from timeline.model.table_config import TableConfig
+from timeline.places import (
+    METADATA_TABLE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+)
+from timeline.ports.storage import ObjectExistsError, ObjectMissingError, Storage
+
+__all__ = [
+    "create_properties",
+    "load_config",
+    "switch_metadata_table_off",
+    "update_properties",
+]
+
+_METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+
+
+def load_config(storage: Storage) -> TableConfig:
+    """
+    The table's configuration. Outside: 1 get, 1 more when an update was interrupted.
+
+    Raises:
+        TableNotFoundError: There is neither the file nor its backup.
+        CorruptTableError: The file is damaged and no valid backup exists.
+        UnsupportedTableError: The table version is unknown.
+    """
+    failure: CorruptTableError | None = None
+    for path in (PROPERTIES, PROPERTIES_BACKUP):
+        try:
+            return TableConfig.from_properties(
+                parse_properties(storage.read(path), path=path), path=path
+            )
+        except ObjectMissingError:
+            continue
+        except CorruptTableError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    raise TableNotFoundError(
+        "there is no Hudi table here; create one with 'hoodoo table create' or correct the "
+        f"path: {storage.base_uri}",
+        path=storage.base_uri,
+    )
+
+
+def create_properties(storage: Storage, properties: Mapping[str, str], *, now: str) -> TableConfig:
+    """
+    Make a new table: its folders' first files and the properties, the properties last.
+
+    Args:
+        storage: An empty or new folder.
+        properties: From ``new_table_properties``.
+        now: Text of the moment for the file's comment.
+
+    Raises:
+        InvalidInputError: There is a table already (``kind`` ``table_exists``).
+    """
+    config = TableConfig.from_properties(properties)
+    try:
+        storage.create(PROPERTIES, _bytes(properties, now))
+    except ObjectExistsError:
+        raise InvalidInputError(
+            f"there is a table already; open it or choose another path: {storage.base_uri}",
+            kind="table_exists",
+            path=storage.base_uri,
+        ) from None
+    return config
+
+
+def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str) -> TableConfig:
+    """
+    Change keys of the properties, through the backup (fmt 1.3). Call it under the lock.
+
+    Unknown keys survive; a stale checksum sibling goes first (fmt 1).
+    """
+    current = dict(load_config(storage).raw)
+    data = _bytes(current, now)
+    storage.delete(PROPERTIES_BACKUP)
+    storage.create(PROPERTIES_BACKUP, data)
+    updated = {**current, **changes}
+    storage.delete(PROPERTIES)
+    storage.create(PROPERTIES, _bytes(updated, now))
+    config = TableConfig.from_properties(
+        parse_properties(storage.read(PROPERTIES), path=PROPERTIES), path=PROPERTIES
+    )
+    storage.delete(PROPERTIES_BACKUP)
+    return config
+
+
+def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
+    """
+    Do what Java Hudi does with ``hoodie.metadata.enable=false``: empty both keys, then remove
+    the metadata table's folder (fmt 10). A later Java writer builds it anew.
+    """
+    config = update_properties(storage, dict.fromkeys(_METADATA_KEYS, ""), now=now)
+    storage.delete_folder(METADATA_TABLE)
+    return config
+
+
+def _bytes(properties: Mapping[str, str], now: str) -> bytes:
+    return format_properties(properties, (f"Updated at {now}",))

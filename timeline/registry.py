@@ -1,0 +1,161 @@
+"""
+The writer registry: who writes to this table, and do they agree (REG-1, holes 13 and 14).
+
+Every writing process leaves one small document. A newcomer compares what must be equal on
+all writers with every writer that still seems alive, writes its own document and compares
+once more, so that one of two simultaneous newcomers sees the other. The registry never
+decides a publication; it turns a silent misconfiguration into a refusal with a diff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timeline.context import TableContext
+from timeline.errors import WriterDisagreementError
+from timeline.places import WRITERS
+from timeline.ports.executor import Ticker
+from timeline.ports.storage import ObjectMissingError
+
+__all__ = ["RegisteredWriter", "Registration", "enter", "registered_writers"]
+
+_ENTRIES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredWriter:
+    """One document of the registry."""
+
+    writer_id: str
+    host: str
+    pid: int
+    application: str
+    since_ms: int
+    agreement: Mapping[str, str]
+    last_beat_ms: int
+    alive: bool  # beaten within the tolerated silence; only a guess
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        name = f"{self.application} " if self.application else ""
+        return f"{name}(pid {self.pid} on {self.host})"
+
+
+@dataclass(slots=True)
+class Registration:
+    """The own entry while this process writes."""
+
+    context: TableContext
+    path: str
+    document: bytes
+    ticker: Ticker
+
+    def beat(self) -> None:
+        """Show that the writer still lives."""
+        self.context.world.storage.write(self.path, self.document)
+
+    def leave(self) -> None:
+        """Remove the own entry; the process writes no more."""
+        self.ticker.stop()
+        self.context.world.storage.delete(self.path)
+
+
+def registered_writers(context: TableContext) -> list[RegisteredWriter]:
+    """Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry."""
+    storage = context.world.storage
+    now = storage.now_ms()
+    silence = context.limits.heartbeat.tolerated_ms
+    found = []
+    for entry in storage.list(WRITERS)[:_ENTRIES_MAX]:
+        try:
+            document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
+            found.append(_writer(document, entry.modified_ms, now - entry.modified_ms <= silence))
+        except (ObjectMissingError, ValueError, KeyError, TypeError):
+            continue  # it left meanwhile, or is no entry of ours
+    return sorted(found, key=lambda writer: writer.last_beat_ms)
+
+
+def _writer(document: dict[str, Any], beat_ms: int, alive: bool) -> RegisteredWriter:  # noqa: FBT001
+    return RegisteredWriter(
+        writer_id=str(document["writer_id"]),
+        host=str(document["host"]),
+        pid=int(document["pid"]),
+        application=str(document["application"]),
+        since_ms=int(document["since_ms"]),
+        agreement={str(key): str(value) for key, value in document["agreement"].items()},
+        last_beat_ms=beat_ms,
+        alive=alive,
+    )
+
+
+def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
+    """
+    Register this process as a writer.
+
+    Outside: 2 lists, 1 get per entry and list, 1 put.
+
+    Args:
+        context: The table.
+        agreement: What must be equal on all writers, as texts.
+
+    Raises:
+        WriterDisagreementError: A writer that seems alive is configured differently; nothing
+            was changed.
+    """
+    world = context.world
+    who = world.ids.identity()
+    _compare(context, agreement, who.writer_id)
+    path = f"{WRITERS}/{who.writer_id}.json"
+    document = json.dumps(
+        {
+            "writer_id": who.writer_id,
+            "host": who.host,
+            "pid": who.pid,
+            "application": who.application,
+            "since_ms": world.storage.now_ms(),
+            "agreement": dict(agreement),
+        },
+        sort_keys=True,
+    ).encode()
+    world.storage.write(path, document)
+    try:
+        _compare(context, agreement, who.writer_id)
+    except WriterDisagreementError:
+        world.storage.delete(path)
+        raise
+    registration = Registration(context, path, document, _NoTicker())
+    registration.ticker = world.executor.every(
+        context.limits.heartbeat.interval_ms, registration.beat
+    )
+    return registration
+
+
+class _NoTicker:
+    def stop(self) -> None:
+        """Nothing runs yet."""
+
+
+def _compare(context: TableContext, agreement: Mapping[str, str], own_id: str) -> None:
+    for other in registered_writers(context):
+        if other.writer_id == own_id or not other.alive:
+            continue
+        differences = {
+            key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}
+            for key in sorted({*agreement, *other.agreement})
+            if agreement.get(key, "") != other.agreement.get(key, "")
+        }
+        if differences:
+            listed = "; ".join(
+                f"{key}: mine {pair['mine']!r}, theirs {pair['theirs']!r}"
+                for key, pair in differences.items()
+            )
+            raise WriterDisagreementError(
+                f"another writer of this table, {other.text}, is configured differently; give "
+                f"both the same properties: {listed}",
+                other=other.text,
+                differences=differences,
+            )

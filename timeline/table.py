@@ -1,0 +1,455 @@
+"""
+A table over ports: open, read, write. Everything public stands on this.
+
+A ``TableSnapshot`` is pinned: it gives the same answer however often it is asked and
+whatever is published meanwhile, as long as its files are retained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from timeline.context import TableContext, TableLimits
+from timeline.errors import InstantNotFoundError, TableConfigConflictError, UnsupportedTableError
+from timeline.history import History
+from timeline.model.file_group import FileSlice
+from timeline.model.instant import Instant, State
+from timeline.model.operations import MergeMode, TableType
+from timeline.model.table_config import TableConfig
+from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
+from timeline.ports.world import World
+from timeline.properties_file import create_properties, load_config, switch_metadata_table_off
+from timeline.read import (
+    Filter,
+    ScanPlan,
+    changed_since,
+    plan_scan,
+    read_schema,
+    scan,
+    snapshot_as_of,
+    start_of_range,
+    view_of,
+)
+from timeline.registry import Registration, enter
+from timeline.snapshot import Snapshot
+from timeline.view import FileSystemView
+from timeline.workload import Workload
+from timeline.write import Receipt, WritePlan, write
+
+__all__ = ["Table", "TableSnapshot", "TimelineEntry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """One instant as people see it, active or archived."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime | None
+    action: str
+    state: str
+    archived: bool
+
+
+class TableSnapshot:
+    """The table at one moment."""
+
+    def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
+        self._context = context
+        self._snapshot = snapshot
+        self._view: FileSystemView | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The visible instants."""
+        return self._snapshot
+
+    @property
+    def view(self) -> FileSystemView:
+        """Its file slices, listed when first needed and then kept."""
+        if self._view is None:
+            self._view = view_of(self._context, self._snapshot)
+        return self._view
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns without the meta columns."""
+        return read_schema(self._context, self._snapshot).arrow
+
+    def file_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """The newest slice of each file group."""
+        return self.view.latest_slices(partitions)
+
+    def plan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+    ) -> ScanPlan:
+        """Which files a scan reads and what comes out."""
+        return plan_scan(
+            self._context,
+            self._snapshot,
+            self.file_slices(partitions),
+            columns=columns,
+            filter=filter,
+            with_hoodie_columns=with_hoodie_columns,
+        )
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+    ) -> pa.RecordBatchReader:
+        """
+        Stream the rows. Memory is bounded by a few batches, not by the table.
+
+        Raises:
+            InvalidInputError: An unknown column or operator.
+            MissingFileError: A file was cleaned since the snapshot was taken.
+        """
+        plan = self.plan(
+            columns=columns,
+            filter=filter,
+            partitions=partitions,
+            with_hoodie_columns=with_hoodie_columns,
+        )
+        return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+    ) -> pa.Table:
+        """The same rows collected, files read side by side by the executor."""
+        plan = self.plan(
+            columns=columns,
+            filter=filter,
+            partitions=partitions,
+            with_hoodie_columns=with_hoodie_columns,
+        )
+        return collect(self._context, plan)
+
+
+def collect(context: TableContext, plan: ScanPlan) -> pa.Table:
+    """Every planned file's rows in one table, in the plan's order."""
+
+    def one(number: int) -> list[pa.RecordBatch]:
+        single = ScanPlan(
+            files=(plan.files[number],),
+            file_schema=plan.file_schema,
+            columns=plan.columns,
+            filter=plan.filter,
+        )
+        return list(scan(context, single))
+
+    pieces = context.world.executor.map(one, range(len(plan.files)))
+    return pa.Table.from_batches(
+        [batch for piece in pieces for batch in piece], schema=plan.output_schema
+    )
+
+
+class Table(TableSnapshot):
+    """
+    An opened table; reads show the newest state at the moment they are asked.
+
+    Args:
+        context: From ``Table.open`` or ``Table.create``.
+    """
+
+    def __init__(self, context: TableContext) -> None:
+        super().__init__(context, _UNSET)
+        self._registration: Registration | None = None
+
+    @staticmethod
+    def open(world: World, limits: TableLimits | None = None) -> Table:
+        """
+        Open an existing table.
+
+        Raises:
+            TableNotFoundError: There is none.
+            CorruptTableError: Its properties are damaged.
+            UnsupportedTableError: Version 6, or a feature this release does not handle.
+        """
+        config = load_config(world.storage)
+        _refuse_unsupported(config)
+        return Table(TableContext.of(world, config, limits))
+
+    @staticmethod
+    def create(
+        world: World, properties: Mapping[str, str], limits: TableLimits | None = None
+    ) -> Table:
+        """
+        Create a table from the properties of ``new_table_properties``.
+
+        Raises:
+            InvalidInputError: There is a table already, or a property is wrong.
+        """
+        now = instant_time(WallMs(world.clock.now_ms()))
+        config = create_properties(world.storage, properties, now=now)
+        return Table(TableContext.of(world, config, limits))
+
+    @property
+    def context(self) -> TableContext:
+        """Ports, configuration, chain and limits."""
+        return self._context
+
+    @property
+    def config(self) -> TableConfig:
+        """The table's own configuration."""
+        return self._context.config
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The visible instants now; a fresh look every time."""
+        return self._context.snapshot()
+
+    @property
+    def view(self) -> FileSystemView:
+        """The file slices now; a fresh look every time."""
+        return view_of(self._context, self.snapshot)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns now, without the meta columns."""
+        return read_schema(self._context, self.snapshot).arrow
+
+    def pin(self) -> TableSnapshot:
+        """The table as it is now, for repeated reads of one state."""
+        return TableSnapshot(self._context, self._context.snapshot())
+
+    def as_of(self, time: str) -> TableSnapshot:
+        """
+        The table as of a time, by requested times, inclusive (fmt 6.5).
+
+        Args:
+            time: 17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``, UTC
+                unless a zone is given.
+
+        Raises:
+            InvalidInputError: No such form.
+            InstantNotFoundError: Too old, cleaned, or not yet settled.
+        """
+        moment = parse_time_travel(time)
+        return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
+
+    def plan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+    ) -> ScanPlan:
+        """Which files a scan reads now."""
+        return self.pin().plan(
+            columns=columns,
+            filter=filter,
+            partitions=partitions,
+            with_hoodie_columns=with_hoodie_columns,
+        )
+
+    def changes(
+        self,
+        since: str,
+        until: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        with_hoodie_columns: bool = False,
+    ) -> pa.RecordBatchReader:
+        """
+        Rows last written by instants that completed in (since, until] (fmt 6.6).
+
+        Args:
+            since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
+            until: Inclusive end; None for now.
+            columns: Names to return; None for all.
+            with_hoodie_columns: Return the meta columns too.
+
+        Raises:
+            InvalidInputError: No such form or column.
+            InstantNotFoundError: Files of the range were cleaned.
+        """
+        begin = start_of_range(since)
+        start = begin if begin.strip("0") == "" else parse_time_travel(begin)
+        end = parse_time_travel(until) if until is not None else None
+        files, condition, snapshot = changed_since(self._context, start, end)
+        for base in files:
+            if self._context.world.storage.stat(base.path) is None:
+                raise InstantNotFoundError(
+                    "files of this range were cleaned; start later or keep more commits "
+                    f"(hoodie.clean.commits.retained): {base.path}",
+                    kind="range_cleaned",
+                    path=base.path,
+                )
+        slices = [
+            FileSlice(
+                file_group=base.file_group,
+                base_instant_time=base.requested_time,
+                base_file=base,
+            )
+            for base in files
+        ]
+        plan = plan_scan(
+            self._context,
+            snapshot,
+            slices,
+            columns=columns,
+            filter=condition,
+            with_hoodie_columns=with_hoodie_columns,
+        )
+        return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
+
+    def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
+        """Every instant, ascending by requested time; archived ones on request."""
+        active = self._context.active()
+        found = [_entry(instant) for instant in active.instants]
+        if archived:
+            present = {(entry.requested_time, entry.action) for entry in found}
+            found.extend(
+                TimelineEntry(
+                    requested_time=row.requested_time,
+                    completion_time=row.completion_time,
+                    action=row.action,
+                    state=State.COMPLETED.value,
+                    archived=True,
+                )
+                for row in History(self._context.world.storage).instants()
+                if (row.requested_time, row.action) not in present
+            )
+        return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
+
+    def register(self, agreement: Mapping[str, str]) -> None:
+        """
+        Enter this process into the writer registry, once (REG-1).
+
+        Raises:
+            WriterDisagreementError: A live writer is configured differently.
+        """
+        if self._registration is None:
+            self._registration = enter(self._context, agreement)
+
+    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+        """
+        Run one write. See ``timeline.write.write``.
+
+        Raises:
+            TableConfigConflictError: The table's metadata table is on (FOR-7).
+            UnsupportedTableError: The table type or a feature cannot be written yet.
+        """
+        refuse_unwritable(self.config)
+        return write(self._context, plan, workload)
+
+    def switch_metadata_table_off(self) -> Table:
+        """
+        Switch the metadata table off the way Java Hudi does, under the lock (fmt 10).
+
+        Returns:
+            The table opened anew.
+        """
+        world = self._context.world
+        with world.lock.acquire("switch the metadata table off"):
+            now = instant_time(WallMs(world.clock.now_ms()))
+            switch_metadata_table_off(world.storage, now=now)
+        return Table.open(world, self._context.limits)
+
+    def close(self) -> None:
+        """Leave the registry and give up the lock's connections."""
+        if self._registration is not None:
+            self._registration.leave()
+            self._registration = None
+        self._context.world.lock.close()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches of the newest state."""
+        return iter(self.scan())
+
+
+def _entry(instant: Instant) -> TimelineEntry:
+    action = instant.action.completes_as if instant.completed else instant.action
+    return TimelineEntry(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=action.value,
+        state=instant.state.value,
+        archived=False,
+    )
+
+
+def _refuse_unsupported(config: TableConfig) -> None:
+    if config.table_version not in (8, 9):
+        raise UnsupportedTableError(
+            "this release reads and writes table versions 8 and 9; upgrade the table with Java "
+            f"Hudi first: version {config.table_version}",
+            kind="table_version",
+            table_version=config.table_version,
+        )
+    if config.base_file_format.upper() != "PARQUET":
+        raise UnsupportedTableError(
+            f"this release handles Parquet base files only: {config.base_file_format}",
+            kind="base_file_format",
+        )
+    if config.drop_partition_columns:
+        raise UnsupportedTableError(
+            "tables that drop their partition columns are not supported", kind="dropped_columns"
+        )
+
+
+def refuse_unwritable(config: TableConfig) -> None:
+    """
+    Refuse to write what this release would damage.
+
+    Raises:
+        TableConfigConflictError: The metadata table is on: it must never be written behind
+            its back (FOR-7).
+        UnsupportedTableError: A table type or feature that cannot be written yet.
+    """
+    if config.metadata_table_on:
+        raise TableConfigConflictError(
+            "the table's metadata table is on and this release does not maintain it; say "
+            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
+            f"{', '.join(config.metadata_partitions)}",
+            kind="metadata_table_on",
+            partitions=list(config.metadata_partitions),
+        )
+    unsupported = {
+        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
+        "change data capture": config.cdc_enabled,
+        "tables without meta columns": not config.populate_meta_fields,
+        "custom mergers": config.merge_mode is MergeMode.CUSTOM,
+        "tables without record key fields": not config.record_key_fields,
+        f"key generator {config.key_generator_type}": config.key_generator_type
+        not in _KEY_GENERATORS,
+    }
+    for what, refused in unsupported.items():
+        if refused:
+            raise UnsupportedTableError(
+                f"this release does not write {what}; reading works where the data is "
+                "copy-on-write",
+                kind="not_writable",
+                feature=what,
+            )
+
+
+_KEY_GENERATORS = frozenset(
+    {
+        None,
+        "SIMPLE",
+        "COMPLEX",
+        "NON_PARTITION",
+        "SIMPLE_AVRO",
+        "COMPLEX_AVRO",
+        "NON_PARTITION_AVRO",
+    }
+)
+_UNSET: Snapshot = None  # type: ignore[assignment]  # a Table never pins

@@ -1,0 +1,96 @@
+"""
+The workload port: the incoming rows of one write, wherever they lie.
+
+One engine, two executors: the write path decides (which file groups, which base files,
+what to redo) and a workload does (find keys, route rows, merge and write files). The local
+one holds Arrow in this process; the Spark one holds a DataFrame on a cluster. Both run the
+same function per file group, ``timeline.files.rewrite.write_file_group``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from timeline.files.rewrite import FileGroupTask
+from timeline.index import IndexedFile
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import MergeMode, WriteOperation
+from timeline.rules.keys import KeySpec
+from timeline.rules.placement import Bucket
+
+__all__ = ["RowRules", "Workload", "WorkloadProfile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """How incoming rows become records: keys, order, and what is done with duplicates."""
+
+    keys: KeySpec
+    operation: WriteOperation
+    merge_mode: MergeMode
+    ordering_fields: tuple[str, ...]
+    combine: bool  # keep one row per key of the batch
+    tags: bool  # look for the keys in existing file groups
+    drop_found: bool = False  # inserts of keys already there are left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadProfile:
+    """Row counts after tagging: new records per partition, found ones per file group."""
+
+    inserts: Mapping[str, int] = field(default_factory=dict)
+    updates: Mapping[FileGroupId, int] = field(default_factory=dict)
+
+
+class Workload(Protocol):
+    """Rows of one write; the path calls the methods in this order, some of them again on redo."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the incoming data, meta columns included if the caller left them in."""
+
+    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+        """
+        Fit the rows to the table's schema, compute keys and partition paths, combine.
+
+        Called once, before anything is begun, so that bad input changes nothing.
+
+        Raises:
+            InvalidInputError: A key, partition or ordering column is missing or null, or a
+                value does not fit.
+        """
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """The partitions the rows belong to, sorted."""
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """
+        Find out which rows' keys live in which candidate file group.
+
+        Args:
+            candidates: Newest base files by partition path; empty when nothing is to be found.
+
+        Raises:
+            MissingFileError: A candidate was cleaned meanwhile; tag anew.
+        """
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        """Route new records to buckets; ``file_ids`` gives each bucket number its file id."""
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """
+        Write each task's file group with the rows routed to it; answers in task order.
+
+        Called again with some of the tasks when only those file groups must be redone.
+
+        Raises:
+            MissingFileError: A base file was cleaned meanwhile (hole 12).
+        """
+
+    def release(self) -> None:
+        """Let go of cached rows; twice is no error."""

@@ -1,0 +1,618 @@
+"""
+The write path, readable top to bottom: plan, begin, place, write, validate, publish.
+
+Each step hands one frozen value to the next. A refused attempt redoes the least: the
+overlapping file groups when their newest slice lies below this write's requested time,
+everything otherwise, within one budget. Data is never deleted while the outcome of a
+publication is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.active import ActiveTimeline
+from timeline.begin import Begun, begin, make_inflight
+from timeline.codecs.properties import parse_properties
+from timeline.context import TableContext
+from timeline.errors import (
+    BudgetSpentError,
+    HeartbeatExpiredError,
+    InvalidInputError,
+    MissingFileError,
+    OutcomeUnknownError,
+    RolledBackError,
+    UnsupportedTableError,
+)
+from timeline.files.markers import delete_markers, marker_files
+from timeline.files.parquet import read_base_file
+from timeline.files.rewrite import FileGroupTask
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.instant import Action
+from timeline.model.operations import WriteOperation
+from timeline.model.paths import join
+from timeline.model.schema import TableSchema, reconcile
+from timeline.model.slot import Batch, Slot, SlotKind
+from timeline.model.table_config import TableConfig
+from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_clustering
+from timeline.places import PROPERTIES
+from timeline.placing import FileRules, Placement, place
+from timeline.publish import Candidate, Met, Published, Seen, claim_of, publish
+from timeline.refusal import RefusalReport, as_error, report_of
+from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+from timeline.rules.retry import pause_ms
+from timeline.undo import abandon
+from timeline.workload import RowRules, Workload
+
+__all__ = ["Receipt", "WritePlan", "write"]
+
+_KEY, _TIME = "_hoodie_record_key", "_hoodie_commit_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """What a caller wants written."""
+
+    rules: RowRules
+    files: FileRules = field(default_factory=FileRules)
+    delete_partitions: tuple[str, ...] = ()
+    extra_metadata: dict[str, str] = field(default_factory=dict)
+    batch_id: str | None = None
+
+    @property
+    def operation(self) -> WriteOperation:
+        """The operation asked for."""
+        return self.rules.operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a write did."""
+
+    action: str
+    operation: str
+    requested_time: InstantTime
+    completion_time: InstantTime
+    attempts: int
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+    refusals: tuple[RefusalReport, ...] = ()
+    already_published: bool = False  # a batch id that was published before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """Data files of one attempt, durable and not visible."""
+
+    placement: Placement
+    stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
+    schema: TableSchema
+    schema_before: str
+    refusals: tuple[RefusalReport, ...]
+    attempts: int
+
+
+def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> Receipt:
+    """
+    Run one write to its end: published, refused or unknown.
+
+    Args:
+        context: The table.
+        plan: What to do.
+        workload: The incoming rows; None for ``delete_partition``.
+
+    Raises:
+        InvalidInputError: The rows do not fit; nothing was begun.
+        ConflictError: Refused for good; the fields hold the report.
+        BudgetSpentError: Every attempt met a conflict.
+        OutcomeUnknownError: Published or not, nobody knows yet; do not repeat blindly.
+        HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
+        LockTimeoutError, StorageUnavailableError: Something outside did not answer.
+    """
+    known = _published_batch(context, plan)
+    if known is not None:
+        return known
+    schema, before = _schema_for(context, workload, plan)
+    if workload is not None:
+        workload.prepare(plan.rules, schema.arrow)
+    refusals: list[RefusalReport] = []
+    budget = context.limits.retry
+    started = context.world.clock.monotonic_ms()
+    last: Met | None = None
+    for attempt in range(budget.conflict_retries_max + 1):
+        if attempt:
+            if context.world.clock.monotonic_ms() - started > budget.total_ms_max:
+                break
+            context.world.clock.sleep_ms(pause_ms(attempt - 1, context.world.ids.jitter(), budget))
+            schema, before = _schema_for(context, workload, plan)
+        outcome = _attempt(context, plan, workload, schema, before, refusals)
+        if isinstance(outcome, Receipt):
+            return outcome
+        last = outcome
+        if isinstance(outcome.verdict, Refused) and outcome.verdict.rule is RuleId.SAME_BATCH:
+            twin = _published_batch(context, plan)
+            if twin is not None:
+                return twin
+        if isinstance(outcome.verdict, Refused) and not outcome.verdict.retry_can_succeed:
+            break
+    return _give_up(last, refusals)
+
+
+def _give_up(last: Met | None, refusals: Sequence[RefusalReport]) -> Receipt:
+    if last is not None and (
+        len(refusals) == 1
+        or (isinstance(last.verdict, Refused) and not last.verdict.retry_can_succeed)
+    ):
+        raise as_error(refusals[-1], last.verdict.rule)
+    raise BudgetSpentError(
+        "every attempt met a conflict; write less at once, write at another time, or raise "
+        f"hoodie.write.num.retries.on.conflict.failures; last: {refusals[-1].text}",
+        attempts=[report.as_document() for report in refusals],
+        report=refusals[-1].as_document(),
+    )
+
+
+def _attempt(
+    context: TableContext,
+    plan: WritePlan,
+    workload: Workload | None,
+    schema: TableSchema,
+    before: str,
+    refusals: list[RefusalReport],
+) -> Receipt | Met:
+    """One instant from its begin to its end; a refused one leaves nothing behind."""
+    action = Action.REPLACECOMMIT if plan.operation.replaces else Action.COMMIT
+    begun = begin(context, action)
+    try:
+        outcome = _write_and_publish(context, begun, plan, workload, schema, before, refusals)
+    except OutcomeUnknownError:
+        # UNK-3: nothing of it may be deleted; without a heartbeat others will find out.
+        begun.heartbeat.stop()
+        raise
+    except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
+        abandon(context, begun)
+        outcome = _met_by_error(context, begun, error, refusals)
+        if len(refusals) > context.limits.retry.conflict_retries_max:
+            raise
+    except BaseException:
+        abandon(context, begun)
+        raise
+    else:
+        if isinstance(outcome, Met):
+            abandon(context, begun)
+    return outcome
+
+
+def _met_by_error(
+    context: TableContext,
+    begun: Begun,
+    error: MissingFileError | HeartbeatExpiredError | RolledBackError,
+    refusals: list[RefusalReport],
+) -> Met:
+    """A base file cleaned meanwhile (hole 12) or a shut-out writer: all is redone."""
+    rule = RuleId.SOURCE_NOT_NEWEST
+    if not isinstance(error, MissingFileError):
+        rule = RuleId.TARGET_OF_ROLLBACK
+    verdict = Refused(rule, error.message, ())
+    refusals.append(report_of(begun.requested_time, verdict))
+    context.world.events.emit("write.redo", rt=begun.requested_time, why=error.message)
+    return Met(verdict=verdict, seen=Seen.by(begun.snapshot))
+
+
+def _write_and_publish(
+    context: TableContext,
+    begun: Begun,
+    plan: WritePlan,
+    workload: Workload | None,
+    schema: TableSchema,
+    before: str,
+    refusals: list[RefusalReport],
+) -> Receipt | Met:
+    placement = place(
+        context,
+        begun,
+        workload,
+        plan.rules,
+        schema,
+        files=plan.files,
+        delete_partitions=plan.delete_partitions,
+    )
+    make_inflight(context, begun, placement.profile)
+    stats = workload.rewrite(placement.tasks) if workload is not None else []
+    written = _Written(
+        placement=placement,
+        stats=tuple(zip(placement.tasks, stats, strict=True)),
+        schema=schema,
+        schema_before=before,
+        refusals=tuple(refusals),
+        attempts=len(refusals) + 1,
+    )
+    seen = Seen.by(begun.snapshot)
+    redone = 0
+    while True:
+        _reconcile(context, begun, written)
+        candidate = _candidate(context, begun, plan, written)
+        outcome = publish(context, begun, candidate, seen)
+        if isinstance(outcome, Published):
+            return _after(context, begun, plan, candidate, outcome, written)
+        refusals.append(report_of(begun.requested_time, outcome.verdict))
+        context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
+        spent = len(refusals) > context.limits.retry.conflict_retries_max
+        if isinstance(outcome.verdict, Refused) or spent or workload is None:
+            return outcome
+        redone += 1
+        written = _redo(workload, written, outcome.verdict, redone, refusals)
+        seen = outcome.seen
+
+
+def _redo(
+    workload: Workload,
+    written: _Written,
+    verdict: Rebaseable,
+    redone: int,
+    refusals: Sequence[RefusalReport],
+) -> _Written:
+    """Merge only the overlapping file groups again, on the winner's files."""
+    stale = set(verdict.file_groups)
+    tasks = {
+        FileGroupId(task.partition_path, task.file_id): task for task in written.placement.tasks
+    }
+    again = []
+    for group in sorted(stale):
+        base_path, base_time = _newest_file(group, verdict.rivals)
+        task = tasks[group]
+        again.append(
+            replace(
+                task,
+                write_token=f"{task.task_number}-{redone}-0",
+                base_path=base_path,
+                base_requested_time=base_time,
+            )
+        )
+    fresh = dict(zip(sorted(stale), zip(again, workload.rewrite(again), strict=True), strict=True))
+    stats = tuple(
+        fresh.get(FileGroupId(task.partition_path, task.file_id), (task, made))
+        for task, made in written.stats
+    )
+    return replace(
+        written,
+        stats=stats,
+        placement=replace(written.placement, tasks=tuple(task for task, _ in stats)),
+        refusals=tuple(refusals),
+        attempts=len(refusals) + 1,
+    )
+
+
+def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, InstantTime]:
+    found = [
+        (rival.requested_time, item.files[-1])
+        for rival in rivals
+        for item in rival.claim.file_groups
+        if item.file_group == group and item.files
+    ]
+    time, name = max(found)
+    return join(group.partition_path, name), time
+
+
+def _reconcile(context: TableContext, begun: Begun, written: _Written) -> None:
+    """
+    Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
+
+    A file of this instant that the commit metadata does not name would become visible with
+    it (fmt 4.1), so it goes before the slot.
+    """
+    storage = context.world.storage
+    kept = {stat.path for _, stats in written.stats for stat in stats}
+    for partition_path, file_name, _ in marker_files(storage, begun.requested_time):
+        path = join(partition_path, file_name)
+        if path not in kept:
+            storage.delete(path)
+    storage.sync_folders(
+        sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
+    )
+
+
+def _candidate(
+    context: TableContext, begun: Begun, plan: WritePlan, written: _Written
+) -> Candidate:
+    by_partition: dict[str, list[WriteStat]] = {}
+    for task, stats in written.stats:
+        by_partition.setdefault(task.partition_path, []).extend(stats)
+    replaced: dict[str, tuple[str, ...]] | None = None
+    if plan.operation.replaces:
+        replaced = {}
+        for group in written.placement.replaced:
+            replaced[group.partition_path] = (
+                *replaced.get(group.partition_path, ()),
+                group.file_id,
+            )
+    metadata = CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type=plan.operation.hudi_name,
+        extra_metadata=_extra_metadata(context, plan, written),
+        partition_to_replace_file_ids=replaced,
+    )
+    claim = claim_of(metadata)
+    # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
+    idle = [
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=Touch.BASE,
+            source_requested_time=task.base_requested_time,
+        )
+        for task, stats in written.stats
+        if not stats and task.base_path is not None
+    ]
+    claim = Claim.of(
+        [*claim.file_groups, *idle], written.placement.claimed_partitions, claim.inserting
+    )
+    batches = ()
+    if plan.batch_id is not None:
+        batches = (
+            Batch(
+                batch_id=plan.batch_id,
+                rows_inserted=metadata.total_rows_inserted,
+                rows_updated=metadata.total_rows_updated,
+                rows_deleted=metadata.total_rows_deleted,
+            ),
+        )
+    return Candidate(
+        claim=claim,
+        metadata=metadata,
+        schema_before=written.schema_before,
+        schema_after=written.schema.avro_json,
+        batches=batches,
+        check=_further_checks(context, begun, plan, written, claim),
+    )
+
+
+def _extra_metadata(context: TableContext, plan: WritePlan, written: _Written) -> dict[str, str]:
+    who = context.world.ids.identity()
+    extra = {
+        **plan.extra_metadata,
+        SCHEMA_KEY: written.schema.avro_json,
+        "hoodoo.writer": who.writer_id,
+        "hoodoo.host": who.host,
+        "hoodoo.pid": str(who.pid),
+        "hoodoo.attempts": str(written.attempts),
+    }
+    if who.application:
+        extra["hoodoo.application"] = who.application
+    if plan.batch_id is not None:
+        extra["hoodoo.batch_id"] = plan.batch_id
+    if written.refusals:
+        extra["hoodoo.refusals"] = json.dumps(
+            [report.as_document() for report in written.refusals[-10:]]
+        )
+    return extra
+
+
+def _further_checks(
+    context: TableContext, begun: Begun, plan: WritePlan, written: _Written, claim: Claim
+) -> Callable[[ActiveTimeline, list[Rival]], Refused | None]:
+    """What else must hold at publication beside the matrix; run without the lock, then under it."""
+
+    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
+        for rival in rivals:
+            if plan.batch_id is not None and plan.batch_id in rival.batches:
+                return Refused(
+                    RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,)
+                )
+            if rival.schema and rival.schema not in (
+                written.schema.avro_json,
+                written.schema_before,
+            ):
+                return Refused(
+                    RuleId.SCHEMA_CHANGED,
+                    "the other changed the table's schema; mine must be fitted to it",
+                    (rival,),
+                )
+        if _metadata_table_on(context):
+            return Refused(
+                RuleId.METADATA_TABLE_SWITCHED_ON,
+                "the metadata table was switched on meanwhile, and this release does not "
+                "maintain it",
+                (),
+                retry_can_succeed=False,
+            )
+        refused = _owned_by_new_plan(context, timeline, written, claim)
+        if refused is not None or plan.operation is not WriteOperation.UPSERT:
+            return refused
+        return _same_new_key(context, begun, written, claim, rivals)
+
+    return check
+
+
+def _metadata_table_on(context: TableContext) -> bool:
+    data = context.world.storage.read(PROPERTIES)
+    config = TableConfig.from_properties(parse_properties(data, path=PROPERTIES))
+    return config.metadata_table_on
+
+
+def _owned_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, written: _Written, claim: Claim
+) -> Refused | None:
+    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
+        return None
+    owned = file_groups_in_clustering(context, timeline)
+    mine = {item.file_group for item in claim.file_groups}
+    met = tuple(sorted(mine & owned.keys()))
+    if not met:
+        return None
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        f"a clustering was planned on it meanwhile: {owned[met[0]]}",
+        (),
+        met,
+        retry_can_succeed=False,
+    )
+
+
+def _same_new_key(
+    context: TableContext, begun: Begun, written: _Written, claim: Claim, rivals: list[Rival]
+) -> Refused | None:
+    """
+    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
+
+    Exact: the keys that carry either instant's commit time are read from the files both
+    wrote, only for partitions into which both inserted.
+    """
+    for rival in rivals:
+        shared = set(claim.inserting) & set(rival.claim.inserting)
+        for partition_path in sorted(shared):
+            mine = _new_keys(
+                context,
+                [
+                    stat.path
+                    for _, stats in written.stats
+                    for stat in stats
+                    if stat.partition_path == partition_path and stat.path and stat.num_inserts
+                ],
+                begun.requested_time,
+            )
+            theirs = _new_keys(
+                context,
+                [
+                    join(partition_path, name)
+                    for item in rival.claim.file_groups
+                    if item.file_group.partition_path == partition_path
+                    for name in item.files
+                ],
+                rival.requested_time,
+            )
+            if pc.any(pc.is_in(mine, value_set=theirs)).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that is new here too",
+                    (rival,),
+                    partitions=(partition_path,),
+                )
+    return None
+
+
+def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
+    pieces = [
+        read_base_file(
+            context.world.storage,
+            path,
+            columns=[_KEY],
+            row_filter=pc.field(_TIME) == requested_time,
+        ).column(_KEY)
+        for path in paths
+    ]
+    chunks = [chunk for piece in pieces for chunk in piece.chunks]
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()
+
+
+def _after(
+    context: TableContext,
+    begun: Begun,
+    plan: WritePlan,
+    candidate: Candidate,
+    published: Published,
+    written: _Written,
+) -> Receipt:
+    """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
+    try:
+        delete_markers(context.world.storage, begun.requested_time)
+        begun.heartbeat.stop()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
+        context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+    metadata = candidate.metadata
+    receipt = Receipt(
+        action=begun.action.value,
+        operation=plan.operation.value,
+        requested_time=begun.requested_time,
+        completion_time=published.completion_time,
+        attempts=written.attempts,
+        rows_inserted=metadata.total_rows_inserted,
+        rows_updated=metadata.total_rows_updated,
+        rows_deleted=metadata.total_rows_deleted,
+        files_written=metadata.total_files,
+        bytes_written=metadata.total_bytes,
+        refusals=written.refusals,
+    )
+    context.world.events.emit(
+        "write.done",
+        rt=receipt.requested_time,
+        ct=receipt.completion_time,
+        attempts=receipt.attempts,
+        inserted=receipt.rows_inserted,
+        updated=receipt.rows_updated,
+    )
+    return receipt
+
+
+def _schema_for(
+    context: TableContext, workload: Workload | None, plan: WritePlan
+) -> tuple[TableSchema, str]:
+    """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
+    snapshot = context.snapshot()
+    text = snapshot.newest_schema_json or context.config.create_schema_json
+    if workload is None or plan.operation is WriteOperation.DELETE:
+        if text is None:
+            raise UnsupportedTableError(
+                "nothing was ever written to this table, so there is nothing to delete",
+                kind="no_schema",
+            )
+        schema = TableSchema.from_avro(text)
+        return schema, schema.avro_json
+    if text is None:
+        schema = TableSchema.from_arrow(workload.schema, context.config.name)
+        _check_fields(context, schema)
+        return schema, ""
+    before = TableSchema.from_avro(text)
+    grown, _ = reconcile(before, workload.schema)
+    return grown, before.avro_json
+
+
+def _check_fields(context: TableContext, schema: TableSchema) -> None:
+    """A key, partition or ordering field the data does not have is found before anything begins."""
+    config = context.config
+    named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
+    missing = [name for name in named if name not in schema.arrow.names]
+    if missing:
+        raise InvalidInputError(
+            f"the table is keyed, partitioned or ordered by columns the data does not have: "
+            f"{missing}; it has {list(schema.arrow.names)}",
+            kind="missing_key_column",
+            columns=missing,
+        )
+
+
+def _published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """The receipt of a batch id that was published before (BATCH-1)."""
+    if plan.batch_id is None:
+        return None
+    head = context.chain.head()
+    for slot in reversed(context.chain.between(0, head)):
+        if slot.kind is not SlotKind.COMMIT:
+            continue
+        for batch in slot.batches:
+            if batch.batch_id == plan.batch_id:
+                return _receipt_of_batch(slot, batch, plan)
+    return None
+
+
+def _receipt_of_batch(slot: Slot, batch: Batch, plan: WritePlan) -> Receipt:
+    return Receipt(
+        action=slot.action.value,
+        operation=plan.operation.value,
+        requested_time=slot.requested_time,
+        completion_time=slot.completion_time,
+        attempts=1,
+        rows_inserted=batch.rows_inserted,
+        rows_updated=batch.rows_updated,
+        rows_deleted=batch.rows_deleted,
+        already_published=True,
+    )
