@@ -265,9 +265,9 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
     "parquet_page_bytes": _option("hoodie.parquet.page.size", "1048576", _BYTES, "Size of a page."),
     "parquet_compression": _option(
         "hoodie.parquet.compression.codec",
-        "gzip",
+        "snappy",
         _ENUM,
-        "Compression of base files.",
+        "Compression of base files (Hudi: gzip; snappy writes several times faster).",
         choices=("gzip", "snappy", "zstd", "lz4", "lz4_raw", "brotli", "uncompressed", "none"),
     ),
     "parquet_dictionary": _option(

@@ -4,7 +4,7 @@ Settings of writes and reads: the typed, checked form of the options.
 Built once from properties at the edge, handed down as frozen values; nothing below ever
 reads a property. Each value knows the layer it came from, and contradictions are refused
 here, before anything is touched. Defaults are Hudi's, except: conflict retries 4 (Hudi
-0), early conflict detection on, metadata table off, timeline zone UTC.
+0), early conflict detection on, metadata table off, timeline zone UTC, compression snappy (gzip).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class WriteSettings(_Settings):
     insert_auto_split: bool = True
     parquet_row_group_bytes: _Positive = 125_829_120
     parquet_page_bytes: _Positive = 1_048_576
-    parquet_compression: str = "gzip"
+    parquet_compression: str = "snappy"
     parquet_dictionary: bool = True
     shuffle_tasks: _Count = 0
 

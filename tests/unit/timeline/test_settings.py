@@ -27,6 +27,7 @@ OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 KEYGEN = "hoodie.datasource.write.keygenerator"
 # ours on purpose, see the module's first lines
 OUR_DEFAULTS = {
+    "hoodie.parquet.compression.codec": "snappy",
     "hoodie.write.num.retries.on.conflict.failures": "4",
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
     "hoodie.metadata.enable": None,
