@@ -1,0 +1,185 @@
+"""
+Settings of cleaning, read from ``hoodie.clean.*`` (and Hudi's older ``hoodie.cleaner.*``) keys.
+
+Defaults are those of Hudi 1.2.0. What contradicts itself is refused here, before a plan is
+made, because a wrong retention deletes what cannot be brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from timeline.errors import SettingError
+from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
+from timeline.setting_names import FailedWritesPolicy
+
+__all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
+
+
+class CleaningPolicy(Enum):
+    """What is kept; the value is Hudi's name, also inside clean instants."""
+
+    COMMITS = "KEEP_LATEST_COMMITS"
+    VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
+    HOURS = "KEEP_LATEST_BY_HOURS"
+
+
+class TriggerStrategy(Enum):
+    """When a clean is worth planning."""
+
+    NUM_COMMITS = "NUM_COMMITS"
+
+
+_BOOL, _INT, _MS, _ENUM = OptionKind.BOOL, OptionKind.INT, OptionKind.MS, OptionKind.ENUM
+
+# By the field of CleaningSettings that it sets.
+CLEANING_OPTIONS: Mapping[str, Option] = {
+    "automatic": Option(
+        key="hoodie.clean.automatic",
+        aliases=("hoodie.cleaner.automatic",),
+        default="true",
+        kind=_BOOL,
+        doc="Clean after a commit.",
+    ),
+    "asynchronous": Option(
+        key="hoodie.clean.async",
+        aliases=("hoodie.clean.async.enabled",),
+        default="false",
+        kind=_BOOL,
+        doc="Leave cleaning to a worker of its own instead of doing it after a commit.",
+    ),
+    "policy": Option(
+        key="hoodie.clean.policy",
+        aliases=("hoodie.cleaner.policy",),
+        default=CleaningPolicy.COMMITS.value,
+        kind=_ENUM,
+        choices=tuple(policy.value for policy in CleaningPolicy),
+        doc="What is kept: slices of the latest commits, latest slices, or those of some hours.",
+    ),
+    "commits_retained": Option(
+        key="hoodie.clean.commits.retained",
+        aliases=("hoodie.cleaner.commits.retained",),
+        default="10",
+        kind=_INT,
+        doc="How many of the latest commits time travel can go back to.",
+    ),
+    "versions_retained": Option(
+        key="hoodie.clean.fileversions.retained",
+        aliases=("hoodie.cleaner.fileversions.retained",),
+        default="3",
+        kind=_INT,
+        doc="How many file slices of each file group are kept.",
+    ),
+    "hours_retained": Option(
+        key="hoodie.clean.hours.retained",
+        aliases=("hoodie.cleaner.hours.retained",),
+        default="24",
+        kind=_INT,
+        doc="For how many hours time travel can go back.",
+    ),
+    "trigger": Option(
+        key="hoodie.clean.trigger.strategy",
+        default=TriggerStrategy.NUM_COMMITS.value,
+        kind=_ENUM,
+        choices=tuple(strategy.value for strategy in TriggerStrategy),
+        doc="When a clean is planned.",
+    ),
+    "trigger_commits": Option(
+        key="hoodie.clean.trigger.max.commits",
+        aliases=("hoodie.clean.max.commits",),
+        default="1",
+        kind=_INT,
+        doc="Commits since the last clean after which the next one is planned.",
+    ),
+    "incremental": Option(
+        key="hoodie.cleaner.incremental.mode",
+        aliases=("hoodie.clean.incremental.enabled",),
+        default="true",
+        kind=_BOOL,
+        doc="Look only at partitions written since the line of the last clean.",
+    ),
+    "failed_writes": Option(
+        key="hoodie.clean.failed.writes.policy",
+        aliases=("hoodie.cleaner.policy.failed.writes",),
+        kind=_ENUM,
+        choices=tuple(policy.value for policy in FailedWritesPolicy),
+        doc="LAZY (and when unset): cleaning also rolls back writers that seem dead.",
+    ),
+    "interval_ms": Option(
+        key="hoodoo.services.interval.ms",
+        default="10000",
+        kind=_MS,
+        doc="Pause of the worker between two rounds.",
+        since="0.1",
+    ),
+}
+
+_Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class CleaningSettings(BaseModel):
+    """Everything that can be set about cleaning; the fields of ``CLEANING_OPTIONS``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    automatic: bool = True
+    asynchronous: bool = False
+    policy: CleaningPolicy = CleaningPolicy.COMMITS
+    commits_retained: _Count = 10
+    versions_retained: _Count = 3
+    hours_retained: Annotated[int, Field(ge=1, le=24 * 366 * 100)] = 24
+    trigger: TriggerStrategy = TriggerStrategy.NUM_COMMITS
+    trigger_commits: _Count = 1
+    incremental: bool = True
+    failed_writes: FailedWritesPolicy | None = None
+    interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = 10_000
+
+    @property
+    def inline(self) -> bool:
+        """Whether a writer cleans after its own commit."""
+        return self.automatic and not self.asynchronous
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a clean first rolls back writers that seem dead."""
+        return self.failed_writes in (None, FailedWritesPolicy.LAZY)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        The cleaning settings among all properties; an empty text counts as not said.
+
+        Raises:
+            SettingError: A value has the wrong type or is out of range; names key, value
+                and layer.
+        """
+        said = as_property_set(properties)
+        values: dict[str, Any] = {}
+        for field, option in CLEANING_OPTIONS.items():
+            value = read_option(said, option)
+            if value not in (None, ""):
+                values[field] = value
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise _setting_error(error, said) from None
+
+
+def _setting_error(error: ValidationError, said: PropertySet) -> SettingError:
+    first = error.errors(include_url=False)[0]
+    option = CLEANING_OPTIONS[str(first["loc"][0])]
+    value = said.get_option(option) or ""
+    layer = said.layer_of(option.key)
+    return SettingError(
+        f"{first['msg'].lower()}; {option.doc.rstrip('.').lower()}, "
+        f"default {option.default}: {option.key}={value[:200]!a} (from {layer})",
+        kind="setting_value",
+        key=option.key,
+        value=value,
+        layer=layer,
+        suggestion=f"default {option.default}",
+    )
