@@ -8,7 +8,7 @@ events); they meet here and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
@@ -158,7 +158,7 @@ def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
 
 
 #: Settings that are facts of an existing table -> how the table tells them.
-_TABLE_FACTS = {
+_TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "record_key_fields": lambda config: config.record_key_fields,
     "partition_fields": lambda config: config.partition_fields,
     "ordering_fields": lambda config: config.ordering_fields,

@@ -1,6 +1,4 @@
-"""
-From whatever a caller hands over to Arrow: the Arrow C stream, pandas, or a list of dicts.
-"""
+"""From whatever a caller hands over to Arrow: the Arrow C stream, pandas, or a list of dicts."""
 
 from __future__ import annotations
 

@@ -120,14 +120,14 @@ def place(
     updates = {} if rules.drop_found else counts.updates
     _refuse_owned(updates, owned)
     inserts = {} if operation is WriteOperation.DELETE else counts.inserts
-    buckets = _buckets(context, rules, files, latest, inserts, owned)
+    buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), inserts)
     ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
     workload.assign(buckets, ids)
     groups = dict.fromkeys(updates)
     groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
+    common = _TaskFacts(begun.requested_time, rules, schema, files)
     tasks = tuple(
-        _task(begun, rules, schema, files, group, latest.get(group), number)
-        for number, group in enumerate(groups)
+        _task(common, group, latest.get(group), number) for number, group in enumerate(groups)
     )
     return Placement(
         tasks=tasks,
@@ -174,25 +174,31 @@ def _refuse_owned(groups: Iterable[FileGroupId], owned: Mapping[FileGroupId, obj
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _InsertPlan:
+    """What decides where new records go, beside their number."""
+
+    operation: WriteOperation
+    files: FileRules
+    latest: Mapping[FileGroupId, FileSlice]
+    owned: Mapping[FileGroupId, object]  # by pending clusterings: never filled
+
+
 def _buckets(
-    context: TableContext,
-    rules: RowRules,
-    files: FileRules,
-    latest: Mapping[FileGroupId, FileSlice],
-    inserts: Mapping[str, int],
-    owned: Mapping[FileGroupId, object],
+    context: TableContext, plan: _InsertPlan, inserts: Mapping[str, int]
 ) -> tuple[Bucket, ...]:
     if not inserts:
         return ()
-    fills = rules.operation in (WriteOperation.UPSERT, WriteOperation.INSERT)
+    files = plan.files
+    fills = plan.operation in (WriteOperation.UPSERT, WriteOperation.INSERT)
     small: dict[str, list[SmallFile]] = {}
     known: list[FileSlice] = []
-    for group, one in latest.items():
+    for group, one in plan.latest.items():
         base = one.base_file
         if base is None or group.partition_path not in inserts:
             continue
         known.append(one)
-        if fills and group not in owned and base.size_bytes < files.sizes.small_file_bytes:
+        if fills and group not in plan.owned and base.size_bytes < files.sizes.small_file_bytes:
             small.setdefault(group.partition_path, []).append(
                 SmallFile(
                     file_id=group.file_id,
@@ -227,15 +233,20 @@ def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int
     return learn_record_bytes(sampled, default=default, fixed_bytes=_BLOOM_TEXT_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class _TaskFacts:
+    """What all tasks of one write share."""
+
+    requested_time: InstantTime
+    rules: RowRules
+    schema: TableSchema
+    files: FileRules
+
+
 def _task(
-    begun: Begun,
-    rules: RowRules,
-    schema: TableSchema,
-    files: FileRules,
-    group: FileGroupId,
-    newest: FileSlice | None,
-    number: int,
+    common: _TaskFacts, group: FileGroupId, newest: FileSlice | None, number: int
 ) -> FileGroupTask:
+    rules, schema, files = common.rules, common.schema, common.files
     base = newest.base_file if newest is not None else None
     deletes = DeleteKind.NONE
     if rules.operation is WriteOperation.DELETE:
@@ -243,7 +254,7 @@ def _task(
     elif IS_DELETED_COLUMN in schema.arrow.names:
         deletes = DeleteKind.COLUMN
     return FileGroupTask(
-        requested_time=begun.requested_time,
+        requested_time=common.requested_time,
         operation=rules.operation,
         partition_path=group.partition_path,
         file_id=group.file_id,

@@ -103,8 +103,10 @@ def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str)
 
 def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     """
-    Do what Java Hudi does with ``hoodie.metadata.enable=false``: empty both keys, then remove
-    the metadata table's folder (fmt 10). A later Java writer builds it anew.
+    Do what Java Hudi does with ``hoodie.metadata.enable=false`` (fmt 10).
+
+    Both keys are emptied, then the metadata table's folder goes; a later Java writer builds
+    it anew. Call it under the lock.
     """
     config = update_properties(storage, dict.fromkeys(_METADATA_KEYS, ""), now=now)
     storage.delete_folder(METADATA_TABLE)

@@ -265,7 +265,7 @@ def _judge_since(
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
     if fresh:
-        rivals.extend(_foreign_rivals(context, begun, timeline, fresh))
+        rivals.extend(_foreign_rivals(context, timeline, fresh))
         rivals.sort(key=lambda rival: rival.completion_time)
     now_seen = Seen(head=head, completed=completed | ours | seen.completed)
     if rivals:
@@ -305,7 +305,6 @@ def _rival_of_slot(slot: Slot) -> Rival:
 
 def _foreign_rivals(
     context: TableContext,
-    begun: Begun,
     timeline: ActiveTimeline,
     fresh: Iterable[tuple[InstantTime, InstantTime]],
 ) -> list[Rival]:
@@ -319,11 +318,11 @@ def _foreign_rivals(
             ):
                 continue
             context.world.events.emit("publish.foreign", rt=requested_time)
-            found.append(_foreign_rival(context, begun, instant))
+            found.append(_foreign_rival(context, instant))
     return found
 
 
-def _foreign_rival(context: TableContext, begun: Begun, instant: Instant) -> Rival:
+def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
     claim = Claim()
     aborts = None
     schema = ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +37,7 @@ from timeline.view import FileSystemView
 __all__ = ["ScanPlan", "changed_since", "plan_scan", "read_schema", "scan", "view_of"]
 
 COMMIT_TIME = "_hoodie_commit_time"
-Filter = pc.Expression | Sequence[tuple[str, str, object]] | None
+Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
 
 @dataclass(frozen=True, kw_only=True)

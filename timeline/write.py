@@ -91,6 +91,17 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What stays the same during one attempt."""
+
+    context: TableContext
+    plan: WritePlan
+    workload: Workload | None
+    schema: TableSchema
+    schema_before: str  # the table's own, "" for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
     """Data files of one attempt, durable and not visible."""
 
@@ -135,7 +146,10 @@ def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> 
                 break
             context.world.clock.sleep_ms(pause_ms(attempt - 1, context.world.ids.jitter(), budget))
             schema, before = _schema_for(context, workload, plan)
-        outcome = _attempt(context, plan, workload, schema, before, refusals)
+        work = _Work(
+            context=context, plan=plan, workload=workload, schema=schema, schema_before=before
+        )
+        outcome = _attempt(work, refusals)
         if isinstance(outcome, Receipt):
             return outcome
         last = outcome
@@ -162,19 +176,13 @@ def _give_up(last: Met | None, refusals: Sequence[RefusalReport]) -> Receipt:
     )
 
 
-def _attempt(
-    context: TableContext,
-    plan: WritePlan,
-    workload: Workload | None,
-    schema: TableSchema,
-    before: str,
-    refusals: list[RefusalReport],
-) -> Receipt | Met:
+def _attempt(work: _Work, refusals: list[RefusalReport]) -> Receipt | Met:
     """One instant from its begin to its end; a refused one leaves nothing behind."""
-    action = Action.REPLACECOMMIT if plan.operation.replaces else Action.COMMIT
+    context = work.context
+    action = Action.REPLACECOMMIT if work.plan.operation.replaces else Action.COMMIT
     begun = begin(context, action)
     try:
-        outcome = _write_and_publish(context, begun, plan, workload, schema, before, refusals)
+        outcome = _write_and_publish(work, begun, refusals)
     except OutcomeUnknownError:
         # UNK-3: nothing of it may be deleted; without a heartbeat others will find out.
         begun.heartbeat.stop()
@@ -209,21 +217,14 @@ def _met_by_error(
     return Met(verdict=verdict, seen=Seen.by(begun.snapshot))
 
 
-def _write_and_publish(
-    context: TableContext,
-    begun: Begun,
-    plan: WritePlan,
-    workload: Workload | None,
-    schema: TableSchema,
-    before: str,
-    refusals: list[RefusalReport],
-) -> Receipt | Met:
+def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport]) -> Receipt | Met:
+    context, plan, workload = work.context, work.plan, work.workload
     placement = place(
         context,
         begun,
         workload,
         plan.rules,
-        schema,
+        work.schema,
         files=plan.files,
         delete_partitions=plan.delete_partitions,
     )
@@ -232,8 +233,8 @@ def _write_and_publish(
     written = _Written(
         placement=placement,
         stats=tuple(zip(placement.tasks, stats, strict=True)),
-        schema=schema,
-        schema_before=before,
+        schema=work.schema,
+        schema_before=work.schema_before,
         refusals=tuple(refusals),
         attempts=len(refusals) + 1,
     )
@@ -244,7 +245,7 @@ def _write_and_publish(
         candidate = _candidate(context, begun, plan, written)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
-            return _after(context, begun, plan, candidate, outcome, written)
+            return _after(work, begun, candidate.metadata, outcome, written)
         refusals.append(report_of(begun.requested_time, outcome.verdict))
         context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
         spent = len(refusals) > context.limits.retry.conflict_retries_max
@@ -356,7 +357,7 @@ def _candidate(
     claim = Claim.of(
         [*claim.file_groups, *idle], written.placement.claimed_partitions, claim.inserting
     )
-    batches = ()
+    batches: tuple[Batch, ...] = ()
     if plan.batch_id is not None:
         batches = (
             Batch(
@@ -425,7 +426,7 @@ def _further_checks(
                 (),
                 retry_can_succeed=False,
             )
-        refused = _owned_by_new_plan(context, timeline, written, claim)
+        refused = _owned_by_new_plan(context, timeline, claim)
         if refused is not None or plan.operation is not WriteOperation.UPSERT:
             return refused
         return _same_new_key(context, begun, written, claim, rivals)
@@ -440,7 +441,7 @@ def _metadata_table_on(context: TableContext) -> bool:
 
 
 def _owned_by_new_plan(
-    context: TableContext, timeline: ActiveTimeline, written: _Written, claim: Claim
+    context: TableContext, timeline: ActiveTimeline, claim: Claim
 ) -> Refused | None:
     if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
         return None
@@ -515,23 +516,18 @@ def _new_keys(context: TableContext, paths: Sequence[str], requested_time: Insta
 
 
 def _after(
-    context: TableContext,
-    begun: Begun,
-    plan: WritePlan,
-    candidate: Candidate,
-    published: Published,
-    written: _Written,
+    work: _Work, begun: Begun, metadata: CommitMetadata, published: Published, written: _Written
 ) -> Receipt:
     """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
+    context = work.context
     try:
         delete_markers(context.world.storage, begun.requested_time)
         begun.heartbeat.stop()
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
-    metadata = candidate.metadata
     receipt = Receipt(
         action=begun.action.value,
-        operation=plan.operation.value,
+        operation=work.plan.operation.value,
         requested_time=begun.requested_time,
         completion_time=published.completion_time,
         attempts=written.attempts,
