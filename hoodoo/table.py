@@ -7,6 +7,7 @@ Thin: options in, paths of ``timeline`` called, receipts out.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from hoodoo.assembly import (
     properties_of_table,
 )
 from hoodoo.incoming import as_arrow
+from hoodoo.services import Services, services_of
 from timeline.errors import InvalidInputError
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
@@ -31,7 +33,7 @@ from timeline.model.table_config import TableConfig
 from timeline.options import PropertySet
 from timeline.ports.events import EventSink
 from timeline.read import Filter
-from timeline.settings import WriteSettings
+from timeline.settings import FailedWritesPolicy, WriteSettings
 from timeline.table import Table as CoreTable
 from timeline.table import TableSnapshot, TimelineEntry
 from timeline.workload import Workload
@@ -73,6 +75,7 @@ class Table:
         world = assemble(address, properties, events=events)
         core = CoreTable.open(world, limits_of(settings))
         check_against_table(settings, core.config)
+        services_of(properties)  # a wrong service property is found now, not after a commit
         return cls(core, properties, settings)
 
     # ---- what it is
@@ -110,6 +113,11 @@ class Table:
     def file_slices(self, as_of: str | None = None) -> list[FileSlice]:
         """The newest slice of each file group, now or as of a time."""
         return (self._core.as_of(as_of) if as_of else self._core).file_slices()
+
+    @property
+    def services(self) -> Services:
+        """Upkeep: cleaning, rollback of dead writers."""
+        return Services(self._core.context, self._properties)
 
     # ---- reading
 
@@ -246,7 +254,13 @@ class Table:
             batch_id=batch_id,
             delete_partitions=delete_partitions,
         )
-        return self._core.write(plan, workload)
+        if self._settings.failed_writes_policy is FailedWritesPolicy.EAGER:
+            self.services.rollback_dead_writers()  # RB-11: own crashes first
+        receipt = self._core.write(plan, workload)
+        outcome = self.services.after_commit()
+        for warning in outcome.warnings:
+            warnings.warn(warning, stacklevel=2)
+        return receipt
 
     # ---- life
 
