@@ -10,15 +10,11 @@ publication is unknown.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from timeline.active import ActiveTimeline
 from timeline.begin import Begun, begin, make_inflight
-from timeline.codecs.properties import parse_properties
+from timeline.checks import WhatIPublish, further_checks
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -30,7 +26,6 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.files.markers import delete_markers, marker_files
-from timeline.files.parquet import read_base_file
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -39,10 +34,7 @@ from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema, reconcile
 from timeline.model.slot import Batch, Slot, SlotKind
-from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_clustering
-from timeline.places import PROPERTIES
 from timeline.placing import FileRules, Placement, place
 from timeline.publish import Candidate, Met, Published, Seen, claim_of, publish
 from timeline.refusal import RefusalReport, as_error, report_of
@@ -52,8 +44,6 @@ from timeline.undo import abandon
 from timeline.workload import RowRules, Workload
 
 __all__ = ["Receipt", "WritePlan", "write"]
-
-_KEY, _TIME = "_hoodie_record_key", "_hoodie_commit_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +363,22 @@ def _candidate(
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
         batches=batches,
-        check=_further_checks(context, begun, plan, written, claim),
+        check=further_checks(
+            context,
+            WhatIPublish(
+                requested_time=begun.requested_time,
+                operation=plan.operation,
+                batch_id=plan.batch_id,
+                schemas=(written.schema.avro_json, written.schema_before),
+                claim=claim,
+                inserted_into=tuple(
+                    stat.path
+                    for _, stats in written.stats
+                    for stat in stats
+                    if stat.path and stat.num_inserts
+                ),
+            ),
+        ),
     )
 
 
@@ -396,123 +401,6 @@ def _extra_metadata(context: TableContext, plan: WritePlan, written: _Written) -
             [report.as_document() for report in written.refusals[-10:]]
         )
     return extra
-
-
-def _further_checks(
-    context: TableContext, begun: Begun, plan: WritePlan, written: _Written, claim: Claim
-) -> Callable[[ActiveTimeline, list[Rival]], Refused | None]:
-    """What else must hold at publication beside the matrix; run without the lock, then under it."""
-
-    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
-        for rival in rivals:
-            if plan.batch_id is not None and plan.batch_id in rival.batches:
-                return Refused(
-                    RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,)
-                )
-            if rival.schema and rival.schema not in (
-                written.schema.avro_json,
-                written.schema_before,
-            ):
-                return Refused(
-                    RuleId.SCHEMA_CHANGED,
-                    "the other changed the table's schema; mine must be fitted to it",
-                    (rival,),
-                )
-        if _metadata_table_on(context):
-            return Refused(
-                RuleId.METADATA_TABLE_SWITCHED_ON,
-                "the metadata table was switched on meanwhile, and this release does not "
-                "maintain it",
-                (),
-                retry_can_succeed=False,
-            )
-        refused = _owned_by_new_plan(context, timeline, claim)
-        if refused is not None or plan.operation is not WriteOperation.UPSERT:
-            return refused
-        return _same_new_key(context, begun, written, claim, rivals)
-
-    return check
-
-
-def _metadata_table_on(context: TableContext) -> bool:
-    data = context.world.storage.read(PROPERTIES)
-    config = TableConfig.from_properties(parse_properties(data, path=PROPERTIES))
-    return config.metadata_table_on
-
-
-def _owned_by_new_plan(
-    context: TableContext, timeline: ActiveTimeline, claim: Claim
-) -> Refused | None:
-    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
-        return None
-    owned = file_groups_in_clustering(context, timeline)
-    mine = {item.file_group for item in claim.file_groups}
-    met = tuple(sorted(mine & owned.keys()))
-    if not met:
-        return None
-    return Refused(
-        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-        f"a clustering was planned on it meanwhile: {owned[met[0]]}",
-        (),
-        met,
-        retry_can_succeed=False,
-    )
-
-
-def _same_new_key(
-    context: TableContext, begun: Begun, written: _Written, claim: Claim, rivals: list[Rival]
-) -> Refused | None:
-    """
-    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
-
-    Exact: the keys that carry either instant's commit time are read from the files both
-    wrote, only for partitions into which both inserted.
-    """
-    for rival in rivals:
-        shared = set(claim.inserting) & set(rival.claim.inserting)
-        for partition_path in sorted(shared):
-            mine = _new_keys(
-                context,
-                [
-                    stat.path
-                    for _, stats in written.stats
-                    for stat in stats
-                    if stat.partition_path == partition_path and stat.path and stat.num_inserts
-                ],
-                begun.requested_time,
-            )
-            theirs = _new_keys(
-                context,
-                [
-                    join(partition_path, name)
-                    for item in rival.claim.file_groups
-                    if item.file_group.partition_path == partition_path
-                    for name in item.files
-                ],
-                rival.requested_time,
-            )
-            if pc.any(pc.is_in(mine, value_set=theirs)).as_py():
-                return Refused(
-                    RuleId.SAME_NEW_KEY,
-                    "the other inserted a key that is new here too",
-                    (rival,),
-                    partitions=(partition_path,),
-                )
-    return None
-
-
-def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
-    pieces = [
-        read_base_file(
-            context.world.storage,
-            path,
-            columns=[_KEY],
-            row_filter=pc.field(_TIME) == requested_time,
-        ).column(_KEY)
-        for path in paths
-    ]
-    chunks = [chunk for piece in pieces for chunk in piece.chunks]
-    return pa.chunked_array(chunks, pa.string()).combine_chunks()
 
 
 def _after(

@@ -1,0 +1,157 @@
+"""
+What must hold at publication beside the conflict matrix (PUB-4): looked at twice, like it.
+
+Run without the lock first and again under it over the delta: the batch is still new, the
+schema is the one the files were written with, the metadata table is off, no clustering
+was planned on a file group meanwhile, and nobody inserted a key that is new here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.active import ActiveTimeline
+from timeline.codecs.properties import parse_properties
+from timeline.context import TableContext
+from timeline.files.parquet import read_base_file
+from timeline.model.claim import Claim
+from timeline.model.instant import Action
+from timeline.model.operations import WriteOperation
+from timeline.model.paths import join, parent_folder
+from timeline.model.table_config import TableConfig
+from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_clustering
+from timeline.places import PROPERTIES
+from timeline.rules.conflicts import Refused, Rival, RuleId
+
+__all__ = ["WhatIPublish", "further_checks"]
+
+_KEY, _TIME = "_hoodie_record_key", "_hoodie_commit_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIPublish:
+    """The facts of a candidate that the checks compare with what others published."""
+
+    requested_time: InstantTime
+    operation: WriteOperation
+    batch_id: str | None
+    schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
+    claim: Claim
+    inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+
+
+def further_checks(
+    context: TableContext, mine: WhatIPublish
+) -> Callable[[ActiveTimeline, list[Rival]], Refused | None]:
+    """
+    The check of one candidate, to be asked with the timeline and the rivals since the last look.
+
+    Outside, per question: 1 get; 1 get per pending plan; the new files of both where both
+    inserted into one partition.
+    """
+
+    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
+        for rival in rivals:
+            if mine.batch_id is not None and mine.batch_id in rival.batches:
+                return Refused(
+                    RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,)
+                )
+            if rival.schema and rival.schema not in mine.schemas:
+                return Refused(
+                    RuleId.SCHEMA_CHANGED,
+                    "the other changed the table's schema; mine must be fitted to it",
+                    (rival,),
+                )
+        if _metadata_table_on(context):
+            return Refused(
+                RuleId.METADATA_TABLE_SWITCHED_ON,
+                "the metadata table was switched on meanwhile, and this release does not "
+                "maintain it",
+                (),
+                retry_can_succeed=False,
+            )
+        refused = _owned_by_new_plan(context, timeline, mine.claim)
+        if refused is not None or mine.operation is not WriteOperation.UPSERT:
+            return refused
+        return _same_new_key(context, mine, rivals)
+
+    return check
+
+
+def _metadata_table_on(context: TableContext) -> bool:
+    data = context.world.storage.read(PROPERTIES)
+    config = TableConfig.from_properties(parse_properties(data, path=PROPERTIES))
+    return config.metadata_table_on
+
+
+def _owned_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, claim: Claim
+) -> Refused | None:
+    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
+        return None
+    owned = file_groups_in_clustering(context, timeline)
+    mine = {item.file_group for item in claim.file_groups}
+    met = tuple(sorted(mine & owned.keys()))
+    if not met:
+        return None
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        f"a clustering was planned on it meanwhile: {owned[met[0]]}",
+        (),
+        met,
+        retry_can_succeed=False,
+    )
+
+
+def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
+
+    Exact: the keys that carry either instant's commit time are read from the files both
+    wrote, only for partitions into which both inserted.
+    """
+    for rival in rivals:
+        shared = set(mine.claim.inserting) & set(rival.claim.inserting)
+        for partition_path in sorted(shared):
+            my_keys = _new_keys(
+                context,
+                [path for path in mine.inserted_into if parent_folder(path) == partition_path],
+                mine.requested_time,
+            )
+            their_keys = _new_keys(
+                context,
+                [
+                    join(partition_path, name)
+                    for item in rival.claim.file_groups
+                    if item.file_group.partition_path == partition_path
+                    for name in item.files
+                ],
+                rival.requested_time,
+            )
+            if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that is new here too",
+                    (rival,),
+                    partitions=(partition_path,),
+                )
+    return None
+
+
+def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
+    pieces = [
+        read_base_file(
+            context.world.storage,
+            path,
+            columns=[_KEY],
+            row_filter=pc.field(_TIME) == requested_time,
+        ).column(_KEY)
+        for path in paths
+    ]
+    chunks = [chunk for piece in pieces for chunk in piece.chunks]
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()
