@@ -1,0 +1,161 @@
+"""
+A writer or cleaning process that may be killed at any moment.
+
+Run as ``python -m tests.integration.kill.writer ROLE TABLE JOURNAL ENGINE``; it works until a
+file named ``stop`` lies beside the journal. Every
+acknowledged step is one line in the journal, written and synced after the receipt came
+back; a restarted process goes on behind the last line. The steps are idempotent by batch
+id, so a step that was published but never acknowledged is not applied twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import hoodoo
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from timeline.errors import HoodooError
+
+KEYS_PER_STEP = 60
+PARTITIONS = 4
+PROPERTIES = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "filesystem",
+    "hoodie.client.heartbeat.interval_in_ms": "1000",
+    "hoodie.client.heartbeat.tolerable.misses": "3",
+    "hoodie.write.num.retries.on.conflict.failures": "30",
+    "hoodie.clean.commits.retained": "4",
+    "hoodie.index.bloom.num_entries": "1000",
+}
+
+
+def loaded(step: int) -> pa.Table:
+    """The rows of a loading step: new keys, version 0."""
+    keys = np.arange(step * KEYS_PER_STEP, (step + 1) * KEYS_PER_STEP)
+    return _rows(keys, 0, f"load-{step}")
+
+
+def corrected(step: int, keys_there: int) -> pa.Table:
+    """The rows of a correcting step: some keys that are there, with the step as version."""
+    keys = np.arange(step % 7, max(keys_there, 1), 7)
+    return _rows(keys, step + 1, f"correct-{step}")
+
+
+def _rows(keys: np.ndarray, version: int, written_by: str) -> pa.Table:
+    return pa.table(
+        {
+            "id": keys,
+            "part": pa.array([f"p{key % PARTITIONS}" for key in keys.tolist()], pa.string()),
+            "version": np.full(len(keys), version, np.int64),
+            "written_by": pa.array([written_by] * len(keys), pa.string()),
+        }
+    )
+
+
+def main() -> None:
+    """Run one role until it is told to stop (writers) or for ever (cleaner)."""
+    role, address, journal, engine = sys.argv[1:5]
+    if role == "clean":
+        _clean_for_ever(address)
+    step = len(_journal(journal))
+    stop = Path(journal).with_name("stop")
+    write = _spark_writer(address, role) if engine == "spark" else _local_writer(address, role)
+    while not stop.exists():
+        if role == "load":
+            rows, keys_there = loaded(step), 0
+        else:
+            keys_there = _keys_loaded(journal, at_least=1)
+            rows = corrected(step, keys_there)
+        receipt = _insist(write, rows, f"{role}-{step}-{keys_there}")
+        with Path(journal).open("a") as out:
+            out.write(json.dumps({"step": step, "keys": keys_there, "attempts": receipt}) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        step += 1
+
+
+def _insist(write, rows: pa.Table, batch: str) -> int:  # noqa: ANN001
+    """Try again after clear refusals; an unknown outcome is settled by the batch id."""
+    for _ in range(50):
+        try:
+            return write(rows, batch)
+        except HoodooError as error:
+            print(f"{batch}: {error.kind}: {error}", file=sys.stderr, flush=True)
+            time.sleep(0.2)
+    raise SystemExit(f"{batch} was refused 50 times")
+
+
+def _local_writer(address: str, role: str):  # noqa: ANN202
+    table = hoodoo.open_table(
+        address, properties={**PROPERTIES, "hoodie.write.application.id": role}
+    )
+    return lambda rows, batch: table.upsert(rows, batch_id=batch).attempts
+
+
+def _spark_writer(address: str, role: str):  # noqa: ANN202
+    from pyspark.sql import SparkSession
+
+    import hoodoo.spark
+
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .appName(f"kill-{role}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "700m")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    hoodoo.spark.install(spark)
+
+    def write(rows: pa.Table, batch: str) -> int:
+        frame = spark.createDataFrame(rows.to_pandas())
+        options = {
+            **PROPERTIES,
+            "hoodie.write.application.id": role,
+            "hoodoo.batch.id": batch,
+            "hoodie.datasource.write.operation": "upsert",
+        }
+        frame.write.format("hoodoo").options(**options).mode("append").save(address)
+        return 1
+
+    return write
+
+
+def _clean_for_ever(address: str) -> None:
+    table = hoodoo.open_table(
+        address, properties={**PROPERTIES, "hoodie.write.application.id": "cleaner"}
+    )
+    settings = CleaningSettings.from_properties(table.properties)
+    while True:
+        try:
+            clean(table.core.context, settings)
+        except HoodooError as error:
+            print(f"clean: {error.kind}: {error}", file=sys.stderr, flush=True)
+        time.sleep(0.3)
+
+
+def _journal(path: str) -> list[dict[str, int]]:
+    if not Path(path).exists():
+        return []
+    return [json.loads(line) for line in Path(path).read_text().splitlines() if line.endswith("}")]
+
+
+def _keys_loaded(own_journal: str, *, at_least: int) -> int:
+    """How many keys the loader has acknowledged; waits for the first ones."""
+    loader = str(Path(own_journal).with_name("load.jsonl"))
+    while len(done := _journal(loader)) < at_least:
+        time.sleep(0.05)
+    return len(done) * KEYS_PER_STEP
+
+
+if __name__ == "__main__":
+    main()
