@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from tableservices.cleaning.settings import CLEANING_OPTIONS, CleaningPolicy, CleaningSettings
+from timeline.errors import SettingError
+
+
+def test_defaults_are_hudis() -> None:
+    settings = CleaningSettings.from_properties({})
+    assert settings == CleaningSettings()
+    assert settings.policy is CleaningPolicy.COMMITS
+    assert (settings.commits_retained, settings.versions_retained, settings.hours_retained) == (
+        10,
+        3,
+        24,
+    )
+    assert settings.inline
+    assert settings.rolls_back
+    assert settings.interval_ms == 10_000
+
+
+def test_every_option_sets_a_field() -> None:
+    assert set(CLEANING_OPTIONS) == set(CleaningSettings.model_fields)
+
+
+def test_old_spellings_are_understood() -> None:
+    settings = CleaningSettings.from_properties(
+        {
+            "hoodie.cleaner.policy": "keep_latest_file_versions",
+            "hoodie.cleaner.commits.retained": "2",
+        }
+    )
+    assert settings.policy is CleaningPolicy.VERSIONS
+    assert settings.commits_retained == 2
+
+
+def test_asynchronous_cleaning_is_not_inline() -> None:
+    assert not CleaningSettings.from_properties({"hoodie.clean.async": "true"}).inline
+    assert not CleaningSettings.from_properties({"hoodie.clean.automatic": "false"}).inline
+
+
+def test_eager_policy_leaves_dead_writers_to_the_writers() -> None:
+    said = {"hoodie.clean.failed.writes.policy": "EAGER"}
+    assert not CleaningSettings.from_properties(said).rolls_back
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "ten"])
+def test_a_retention_of_nothing_is_refused(value: str) -> None:
+    with pytest.raises(SettingError, match=r"hoodie\.clean\.commits\.retained"):
+        CleaningSettings.from_properties({"hoodie.clean.commits.retained": value})

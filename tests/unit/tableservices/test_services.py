@@ -1,0 +1,79 @@
+"""Running services: after a commit without harm to it, and by a worker that goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tableservices.cleaning.settings import CleaningSettings
+from tableservices.inline import run_inline
+from tableservices.service import CleaningService
+from tableservices.worker import StopFlag, run_worker
+
+
+class Failing:
+    name = "failing"
+    inline = True
+
+    def __init__(self, good_rounds: tuple[int, ...] = ()) -> None:
+        self.rounds = 0
+        self.good_rounds = good_rounds
+
+    def run_once(self, context: Any) -> None:
+        self.rounds += 1
+        if self.rounds not in self.good_rounds:
+            raise RuntimeError("broken")
+
+
+def test_inline_cleaning_follows_a_commit(bench: Any) -> None:
+    times = bench.commits(5)
+    service = CleaningService(settings=CleaningSettings(commits_retained=2))
+    outcome = run_inline(bench.context, [service])
+    assert [receipt.text for receipt in outcome.receipts] == [
+        f"cleaned 2 files, everything since {times[3]} is kept"
+    ]
+    assert outcome.warnings == ()
+
+
+def test_asynchronous_cleaning_is_left_to_the_worker(bench: Any) -> None:
+    times = bench.commits(5)
+    settings = CleaningSettings(commits_retained=2, asynchronous=True)
+    assert run_inline(bench.context, [CleaningService(settings=settings)]).receipts == ()
+    assert bench.times_left() == times
+
+
+def test_a_failing_service_never_fails_the_write(bench: Any) -> None:
+    outcome = run_inline(bench.context, [Failing()])
+    assert outcome.warnings == ("the write is done, but failing after it failed: broken",)
+    assert "service.failed" in bench.events.names()
+
+
+def test_the_worker_goes_on_after_failures_and_waits_longer(bench: Any) -> None:
+    times = bench.commits(5)
+    service = CleaningService(settings=CleaningSettings(commits_retained=2))
+    failing = Failing(good_rounds=(3,))
+    told: list[str] = []
+    report = run_worker(
+        bench.context,
+        [failing, service],
+        interval_ms=100,
+        rounds_max=4,
+        on_receipt=lambda service, receipt: told.append(f"{service.name}: {receipt.text}"),
+    )
+    assert (report.rounds, report.receipts, report.failures) == (4, 1, 3)
+    assert told == [f"clean: cleaned 2 files, everything since {times[3]} is kept"]
+    assert bench.clock.sleeps == [200, 200, 200, 100]
+
+
+def test_the_worker_stops_when_asked(bench: Any) -> None:
+    stop = StopFlag()
+
+    class Asking:
+        name = "asking"
+        inline = False
+
+        def run_once(self, context: Any) -> None:
+            stop.set()
+
+    report = run_worker(bench.context, [Asking(), Failing()], interval_ms=10_000, stop=stop)
+    assert (report.rounds, report.failures) == (1, 0)
+    assert bench.clock.sleeps == []
