@@ -117,26 +117,39 @@ def _try_begin(
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
         raise
-    begun = Begun(
-        action=action,
-        requested_time=requested_time,
-        heartbeat=heartbeat,
-        snapshot=context.snapshot(),
-    )
-    decided = begun.snapshot.active.newest_decided_time
-    if decided is not None and decided >= requested_time:
+    try:
+        begun = Begun(
+            action=action,
+            requested_time=requested_time,
+            heartbeat=heartbeat,
+            snapshot=context.snapshot(),
+        )
+        decided = _decided_since(context, begun, head_before)
+    except Exception:
+        world.storage.delete(timeline_path(name))
+        heartbeat.stop()
+        raise
+    if decided is not None:
         return _withdraw(context, begun, decided)
-    for slot in context.chain.between(head_before, begun.snapshot.head):
-        if slot.newest_time >= requested_time:
-            return _withdraw(context, begun, slot.newest_time)
-        if slot.kind is SlotKind.ABORT and slot.requested_time == requested_time:
-            heartbeat.stop()
-            raise RolledBackError(
-                f"rolled back by {slot.owner.text} while it began; write again: {requested_time}",
-                requested_time=requested_time,
-            )
     world.events.emit("begin.done", rt=requested_time, action=action.value)
     return begun
+
+
+def _decided_since(context: TableContext, begun: Begun, head_before: int) -> InstantTime | None:
+    """A time fixed at or above the own one while this write began, None for none (BEG-5)."""
+    decided = begun.snapshot.active.newest_decided_time
+    if decided is not None and decided >= begun.requested_time:
+        return decided
+    for slot in context.chain.between(head_before, begun.snapshot.head):
+        if slot.newest_time >= begun.requested_time:
+            return slot.newest_time
+        if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:
+            raise RolledBackError(
+                f"rolled back by {slot.owner.text} while it began; write again: "
+                f"{begun.requested_time}",
+                requested_time=begun.requested_time,
+            )
+    return None
 
 
 def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:

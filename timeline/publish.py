@@ -19,7 +19,12 @@ from timeline.active import ActiveTimeline
 from timeline.begin import Begun
 from timeline.codecs.instant_avro import decode_rollback_plan, encode_commit
 from timeline.context import TableContext
-from timeline.errors import BudgetSpentError, RolledBackError
+from timeline.errors import (
+    BudgetSpentError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    RolledBackError,
+)
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import pending_file_names
@@ -59,8 +64,11 @@ class Seen:
 class Candidate:
     """What a begun write wants to publish."""
 
-    claim: Claim
+    claim: Claim  # what it touches, published in the slot
     metadata: CommitMetadata
+    read_only: tuple[
+        TouchedFileGroup, ...
+    ] = ()  # read and left as they were; judged, not published
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
@@ -187,10 +195,8 @@ def take_turn(
             slot = decide(turn)
             if slot is None:
                 return None, lost
-            if lease is not None:
-                lease.assert_held()
-            if context.chain.take(slot):
-                settle(context, slot)
+            last = lost + 1 == budget.publish_attempts_max
+            if _held(context, lease, last=last) and _take_and_settle(context, slot):
                 held = context.world.clock.monotonic_ms() - started
                 context.world.events.emit(
                     "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
@@ -203,6 +209,44 @@ def take_turn(
         f"hoodie.write.commit.retry.max.attempts: {budget.publish_attempts_max} attempts",
         attempts=budget.publish_attempts_max,
     )
+
+
+def _held(context: TableContext, lease: Lease | None, *, last: bool) -> bool:
+    """Whether the queue is still ours; losing it costs a turn, never data (SLOT-1)."""
+    if lease is None:
+        return True
+    try:
+        lease.assert_held()
+    except LeaseLostError:
+        if last:
+            raise
+        context.world.events.emit("publish.lease_lost", owner=lease.owner)
+        return False
+    return True
+
+
+def _take_and_settle(context: TableContext, slot: Slot) -> bool:
+    """
+    Create the slot and do what it decided.
+
+    From the first request on nobody may conclude "failed" from an error: whatever else goes
+    wrong in here is an unknown outcome, so that no caller deletes what may be published.
+    """
+    try:
+        if not context.chain.take(slot):
+            return False
+        settle(context, slot)
+    except OutcomeUnknownError:
+        raise
+    except Exception as error:
+        raise OutcomeUnknownError(
+            "an error struck while publishing; run 'hoodoo explain' on instant "
+            f"{slot.instant_time} before you repeat the write: {error}",
+            requested_time=slot.instant_time,
+            slot_number=slot.number,
+            nonce=slot.nonce,
+        ) from error
+    return True
 
 
 def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextManager[Lease | None]:
@@ -269,7 +313,12 @@ def _judge_since(
         rivals.sort(key=lambda rival: rival.completion_time)
     now_seen = Seen(head=head, completed=completed | ours | seen.completed)
     if rivals:
-        verdict = judge(candidate.claim, begun.requested_time, rivals)
+        judged = Claim.of(
+            [*candidate.claim.file_groups, *candidate.read_only],
+            candidate.claim.partitions,
+            candidate.claim.inserting,
+        )
+        verdict = judge(judged, begun.requested_time, rivals)
         if not isinstance(verdict, Clean):
             return verdict, now_seen
     if candidate.check is not None:

@@ -182,8 +182,13 @@ def _attempt(work: _Work, refusals: list[RefusalReport]) -> Receipt | Met:
         outcome = _met_by_error(context, begun, error, refusals)
         if len(refusals) > context.limits.retry.conflict_retries_max:
             raise
-    except BaseException:
+    except Exception:
         abandon(context, begun)
+        raise
+    except BaseException:
+        # Interrupted, perhaps while publishing: delete nothing. Without a heartbeat the next
+        # clean rolls it back, or helps it if it was published.
+        begun.heartbeat.stop()
         raise
     else:
         if isinstance(outcome, Met):
@@ -344,9 +349,7 @@ def _candidate(
         for task, stats in written.stats
         if not stats and task.base_path is not None
     ]
-    claim = Claim.of(
-        [*claim.file_groups, *idle], written.placement.claimed_partitions, claim.inserting
-    )
+    claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
     batches: tuple[Batch, ...] = ()
     if plan.batch_id is not None:
         batches = (
@@ -360,6 +363,7 @@ def _candidate(
     return Candidate(
         claim=claim,
         metadata=metadata,
+        read_only=tuple(idle),
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
         batches=batches,
