@@ -32,6 +32,8 @@ from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
 from timeline.settings import InsertDuplicates, WriteSettings, agreement
 from timeline.storage.resolve import storage_for
+from timeline.table import refuse_unreadable
+from timeline.unsupported import UNSUPPORTED
 from timeline.workload import RowRules
 from timeline.write import WritePlan
 
@@ -75,16 +77,39 @@ class Layers:
         return replace(self, code={**(self.code or {}), **code})
 
 
-def properties_of_table(address: str | os.PathLike[str], layers: Layers) -> PropertySet:
+#: How a table merges and makes keys; its configuration judges them, not the settings.
+_JUDGED_BY_TABLE = frozenset(
+    {
+        *UNSUPPORTED,
+        "hoodie.table.keygenerator.type",
+        "hoodie.table.keygenerator.class",
+        "hoodie.compaction.payload.class",
+        "hoodie.record.merge.mode",
+        "hoodie.record.merge.strategy.id",
+    }
+)
+
+
+def properties_of_table(
+    address: str | os.PathLike[str], layers: Layers
+) -> tuple[PropertySet, WriteSettings]:
     """
-    All layers of an existing table.
+    All layers of an existing table, and the settings they make.
+
+    What the table itself is (merge-on-read, a key generator we cannot write by) does not
+    keep anybody from opening it: reading may work, and writing is refused when it is tried.
 
     Raises:
         TableNotFoundError: There is no table at the address.
         CorruptTableError, SettingError: A file or value is wrong.
+        UnsupportedTableError: Not even reading is possible.
     """
     storage = storage_for(address, options=layers.load())
-    return layers.load(load_config(storage).raw)
+    config = load_config(storage)
+    refuse_unreadable(config)
+    raw = config.raw
+    readable = {key: value for key, value in raw.items() if key not in _JUDGED_BY_TABLE}
+    return layers.load(raw), WriteSettings.from_properties(layers.load(readable))
 
 
 def assemble(

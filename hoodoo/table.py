@@ -35,7 +35,8 @@ from timeline.ports.events import EventSink
 from timeline.read import Filter
 from timeline.settings import FailedWritesPolicy, WriteSettings
 from timeline.table import Table as CoreTable
-from timeline.table import TableSnapshot, TimelineEntry
+from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
+from timeline.unsupported import refuse_unsupported
 from timeline.workload import Workload
 from timeline.write import Receipt
 
@@ -70,8 +71,7 @@ class Table:
             SettingError: A property is wrong or contradicts the table.
         """
         chosen = layers or Layers()
-        properties = properties_of_table(address, chosen)
-        settings = WriteSettings.from_properties(properties)
+        properties, settings = properties_of_table(address, chosen)
         world = assemble(address, properties, events=events)
         core = CoreTable.open(world, limits_of(settings))
         check_against_table(settings, core.config)
@@ -246,6 +246,8 @@ class Table:
             self._core.context.world.events.emit(
                 "metadata_table.switched_off", table=self._core.config.name
             )
+        refuse_unwritable(self._core.config)
+        refuse_unsupported(self._properties)
         self._core.register(agreement_of(self._settings, self._core.context.world))
         plan = plan_of(
             self._settings,

@@ -25,7 +25,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.filenames import instant_file_name, parse_base_file_name
-from timeline.model.instant import WRITE_ACTIONS, Action
+from timeline.model.instant import Action
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import EARLIEST, InstantTime
@@ -170,7 +170,8 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     """
     snapshot = context.snapshot(as_of=time)
     active = snapshot.active
-    pending = [i for i in active.pending if i.action in WRITE_ACTIONS]
+    # A pending compaction or clustering moves rows, it does not change them: Java answers too.
+    pending = active.pending_ingestion
     if pending and time >= pending[0].requested_time:
         raise InstantNotFoundError(
             "a write that began before this time is still pending, so the answer could still "
@@ -211,13 +212,14 @@ def _retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | 
 
 def changed_since(
     context: TableContext, since: InstantTime, until: InstantTime | None
-) -> tuple[list[BaseFile], pc.Expression, Snapshot]:
+) -> tuple[list[FileSlice], pc.Expression, Snapshot]:
     """
-    The files and the row filter of an incremental read: completion times in (since, until].
+    The slices and the row filter of an incremental read: completion times in (since, until].
 
     Per file group the newest file written within the range is read, and of it the rows last
     written by an instant of the range (fmt 6.6). File groups replaced within the range are
-    left out.
+    left out. When files of the range were cleaned, the newest slices of the whole table are
+    read instead, as Java Hudi does: rows written again since then come in a later range only.
 
     Args:
         context: The table.
@@ -225,8 +227,17 @@ def changed_since(
         until: Inclusive end; None for now.
 
     Returns:
-        Base files, a filter on the meta column, and the snapshot whose schema applies.
+        Slices, a filter on the meta column, and the snapshot whose schema applies.
+
+    Raises:
+        UnsupportedTableError: The rows carry no commit time, or the range has log files.
     """
+    if not context.config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "a table without meta columns has no incremental reads: its rows do not tell when "
+            "they were written",
+            kind="no_meta_columns",
+        )
     snapshot = context.snapshot()
     found = _instants_between(context, snapshot, since, until)
     replaced: set[FileGroupId] = set()
@@ -253,8 +264,21 @@ def changed_since(
                     size_bytes=stat.file_size_in_bytes,
                 )
     files = [newest[group] for group in sorted(newest) if group not in replaced]
+    gone = [base.path for base in files if context.world.storage.stat(base.path) is None]
+    if gone:
+        context.world.events.emit("changes.cleaned", since=since, until=until, path=gone[0])
+        slices = view_of(context, snapshot).latest_slices()
+    else:
+        slices = [
+            FileSlice(
+                file_group=base.file_group,
+                base_instant_time=base.requested_time,
+                base_file=base,
+            )
+            for base in files
+        ]
     condition = pc.field(COMMIT_TIME).isin(pa.array(sorted(found), pa.string()))
-    return files, condition, snapshot
+    return slices, condition, snapshot
 
 
 def _instants_between(
@@ -268,7 +292,7 @@ def _instants_between(
     found = {
         instant.requested_time: snapshot.commits.read(instant)
         for instant in snapshot.active.completed_writes
-        if inside(instant.completion_time) and instant.action is not Action.CLUSTERING
+        if inside(instant.completion_time)
     }
     first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
     if since < first:
@@ -278,10 +302,12 @@ def _instants_between(
             for entry, metadata in history.commits_between(since, until)
             if entry.requested_time not in found
         )
+    # A clustering stays: rows it moved keep their commit time, and the file groups it
+    # replaced must not be read beside the new ones.
     return {
         time: metadata
         for time, metadata in found.items()
-        if metadata.operation_type not in ("CLUSTER", "COMPACT", "LOG_COMPACT")
+        if metadata.operation_type not in ("COMPACT", "LOG_COMPACT")
     }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
-from timeline.errors import InstantNotFoundError, TableConfigConflictError, UnsupportedTableError
+from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.history import History
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
@@ -39,7 +39,13 @@ from timeline.view import FileSystemView
 from timeline.workload import Workload
 from timeline.write import Receipt, WritePlan, write
 
-__all__ = ["Table", "TableSnapshot", "TimelineEntry"]
+__all__ = [
+    "Table",
+    "TableSnapshot",
+    "TimelineEntry",
+    "refuse_unreadable",
+    "refuse_unwritable",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +188,7 @@ class Table(TableSnapshot):
             UnsupportedTableError: Version 6, or a feature this release does not handle.
         """
         config = load_config(world.storage)
-        _refuse_unsupported(config)
+        refuse_unreadable(config)
         return Table(TableContext.of(world, config, limits))
 
     @staticmethod
@@ -270,6 +276,9 @@ class Table(TableSnapshot):
         """
         Rows last written by instants that completed in (since, until] (fmt 6.6).
 
+        Where cleaning removed files of the range, rows written again since are missing here;
+        they come in the range of their newer write.
+
         Args:
             since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
             until: Inclusive end; None for now.
@@ -278,28 +287,12 @@ class Table(TableSnapshot):
 
         Raises:
             InvalidInputError: No such form or column.
-            InstantNotFoundError: Files of the range were cleaned.
+            UnsupportedTableError: The rows carry no commit time, or the range has log files.
         """
         begin = start_of_range(since)
         start = begin if begin.strip("0") == "" else parse_time_travel(begin)
         end = parse_time_travel(until) if until is not None else None
-        files, condition, snapshot = changed_since(self._context, start, end)
-        for base in files:
-            if self._context.world.storage.stat(base.path) is None:
-                raise InstantNotFoundError(
-                    "files of this range were cleaned; start later or keep more commits "
-                    f"(hoodie.clean.commits.retained): {base.path}",
-                    kind="range_cleaned",
-                    path=base.path,
-                )
-        slices = [
-            FileSlice(
-                file_group=base.file_group,
-                base_instant_time=base.requested_time,
-                base_file=base,
-            )
-            for base in files
-        ]
+        slices, condition, snapshot = changed_since(self._context, start, end)
         plan = plan_scan(
             self._context,
             snapshot,
@@ -386,7 +379,13 @@ def _entry(instant: Instant) -> TimelineEntry:
     )
 
 
-def _refuse_unsupported(config: TableConfig) -> None:
+def refuse_unreadable(config: TableConfig) -> None:
+    """
+    Refuse what this release cannot even open.
+
+    Raises:
+        UnsupportedTableError: The table version, base file format or layout of columns.
+    """
     if config.table_version not in (8, 9):
         raise UnsupportedTableError(
             "this release reads and writes table versions 8 and 9; upgrade the table with Java "
