@@ -232,9 +232,9 @@ def plan_of(
     if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
         ordering = ()
     upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
-    drops = (
-        operation is WriteOperation.INSERT and settings.insert_duplicates is InsertDuplicates.DROP
-    )
+    inserts = operation is WriteOperation.INSERT
+    drops = inserts and settings.insert_duplicates is InsertDuplicates.DROP
+    refuses = inserts and settings.insert_duplicates is InsertDuplicates.FAIL
     combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
     rules = RowRules(
         keys=KeySpec(
@@ -250,8 +250,9 @@ def plan_of(
         merge_mode=config.merge_mode,
         ordering_fields=ordering,
         combine=combine or drops,
-        tags=upserts or drops,
+        tags=upserts or drops or refuses,
         drop_found=drops,
+        refuse_found=refuses,
     )
     return WritePlan(
         rules=rules,
@@ -259,6 +260,7 @@ def plan_of(
         delete_partitions=delete_partitions,
         extra_metadata=dict(settings.extra_metadata),
         batch_id=batch_id,
+        detect_early=settings.early_conflict_detection,
     )
 
 

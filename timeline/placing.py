@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from timeline.begin import Begun
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableContext
-from timeline.errors import ServiceConflictError, UnsupportedTableError
+from timeline.errors import InvalidInputError, ServiceConflictError, UnsupportedTableError
 from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
@@ -90,6 +90,7 @@ def place(
         delete_partitions: Partitions to delete as wholes.
 
     Raises:
+        InvalidInputError: An insert that must not meet known keys meets some.
         ServiceConflictError: A key lives in a file group that a pending clustering owns.
         UnsupportedTableError: A touched file group has log files (merge-on-read).
         MissingFileError: A base file was cleaned meanwhile; begin again.
@@ -117,6 +118,14 @@ def place(
         )
     latest = {} if operation.replaces else _latest_of(view.latest_slices(touched))
     counts = workload.tag(_candidates(latest.values()) if rules.tags else {})
+    if rules.refuse_found and counts.updates:
+        raise InvalidInputError(
+            "the insert has keys that are there already; upsert them, or set "
+            "hoodie.datasource.insert.dup.policy to drop or none: "
+            f"{sum(counts.updates.values())} rows",
+            kind="duplicate_key",
+            rows=sum(counts.updates.values()),
+        )
     updates = {} if rules.drop_found else counts.updates
     _refuse_owned(updates, owned)
     inserts = {} if operation is WriteOperation.DELETE else counts.inserts

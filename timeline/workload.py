@@ -37,6 +37,7 @@ class RowRules:
     combine: bool  # keep one row per key of the batch
     tags: bool  # look for the keys in existing file groups
     drop_found: bool = False  # inserts of keys already there are left out
+    refuse_found: bool = False  # an insert with keys already there is refused as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from timeline.model.schema import TableSchema, reconcile
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules, Placement, place
-from timeline.publish import Candidate, Met, Published, Seen, claim_of, publish
+from timeline.publish import Candidate, Met, Published, Seen, claim_of, judge_early, publish
 from timeline.refusal import RefusalReport, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import pause_ms
@@ -55,6 +55,7 @@ class WritePlan:
     delete_partitions: tuple[str, ...] = ()
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
+    detect_early: bool = True  # look for conflicts before files are written, too
 
     @property
     def operation(self) -> WriteOperation:
@@ -224,6 +225,15 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
         delete_partitions=plan.delete_partitions,
     )
     make_inflight(context, begun, placement.profile)
+    seen = Seen.by(begun.snapshot)
+    if plan.detect_early:
+        verdict, seen = judge_early(context, begun, _planned_claim(placement), seen)
+        if isinstance(verdict, Refused):
+            refusals.append(report_of(begun.requested_time, verdict))
+            return Met(verdict=verdict, seen=seen)
+        if isinstance(verdict, Rebaseable):
+            context.world.events.emit("write.rebased_early", rt=begun.requested_time)
+            placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
     stats = workload.rewrite(placement.tasks) if workload is not None else []
     written = _Written(
         placement=placement,
@@ -233,7 +243,6 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
         refusals=tuple(refusals),
         attempts=len(refusals) + 1,
     )
-    seen = Seen.by(begun.snapshot)
     redone = 0
     while True:
         _reconcile(context, begun, written)
@@ -287,6 +296,38 @@ def _redo(
         refusals=tuple(refusals),
         attempts=len(refusals) + 1,
     )
+
+
+def _planned_claim(placement: Placement) -> Claim:
+    """What a placement is going to touch."""
+    touched = [
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=Touch.NEW if task.base_path is None else Touch.BASE,
+            source_requested_time=task.base_requested_time,
+        )
+        for task in placement.tasks
+    ]
+    touched.extend(
+        TouchedFileGroup(file_group=group, touch=Touch.REPLACE) for group in placement.replaced
+    )
+    return Claim.of(touched, placement.claimed_partitions)
+
+
+def _on_newest_files(
+    tasks: Sequence[FileGroupTask], verdict: Rebaseable
+) -> tuple[FileGroupTask, ...]:
+    """The tasks, those of overlapping file groups based on the winner's files."""
+    stale = set(verdict.file_groups)
+    moved = []
+    for task in tasks:
+        group = FileGroupId(task.partition_path, task.file_id)
+        if group in stale:
+            base_path, base_time = _newest_file(group, verdict.rivals)
+            moved.append(replace(task, base_path=base_path, base_requested_time=base_time))
+        else:
+            moved.append(task)
+    return tuple(moved)
 
 
 def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, InstantTime]:
@@ -371,7 +412,7 @@ def _candidate(
             context,
             WhatIPublish(
                 requested_time=begun.requested_time,
-                operation=plan.operation,
+                keys_looked_up=plan.rules.tags,
                 batch_id=plan.batch_id,
                 schemas=(written.schema.avro_json, written.schema_before),
                 claim=claim,
