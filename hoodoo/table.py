@@ -25,7 +25,8 @@ from hoodoo.assembly import (
 )
 from hoodoo.incoming import as_arrow
 from hoodoo.services import Services, services_of
-from timeline.errors import InvalidInputError
+from lockproviders.registry import ProviderRegistry
+from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
@@ -33,7 +34,7 @@ from timeline.model.table_config import TableConfig
 from timeline.options import PropertySet
 from timeline.ports.events import EventSink
 from timeline.read import Filter
-from timeline.settings import FailedWritesPolicy, WriteSettings
+from timeline.settings import FailedWritesPolicy, ForeignWriters, WriteSettings
 from timeline.table import Table as CoreTable
 from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
 from timeline.unsupported import refuse_unsupported
@@ -248,6 +249,7 @@ class Table:
             )
         refuse_unwritable(self._core.config)
         refuse_unsupported(self._properties)
+        _refuse_lock_foreign_writers_do_not_know(self._settings, self._core)
         self._core.register(agreement_of(self._settings, self._core.context.world))
         plan = plan_of(
             self._settings,
@@ -280,3 +282,19 @@ class Table:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _refuse_lock_foreign_writers_do_not_know(settings: WriteSettings, core: CoreTable) -> None:
+    """Writers of other engines know nothing but the lock: it must be one they take (FOR-1)."""
+    if settings.foreign_writers is not ForeignWriters.EXPECTED:
+        return
+    provider = core.context.world.lock.provider
+    if not ProviderRegistry().find(provider).capabilities.excludes_java:
+        raise StorageCapabilityError(
+            "writers of other engines are expected (hoodoo.foreign.writers), and the lock "
+            f"provider {provider!r} does not exclude them; take turns with them, or wait for a "
+            "release with a provider that Java Hudi shares",
+            kind="lock_not_shared",
+            missing="excludes_java",
+            provider=provider,
+        )

@@ -17,7 +17,7 @@ from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.history import History
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
-from timeline.model.operations import MergeMode, TableType
+from timeline.model.operations import ConcurrencyMode, MergeMode, TableType
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
 from timeline.ports.world import World
@@ -35,6 +35,7 @@ from timeline.read import (
 )
 from timeline.registry import Registration, enter
 from timeline.snapshot import Snapshot
+from timeline.storage.probe import prove_atomic_create
 from timeline.view import FileSystemView
 from timeline.workload import Workload
 from timeline.write import Receipt, WritePlan, write
@@ -326,10 +327,17 @@ class Table(TableSnapshot):
         """
         Enter this process into the writer registry, once (REG-1).
 
+        Where several writers are expected, the storage first proves that it creates an
+        object only when it is absent (CAP-1); without that the commit slots decide nothing.
+
         Raises:
+            StorageCapabilityError: The storage cannot do that.
             WriterDisagreementError: A live writer is configured differently.
         """
         if self._registration is None:
+            if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
+                world = self._context.world
+                prove_atomic_create(world.storage, world.ids)
             self._registration = enter(self._context, agreement)
 
     def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
