@@ -3,22 +3,31 @@ The storage port of the simulated world: every call is a switching point before 
 
 Faults belong to the scheduler: this adapter only says what a call would do and which
 kind it is. ``open_output`` shows its name at once and its bytes at ``close``, the most
-awkward behaviour the port allows: a crash between the two leaves an empty file.
+awkward behaviour the port allows: a crash between the two leaves an empty file. Everything
+else keeps the port's contract, held by ``timeline.testing.storage_suite``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import IO, TypeVar, cast
 
+import pyarrow as pa
+
+from timeline.errors import StorageUnavailableError
+from timeline.model.paths import check_relative_path
 from timeline.ports.storage import (
     FileStat,
+    Names,
     ObjectExistsError,
     ObjectMissingError,
+    Stats,
     StorageCapabilities,
 )
+from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.testing.world import ActorState, CallKind, LateCreate, PortCall, World
 
 __all__ = ["SimStorage"]
@@ -56,7 +65,7 @@ class SimStorage:
         return self._world.now_ms
 
     def locate(self, path: str) -> str:
-        return f"{self.base_uri}/{path}"
+        return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
         return self._call("read", path, lambda: self._content(path))
@@ -64,14 +73,21 @@ class SimStorage:
     def stat(self, path: str) -> FileStat | None:
         return self._call("stat", path, lambda: self._stat(path))
 
-    def list(self, folder: str) -> list[FileStat]:
-        return self._call("list", folder, lambda: [*self._entries(folder)])
+    def list(self, folder: str) -> Stats:
+        return self._call("list", folder, lambda: self._entries(folder))
+
+    def names(self, folder: str) -> Names:
+        def apply() -> Names:
+            return [entry.name for entry in self._entries(folder) if not entry.is_folder]
+
+        return self._call("names", folder, apply)
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         def apply() -> None:
             if path in self._world.files:
                 raise ObjectExistsError(path)
             self._world.put(self._actor.name, path, data, durable=durable, new=True)
+            self._drop_checksum(path)
 
         def late() -> None:
             self._world.late.append(
@@ -88,12 +104,14 @@ class SimStorage:
     def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
         def apply() -> None:
             self._world.put(self._actor.name, path, data, durable=durable, new=False)
+            self._drop_checksum(path)
 
         self._call("write", path, apply, kind=CallKind.CHANGE)
 
     def delete(self, path: str) -> None:
         def apply() -> None:
             self._world.remove(self._actor.name, path)
+            self._drop_checksum(path)
 
         self._call("delete", path, apply, kind=CallKind.CHANGE)
 
@@ -105,7 +123,11 @@ class SimStorage:
         self._call("delete_folder", folder, apply, kind=CallKind.CHANGE)
 
     def open_input(self, path: str) -> IO[bytes]:
-        return io.BytesIO(self._call("open_input", path, lambda: self._content(path)))
+        # An Arrow native file: see ``LocalStorage.open_input`` for why.
+        data = self._call("open_input", path, lambda: self._content(path))
+        copy = pa.BufferOutputStream()
+        copy.write(data)
+        return cast("IO[bytes]", pa.BufferReader(copy.getvalue()))
 
     def open_output(self, path: str) -> IO[bytes]:
         def apply() -> None:
@@ -117,14 +139,16 @@ class SimStorage:
         return cast("IO[bytes]", _OutputFile(self, path))
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        wanted = frozenset(folders)
+        wanted = frozenset(check_relative_path(folder) if folder else "" for folder in folders)
 
         def apply() -> None:
             for path, entry in self._world.files.items():
                 if path.rpartition("/")[0] in wanted:
                     entry.name_durable = True
 
-        self._call("sync_folders", ",".join(sorted(wanted)), apply, kind=CallKind.CHANGE)
+        label = ",".join(sorted(wanted))
+        call = PortCall("storage", "sync_folders", label, apply, kind=CallKind.CHANGE)
+        self._world.perform(self._actor, call)
 
     def finish_output(self, path: str, data: bytes) -> None:
         """Close of an output file: its bytes become whole and durable."""
@@ -150,6 +174,8 @@ class SimStorage:
         kind: str = CallKind.READ,
         late: Callable[[], None] | None = None,
     ) -> Answer:
+        if path or method not in _MAY_NAME_THE_BASE:
+            check_relative_path(path)
         call = PortCall("storage", method, path, apply, kind=kind, late=late)
         return cast("Answer", self._world.perform(self._actor, call))
 
@@ -158,6 +184,11 @@ class SimStorage:
         if entry is None:
             raise ObjectMissingError(path)
         return entry.data
+
+    def _drop_checksum(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        sibling = checksum_sibling(name)
+        self._world.remove(self._actor.name, f"{folder}/{sibling}" if folder else sibling)
 
     def _stat(self, path: str) -> FileStat | None:
         name = path.rpartition("/")[2]
@@ -170,15 +201,23 @@ class SimStorage:
                 modified_ms=entry.modified_ms,
                 version=str(entry.rewrites),
             )
-        if not self._world.child_names(path):
+        if path and not self._world.child_names(path):
             return None
         return FileStat(name=name, is_folder=True, size_bytes=0, modified_ms=0, version="")
 
-    def _entries(self, folder: str) -> Sequence[FileStat]:
+    def _entries(self, folder: str) -> Stats:
         prefix = f"{folder}/" if folder else ""
         names = self._world.child_names(folder)
         found = [self._stat(prefix + name) for name in names]
-        return [entry for entry in found if entry is not None]
+        return [
+            entry
+            for entry in found
+            if entry is not None and (entry.is_folder or not is_leftover(entry.name))
+        ]
+
+
+#: Methods that take ``""`` for the table's base folder.
+_MAY_NAME_THE_BASE = frozenset({"stat", "list", "names"})
 
 
 class _OutputFile(io.BytesIO):
@@ -197,16 +236,21 @@ class _OutputFile(io.BytesIO):
     ) -> None:
         if kind is None:
             self.close()
-            return
-        super().close()
-        self._storage.delete(self._path)
+        elif not self.closed:
+            super().close()
+            self._storage.delete(self._path)
 
     def close(self) -> None:
         if self.closed:
             return
         data = self.getvalue()
         super().close()
-        self._storage.finish_output(self._path, data)
+        try:
+            self._storage.finish_output(self._path, data)
+        except StorageUnavailableError:
+            with contextlib.suppress(StorageUnavailableError):
+                self._storage.delete(self._path)
+            raise
 
     def __del__(self) -> None:
         """Drop the buffer only: a collected file of a dead actor must not write."""

@@ -9,6 +9,7 @@ every change is asked for by a port call or by a move of the scheduler.
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -222,6 +223,7 @@ class World:
         self.events: list[tuple[int, str, str, dict[str, Value]]] = []
         self.counters: Counter[str] = Counter()
         self.runner: Runner | None = None
+        self._guard = threading.RLock()  # outside a run, tests may call from several threads
         self._actors = 0
         self._rewrites: Counter[str] = Counter()
         self._children: dict[str, Counter[str]] = {}
@@ -251,7 +253,8 @@ class World:
         if actor.dead:
             raise ActorCrashed(actor.name)
         if self.runner is None or not self.runner.is_inside:
-            return call.apply()
+            with self._guard:
+                return call.apply()
         return self.runner.submit(actor, call)
 
     def client_event(
