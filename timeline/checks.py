@@ -15,17 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.active import ActiveTimeline
-from timeline.codecs.properties import parse_properties
 from timeline.context import TableContext
 from timeline.files.parquet import read_base_file
 from timeline.model.claim import Claim
 from timeline.model.instant import Action
-from timeline.model.operations import WriteOperation
 from timeline.model.paths import join, parent_folder
-from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
-from timeline.places import PROPERTIES
+from timeline.properties_file import load_config
 from timeline.rules.conflicts import Refused, Rival, RuleId
 
 __all__ = ["WhatIPublish", "further_checks"]
@@ -38,7 +35,7 @@ class WhatIPublish:
     """The facts of a candidate that the checks compare with what others published."""
 
     requested_time: InstantTime
-    operation: WriteOperation
+    keys_looked_up: bool  # a key that is new here must be new there too
     batch_id: str | None
     schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
     claim: Claim
@@ -51,7 +48,7 @@ def further_checks(
     """
     The check of one candidate, to be asked with the timeline and the rivals since the last look.
 
-    Outside, per question: 1 get; 1 get per pending plan; the new files of both where both
+    Outside, per question: 1 get (properties); 1 get per pending plan; the new files of both where both
     inserted into one partition.
     """
 
@@ -76,7 +73,7 @@ def further_checks(
                 retry_can_succeed=False,
             )
         refused = _owned_by_new_plan(context, timeline, mine.claim)
-        if refused is not None or mine.operation is not WriteOperation.UPSERT:
+        if refused is not None or not mine.keys_looked_up:
             return refused
         return _same_new_key(context, mine, rivals)
 
@@ -84,9 +81,8 @@ def further_checks(
 
 
 def _metadata_table_on(context: TableContext) -> bool:
-    data = context.world.storage.read(PROPERTIES)
-    config = TableConfig.from_properties(parse_properties(data, path=PROPERTIES))
-    return config.metadata_table_on
+    # Through the backup when another writer is changing the properties just now (fmt 1.3).
+    return load_config(context.world.storage).metadata_table_on
 
 
 def _owned_by_new_plan(

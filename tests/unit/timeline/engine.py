@@ -1,0 +1,280 @@
+"""A small table over the machine's own ports, a second writer of it, and rivals at chosen moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lockproviders.registry import build_lock
+from timeline.begin import begin
+from timeline.codecs.bloom import BloomSettings
+from timeline.context import TableContext, TableLimits
+from timeline.files.rewrite import FileGroupTask
+from timeline.local_workload import LocalWorkload
+from timeline.machine import SystemClock, SystemIds, ThreadExecutor
+from timeline.model.instant import Action
+from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.table_config import new_table_properties
+from timeline.placing import FileRules
+from timeline.ports.storage import Storage
+from timeline.ports.world import World
+from timeline.rules.keys import KeySpec, infer_key_generator
+from timeline.rules.retry import RetryBudget
+from timeline.storage.memory import MemoryStorage
+from timeline.table import Table
+from timeline.workload import RowRules
+from timeline.write import Receipt, WritePlan, _schema_for, _Work, _write_and_publish, write
+
+Rows = list[dict[str, Any]]
+SMALL = FileRules(bloom=BloomSettings(entries=50))
+BRISK = TableLimits(retry=RetryBudget(pause_base_ms=0, pause_cap_ms=0))
+
+
+class Heard:
+    """Events that were emitted, by name."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(self, name: str, /, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [fields for told, fields in self.events if told == name]
+
+
+class StillClock:
+    """Stands still but for sleeping; a test may set it."""
+
+    def __init__(self, now_ms: int = 1_790_000_000_000) -> None:
+        self.wall = now_ms
+        self.steady = 0
+
+    def now_ms(self) -> int:
+        return self.wall
+
+    def monotonic_ms(self) -> int:
+        return self.steady
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.wall += duration_ms
+        self.steady += duration_ms
+
+
+class Behind:
+    """A storage with something in front of it: subclasses replace single methods."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Meddled:
+    """A workload that lets others act before its files are written, once per call."""
+
+    def __init__(self, inner: LocalWorkload, *acts: Callable[[], object]) -> None:
+        self._inner = inner
+        self._acts = list(acts)
+        self.rewritten: list[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
+        self.rewritten.append([task.file_id for task in tasks])
+        if self._acts:
+            self._acts.pop(0)()
+        return self._inner.rewrite(tasks)
+
+
+def world_of(storage: Storage, *, application: str = "", clock: Any = None) -> World:
+    """The machine's ports around a storage."""
+    used, events, ids = clock or SystemClock(), Heard(), SystemIds(application)
+    executor = ThreadExecutor(2, events=events)
+    lock = build_lock(
+        {},
+        storage=storage,
+        clock=used,
+        ids=ids,
+        events=events,
+        executor=executor,
+        table_identity=storage.base_uri,
+    )
+    return World(storage=storage, clock=used, ids=ids, events=events, executor=executor, lock=lock)
+
+
+def new_table(
+    storage: Storage | None = None,
+    *,
+    version: int = 9,
+    keys: tuple[str, ...] = ("id",),
+    partitions: tuple[str, ...] = ("p",),
+    ordering: tuple[str, ...] = ("ts",),
+    hive_style: bool = False,
+    url_encode: bool = False,
+    limits: TableLimits = BRISK,
+    clock: Any = None,
+) -> Table:
+    """An empty copy-on-write table; in memory unless a storage is given."""
+    kept = storage or MemoryStorage()
+    properties = new_table_properties(
+        "t",
+        table_version=version,
+        record_key_fields=keys,
+        partition_fields=partitions,
+        ordering_fields=ordering,
+        merge_mode=None if ordering else MergeMode.COMMIT_TIME_ORDERING,
+        hive_style=hive_style,
+        url_encode=url_encode,
+    )
+    return Table.create(world_of(kept, clock=clock), properties, limits)
+
+
+def opened(
+    table: Table,
+    *,
+    application: str = "other",
+    storage: Any = None,
+    limits: TableLimits = BRISK,
+    clock: Any = None,
+) -> Table:
+    """Another writer of the same table, perhaps through another storage."""
+    seen = storage or table.context.world.storage
+    return Table.open(world_of(seen, application=application, clock=clock), limits)
+
+
+def planned(
+    table: Table,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    files: FileRules = SMALL,
+    delete_partitions: tuple[str, ...] = (),
+    drop_found: bool = False,
+    combine: bool | None = None,
+) -> WritePlan:
+    """What one write does on this table."""
+    config = table.config
+    ordering = config.ordering_fields if config.merge_mode is MergeMode.EVENT_TIME_ORDERING else ()
+    upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    return WritePlan(
+        rules=RowRules(
+            keys=KeySpec(
+                record_key_fields=config.record_key_fields,
+                partition_fields=config.partition_fields,
+                key_generator=infer_key_generator(
+                    len(config.record_key_fields), len(config.partition_fields)
+                ),
+                hive_style=config.hive_style_partitioning,
+                url_encode=config.url_encode_partitioning,
+                table_version=config.table_version,
+                ordering_fields=ordering,
+            ),
+            operation=operation,
+            merge_mode=config.merge_mode,
+            ordering_fields=ordering,
+            combine=upserts or drop_found if combine is None else combine,
+            tags=upserts or drop_found,
+            drop_found=drop_found,
+        ),
+        files=files,
+        batch_id=batch_id,
+        delete_partitions=delete_partitions,
+    )
+
+
+def as_table(rows: Rows | pa.Table) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
+
+
+def put(
+    table: Table,
+    operation: WriteOperation,
+    rows: Rows | pa.Table,
+    *acts: Callable[[], object],
+    **options: Any,
+) -> Receipt:
+    """Write rows; each act happens before the files of one attempt are written."""
+    return put_watched(table, operation, rows, *acts, **options)[0]
+
+
+def put_watched(
+    table: Table,
+    operation: WriteOperation,
+    rows: Rows | pa.Table,
+    *acts: Callable[[], object],
+    **options: Any,
+) -> tuple[Receipt, list[list[str]]]:
+    """As ``put``; also tells which file groups each call wrote."""
+    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
+    receipt = write(table.context, planned(table, operation, **options), workload)
+    return receipt, workload.rewritten
+
+
+def upsert(table: Table, rows: Rows | pa.Table, *acts: Callable[[], object], **options: Any) -> Any:
+    return put(table, WriteOperation.UPSERT, rows, *acts, **options)
+
+
+def begun(
+    table: Table, operation: WriteOperation, rows: Rows | pa.Table, **options: Any
+) -> Callable[[], Receipt]:
+    """Begin a write now; what comes back ends it: placed on what was visible at its begin."""
+    context = table.context
+    plan = planned(table, operation, **options)
+    workload = LocalWorkload(context.world, as_table(rows))
+    schema, before = _schema_for(context, workload, plan)
+    workload.prepare(plan.rules, schema.arrow)
+    action = Action.REPLACECOMMIT if operation.replaces else Action.COMMIT
+    started = begin(context, action)
+    work = _Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
+
+    def finish() -> Receipt:
+        outcome = _write_and_publish(work, started, [])
+        assert isinstance(outcome, Receipt)
+        return outcome
+
+    return finish
+
+
+def rows_of(table: Table, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
+    """The newest rows as sorted tuples; of all columns unless some are named."""
+    found = table.pin().to_arrow(columns=columns or None, **how)
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def files_below(storage: Any, folder: str = "") -> list[str]:
+    """Every file below a folder of a table, sorted."""
+    found = []
+    for entry in storage.list(folder):
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        found.extend(files_below(storage, path) if entry.is_folder else [path])
+    return sorted(found)
+
+
+def data_files(table: Table) -> list[str]:
+    return [path for path in files_below(table.context.world.storage) if path.endswith(".parquet")]
+
+
+def leftovers(table: Table) -> list[str]:
+    """What a finished or failed write must not leave: markers, heartbeats, pending instants."""
+    storage = table.context.world.storage
+    found = files_below(storage, ".hoodie/.temp") + files_below(storage, ".hoodie/.heartbeat")
+    return found + [str(instant) for instant in table.context.active().pending]
+
+
+def limited(**budget: int) -> TableLimits:
+    """Limits with another retry budget."""
+    return replace(BRISK, retry=replace(BRISK.retry, **budget))
+
+
+def heard(context: TableContext | Table, name: str) -> list[dict[str, Any]]:
+    """Events of one name that a context's world emitted."""
+    used = context.context if isinstance(context, Table) else context
+    events = used.world.events
+    assert isinstance(events, Heard)
+    return events.named(name)
