@@ -9,12 +9,11 @@ publication is unknown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from timeline.begin import Begun, begin, make_inflight
-from timeline.checks import WhatIPublish, further_checks
+from timeline.candidate import Written, candidate_of, planned_claim
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -27,58 +26,23 @@ from timeline.errors import (
 )
 from timeline.files.markers import delete_markers, marker_files
 from timeline.files.rewrite import FileGroupTask
-from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema, reconcile
-from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.placing import FileRules, Placement, place
-from timeline.publish import Candidate, Met, Published, Seen, claim_of, judge_early, publish
+from timeline.placing import place
+from timeline.publish import Met, Published, Seen, judge_early, publish
+from timeline.receipt import Receipt, WritePlan, published_batch
 from timeline.refusal import RefusalReport, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import pause_ms
 from timeline.undo import abandon
-from timeline.workload import RowRules, Workload
+from timeline.workload import Workload
 
 __all__ = ["Receipt", "WritePlan", "write"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritePlan:
-    """What a caller wants written."""
-
-    rules: RowRules
-    files: FileRules = field(default_factory=FileRules)
-    delete_partitions: tuple[str, ...] = ()
-    extra_metadata: dict[str, str] = field(default_factory=dict)
-    batch_id: str | None = None
-    detect_early: bool = True  # look for conflicts before files are written, too
-
-    @property
-    def operation(self) -> WriteOperation:
-        """The operation asked for."""
-        return self.rules.operation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What a write did."""
-
-    action: str
-    operation: str
-    requested_time: InstantTime
-    completion_time: InstantTime
-    attempts: int
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    files_written: int = 0
-    bytes_written: int = 0
-    refusals: tuple[RefusalReport, ...] = ()
-    already_published: bool = False  # a batch id that was published before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +54,6 @@ class _Work:
     workload: Workload | None
     schema: TableSchema
     schema_before: str  # the table's own, "" for none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """Data files of one attempt, durable and not visible."""
-
-    placement: Placement
-    stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
-    schema: TableSchema
-    schema_before: str
-    refusals: tuple[RefusalReport, ...]
-    attempts: int
 
 
 def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> Receipt:
@@ -121,7 +73,7 @@ def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> 
         HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer.
     """
-    known = _published_batch(context, plan)
+    known = published_batch(context, plan)
     if known is not None:
         return known
     schema, before = _schema_for(context, workload, plan)
@@ -145,7 +97,7 @@ def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> 
             return outcome
         last = outcome
         if isinstance(outcome.verdict, Refused) and outcome.verdict.rule is RuleId.SAME_BATCH:
-            twin = _published_batch(context, plan)
+            twin = published_batch(context, plan)
             if twin is not None:
                 return twin
         if isinstance(outcome.verdict, Refused) and not outcome.verdict.retry_can_succeed:
@@ -227,7 +179,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
     if plan.detect_early:
-        verdict, seen = judge_early(context, begun, _planned_claim(placement), seen)
+        verdict, seen = judge_early(context, begun, planned_claim(placement), seen)
         if isinstance(verdict, Refused):
             refusals.append(report_of(begun.requested_time, verdict))
             return Met(verdict=verdict, seen=seen)
@@ -235,7 +187,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
             context.world.events.emit("write.rebased_early", rt=begun.requested_time)
             placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
     stats = workload.rewrite(placement.tasks) if workload is not None else []
-    written = _Written(
+    written = Written(
         placement=placement,
         stats=tuple(zip(placement.tasks, stats, strict=True)),
         schema=work.schema,
@@ -246,7 +198,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     redone = 0
     while True:
         _reconcile(context, begun, written)
-        candidate = _candidate(context, begun, plan, written)
+        candidate = candidate_of(context, begun, plan, written)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
             return _after(work, begun, candidate.metadata, outcome, written)
@@ -262,11 +214,11 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
 
 def _redo(
     workload: Workload,
-    written: _Written,
+    written: Written,
     verdict: Rebaseable,
     redone: int,
     refusals: Sequence[RefusalReport],
-) -> _Written:
+) -> Written:
     """Merge only the overlapping file groups again, on the winner's files."""
     stale = set(verdict.file_groups)
     tasks = {
@@ -298,22 +250,6 @@ def _redo(
     )
 
 
-def _planned_claim(placement: Placement) -> Claim:
-    """What a placement is going to touch."""
-    touched = [
-        TouchedFileGroup(
-            file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=Touch.NEW if task.base_path is None else Touch.BASE,
-            source_requested_time=task.base_requested_time,
-        )
-        for task in placement.tasks
-    ]
-    touched.extend(
-        TouchedFileGroup(file_group=group, touch=Touch.REPLACE) for group in placement.replaced
-    )
-    return Claim.of(touched, placement.claimed_partitions)
-
-
 def _on_newest_files(
     tasks: Sequence[FileGroupTask], verdict: Rebaseable
 ) -> tuple[FileGroupTask, ...]:
@@ -341,7 +277,7 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
     return join(group.partition_path, name), time
 
 
-def _reconcile(context: TableContext, begun: Begun, written: _Written) -> None:
+def _reconcile(context: TableContext, begun: Begun, written: Written) -> None:
     """
     Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
 
@@ -359,97 +295,8 @@ def _reconcile(context: TableContext, begun: Begun, written: _Written) -> None:
     )
 
 
-def _candidate(
-    context: TableContext, begun: Begun, plan: WritePlan, written: _Written
-) -> Candidate:
-    by_partition: dict[str, list[WriteStat]] = {}
-    for task, stats in written.stats:
-        by_partition.setdefault(task.partition_path, []).extend(stats)
-    replaced: dict[str, tuple[str, ...]] | None = None
-    if plan.operation.replaces:
-        replaced = {}
-        for group in written.placement.replaced:
-            replaced[group.partition_path] = (
-                *replaced.get(group.partition_path, ()),
-                group.file_id,
-            )
-    metadata = CommitMetadata(
-        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
-        operation_type=plan.operation.hudi_name,
-        extra_metadata=_extra_metadata(context, plan, written),
-        partition_to_replace_file_ids=replaced,
-    )
-    claim = claim_of(metadata)
-    # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
-    idle = [
-        TouchedFileGroup(
-            file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=Touch.BASE,
-            source_requested_time=task.base_requested_time,
-        )
-        for task, stats in written.stats
-        if not stats and task.base_path is not None
-    ]
-    claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
-    batches: tuple[Batch, ...] = ()
-    if plan.batch_id is not None:
-        batches = (
-            Batch(
-                batch_id=plan.batch_id,
-                rows_inserted=metadata.total_rows_inserted,
-                rows_updated=metadata.total_rows_updated,
-                rows_deleted=metadata.total_rows_deleted,
-            ),
-        )
-    return Candidate(
-        claim=claim,
-        metadata=metadata,
-        read_only=tuple(idle),
-        schema_before=written.schema_before,
-        schema_after=written.schema.avro_json,
-        batches=batches,
-        check=further_checks(
-            context,
-            WhatIPublish(
-                requested_time=begun.requested_time,
-                keys_looked_up=plan.rules.tags,
-                batch_id=plan.batch_id,
-                schemas=(written.schema.avro_json, written.schema_before),
-                claim=claim,
-                inserted_into=tuple(
-                    stat.path
-                    for _, stats in written.stats
-                    for stat in stats
-                    if stat.path and stat.num_inserts
-                ),
-            ),
-        ),
-    )
-
-
-def _extra_metadata(context: TableContext, plan: WritePlan, written: _Written) -> dict[str, str]:
-    who = context.world.ids.identity()
-    extra = {
-        **plan.extra_metadata,
-        SCHEMA_KEY: written.schema.avro_json,
-        "hoodoo.writer": who.writer_id,
-        "hoodoo.host": who.host,
-        "hoodoo.pid": str(who.pid),
-        "hoodoo.attempts": str(written.attempts),
-    }
-    if who.application:
-        extra["hoodoo.application"] = who.application
-    if plan.batch_id is not None:
-        extra["hoodoo.batch_id"] = plan.batch_id
-    if written.refusals:
-        extra["hoodoo.refusals"] = json.dumps(
-            [report.as_document() for report in written.refusals[-10:]]
-        )
-    return extra
-
-
 def _after(
-    work: _Work, begun: Begun, metadata: CommitMetadata, published: Published, written: _Written
+    work: _Work, begun: Begun, metadata: CommitMetadata, published: Published, written: Written
 ) -> Receipt:
     """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
     context = work.context
@@ -517,31 +364,3 @@ def _check_fields(context: TableContext, schema: TableSchema) -> None:
             kind="missing_key_column",
             columns=missing,
         )
-
-
-def _published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
-    """The receipt of a batch id that was published before (BATCH-1)."""
-    if plan.batch_id is None:
-        return None
-    head = context.chain.head()
-    for slot in reversed(context.chain.between(0, head)):
-        if slot.kind is not SlotKind.COMMIT:
-            continue
-        for batch in slot.batches:
-            if batch.batch_id == plan.batch_id:
-                return _receipt_of_batch(slot, batch, plan)
-    return None
-
-
-def _receipt_of_batch(slot: Slot, batch: Batch, plan: WritePlan) -> Receipt:
-    return Receipt(
-        action=slot.action.value,
-        operation=plan.operation.value,
-        requested_time=slot.requested_time,
-        completion_time=slot.completion_time,
-        attempts=1,
-        rows_inserted=batch.rows_inserted,
-        rows_updated=batch.rows_updated,
-        rows_deleted=batch.rows_deleted,
-        already_published=True,
-    )

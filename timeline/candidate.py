@@ -1,0 +1,144 @@
+"""
+What a written attempt offers for publication: claim, metadata, checks.
+
+Between the data files and the critical section: everything the slot and the completed
+file will hold is made here, before the lock is taken (PUB-1).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from timeline.begin import Begun
+from timeline.checks import WhatIPublish, further_checks
+from timeline.context import TableContext
+from timeline.files.rewrite import FileGroupTask
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.schema import TableSchema
+from timeline.model.slot import Batch
+from timeline.placing import Placement
+from timeline.publish import Candidate, claim_of
+from timeline.receipt import WritePlan
+from timeline.refusal import RefusalReport
+
+__all__ = ["Written", "candidate_of", "planned_claim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Data files of one attempt, durable and not visible."""
+
+    placement: Placement
+    stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
+    schema: TableSchema
+    schema_before: str
+    refusals: tuple[RefusalReport, ...]
+    attempts: int
+
+
+def candidate_of(
+    context: TableContext, begun: Begun, plan: WritePlan, written: Written
+) -> Candidate:
+    """Everything an attempt offers for publication: what it touched, its metadata, its checks."""
+    by_partition: dict[str, list[WriteStat]] = {}
+    for task, stats in written.stats:
+        by_partition.setdefault(task.partition_path, []).extend(stats)
+    replaced: dict[str, tuple[str, ...]] | None = None
+    if plan.operation.replaces:
+        replaced = {}
+        for group in written.placement.replaced:
+            replaced[group.partition_path] = (
+                *replaced.get(group.partition_path, ()),
+                group.file_id,
+            )
+    metadata = CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type=plan.operation.hudi_name,
+        extra_metadata=_extra_metadata(context, plan, written),
+        partition_to_replace_file_ids=replaced,
+    )
+    claim = claim_of(metadata)
+    # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
+    idle = [
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=Touch.BASE,
+            source_requested_time=task.base_requested_time,
+        )
+        for task, stats in written.stats
+        if not stats and task.base_path is not None
+    ]
+    claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
+    batches: tuple[Batch, ...] = ()
+    if plan.batch_id is not None:
+        batches = (
+            Batch(
+                batch_id=plan.batch_id,
+                rows_inserted=metadata.total_rows_inserted,
+                rows_updated=metadata.total_rows_updated,
+                rows_deleted=metadata.total_rows_deleted,
+            ),
+        )
+    return Candidate(
+        claim=claim,
+        metadata=metadata,
+        read_only=tuple(idle),
+        schema_before=written.schema_before,
+        schema_after=written.schema.avro_json,
+        batches=batches,
+        check=further_checks(
+            context,
+            WhatIPublish(
+                requested_time=begun.requested_time,
+                keys_looked_up=plan.rules.tags,
+                batch_id=plan.batch_id,
+                schemas=(written.schema.avro_json, written.schema_before),
+                claim=claim,
+                inserted_into=tuple(
+                    stat.path
+                    for _, stats in written.stats
+                    for stat in stats
+                    if stat.path and stat.num_inserts
+                ),
+            ),
+        ),
+    )
+
+
+def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:
+    who = context.world.ids.identity()
+    extra = {
+        **plan.extra_metadata,
+        SCHEMA_KEY: written.schema.avro_json,
+        "hoodoo.writer": who.writer_id,
+        "hoodoo.host": who.host,
+        "hoodoo.pid": str(who.pid),
+        "hoodoo.attempts": str(written.attempts),
+    }
+    if who.application:
+        extra["hoodoo.application"] = who.application
+    if plan.batch_id is not None:
+        extra["hoodoo.batch_id"] = plan.batch_id
+    if written.refusals:
+        extra["hoodoo.refusals"] = json.dumps(
+            [report.as_document() for report in written.refusals[-10:]]
+        )
+    return extra
+
+
+def planned_claim(placement: Placement) -> Claim:
+    """What a placement is going to touch."""
+    touched = [
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=Touch.NEW if task.base_path is None else Touch.BASE,
+            source_requested_time=task.base_requested_time,
+        )
+        for task in placement.tasks
+    ]
+    touched.extend(
+        TouchedFileGroup(file_group=group, touch=Touch.REPLACE) for group in placement.replaced
+    )
+    return Claim.of(touched, placement.claimed_partitions)
