@@ -6,8 +6,10 @@ A value made from one listing of names; nothing is read until content is asked f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from timeline.errors import UnsupportedTableError
 from timeline.model.filenames import parse_instant_name
@@ -16,40 +18,21 @@ from timeline.model.times import InstantTime
 from timeline.places import TIMELINE
 from timeline.ports.storage import Storage
 
-__all__ = ["ActiveTimeline"]
+__all__ = ["ActiveTimeline", "TimelineReader"]
 
 #: SEC14: a hostile or neglected table must not fill the memory.
 INSTANT_FILES_MAX = 3_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Key = tuple[InstantTime, str]  # requested time, completed action
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActiveTimeline:
     """Instants in their furthest state, ascending by requested time, then action."""
 
     instants: tuple[Instant, ...]
     file_names: frozenset[str]
-
-    @staticmethod
-    def load(storage: Storage, *, files_max: int = INSTANT_FILES_MAX) -> ActiveTimeline:
-        """
-        List the timeline folder once.
-
-        Args:
-            storage: The table.
-            files_max: Most files accepted (SEC14).
-
-        Raises:
-            UnsupportedTableError: More files than ``files_max``.
-        """
-        names = storage.names(TIMELINE)
-        if len(names) > files_max:
-            raise UnsupportedTableError(
-                "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
-                f"archive it or raise the limit: {len(names)}",
-                kind="limit",
-                found=len(names),
-            )
-        return ActiveTimeline.of(names)
 
     @staticmethod
     def of(names: Iterable[str]) -> ActiveTimeline:
@@ -59,28 +42,50 @@ class ActiveTimeline:
         A clean may have several completed files under one requested time: the greatest
         completion time counts.
         """
-        furthest: dict[tuple[Action, InstantTime], Instant] = {}
+        furthest: dict[_Key, Instant] = {}
         kept = []
         for name in names:
             instant = parse_instant_name(name)
             if instant is None:
                 continue
             kept.append(name)
-            key = (instant.action.completes_as, instant.requested_time)
+            key = _key(instant)
             before = furthest.get(key)
             if before is None or _further(instant, before):
                 furthest[key] = instant
-        ordered = sorted(
-            furthest.values(), key=lambda item: (item.requested_time, item.action.value)
-        )
+        ordered = sorted(furthest.values(), key=_order)
         return ActiveTimeline(instants=tuple(ordered), file_names=frozenset(kept))
 
-    @property
+    def with_names(self, added: Iterable[str]) -> ActiveTimeline:
+        """The timeline after these file names appeared; none of its own went away."""
+        instants = list(self.instants)
+        kept = []
+        for name in added:
+            instant = parse_instant_name(name)
+            if instant is None:
+                continue
+            kept.append(name)
+            at = bisect_left(instants, instant.requested_time, key=_requested_time)
+            end = at
+            while end < len(instants) and instants[end].requested_time == instant.requested_time:
+                end += 1
+            same = next((i for i in range(at, end) if _key(instants[i]) == _key(instant)), None)
+            if same is None:
+                instants.insert(end, instant)
+            elif _further(instant, instants[same]):
+                instants[same] = instant
+            else:
+                continue
+            span = slice(at, end + (same is None))
+            instants[span] = sorted(instants[span], key=_order)
+        return ActiveTimeline(instants=tuple(instants), file_names=self.file_names.union(kept))
+
+    @cached_property
     def newest_time(self) -> InstantTime | None:
         """T of the timeline: the greatest requested or completion time of any instant."""
         return max((instant.newest_time for instant in self.instants), default=None)
 
-    @property
+    @cached_property
     def newest_decided_time(self) -> InstantTime | None:
         """The greatest time fixed by a publication or plan, begun writes left out (BEG-5)."""
         return max(
@@ -92,12 +97,21 @@ class ActiveTimeline:
             default=None,
         )
 
-    @property
+    @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
         """Completed instants that wrote data, ascending by requested time."""
         return tuple(i for i in self.instants if i.completed and i.action in WRITE_ACTIONS)
 
-    @property
+    @cached_property
+    def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
+        """(Requested time, completion time) of every completed instant."""
+        return frozenset(
+            (i.requested_time, i.completion_time or i.requested_time)
+            for i in self.instants
+            if i.completed
+        )
+
+    @cached_property
     def pending(self) -> tuple[Instant, ...]:
         """Requested and inflight instants."""
         return tuple(i for i in self.instants if not i.completed)
@@ -130,6 +144,60 @@ class ActiveTimeline:
 
 
 _BEGUN = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+class TimelineReader:
+    """
+    Lists the timeline folder again and again, and works out only what changed.
+
+    One write looks at the timeline several times; between two looks at most a few names
+    appear, among thousands.
+    """
+
+    def __init__(self, storage: Storage, *, files_max: int = INSTANT_FILES_MAX) -> None:
+        self._storage = storage
+        self._files_max = files_max
+        # One value, replaced as a whole: readers on several threads need no lock.
+        self._last: tuple[Sequence[str], ActiveTimeline] | None = None
+
+    def read(self) -> ActiveTimeline:
+        """
+        The timeline now. Outside: 1 list.
+
+        Raises:
+            UnsupportedTableError: More files than ``files_max`` (SEC14).
+        """
+        names = self._storage.names(TIMELINE)
+        if len(names) > self._files_max:
+            raise UnsupportedTableError(
+                "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
+                f"archive it or raise the limit: {len(names)}",
+                kind="limit",
+                found=len(names),
+            )
+        if self._last is not None:
+            before, timeline = self._last
+            if before == names:
+                return timeline
+            known = set(before)
+            added = [name for name in names if name not in known]
+            if len(before) + len(added) == len(names):  # nothing went away
+                self._last = (names, timeline.with_names(added))
+                return self._last[1]
+        self._last = (names, ActiveTimeline.of(names))
+        return self._last[1]
+
+
+def _key(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.completes_as.value
+
+
+def _order(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.value
+
+
+def _requested_time(instant: Instant) -> InstantTime:
+    return instant.requested_time
 
 
 def _further(one: Instant, other: Instant) -> bool:

@@ -164,6 +164,9 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     """
     Show what the write intends before its first data file (BEG-6). Outside: 1 create.
 
+    Not forced to the disk: a power cut ends the writer too, and the requested file, which
+    is, keeps its instant known to a rollback.
+
     Raises:
         RolledBackError: The requested file is gone or the inflight file is not ours.
         StorageUnavailableError: The storage does not answer.
@@ -172,7 +175,7 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     path = timeline_path(begun.file_name(State.INFLIGHT))
     data = encode_commit(profile)
     try:
-        context.world.storage.create(path, data)
+        context.world.storage.create(path, data, durable=False)
     except ObjectExistsError:
         if context.world.storage.read(path) != data:
             raise RolledBackError(

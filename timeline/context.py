@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from timeline.active import ActiveTimeline
+from timeline.active import ActiveTimeline, TimelineReader
 from timeline.errors import CorruptTableError
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
@@ -50,6 +50,7 @@ class TableContext:
     table_id: str
     chain: SlotChain
     commits: CommitReader
+    timelines: TimelineReader
     limits: TableLimits = field(default_factory=TableLimits)
 
     @staticmethod
@@ -63,12 +64,13 @@ class TableContext:
             table_id=identity,
             chain=SlotChain(world, identity, unknown_ms_max=chosen.unknown_ms_max),
             commits=CommitReader(world.storage),
+            timelines=TimelineReader(world.storage, files_max=chosen.instant_files_max),
             limits=chosen,
         )
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""
-        return ActiveTimeline.load(self.world.storage, files_max=self.limits.instant_files_max)
+        return self.timelines.read()
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
         """

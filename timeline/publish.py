@@ -67,7 +67,7 @@ class Seen:
     @staticmethod
     def by(snapshot: Snapshot) -> Seen:
         """Everything a snapshot shows."""
-        return Seen(head=snapshot.head, completed=_completed(snapshot.active))
+        return Seen(head=snapshot.head, completed=snapshot.active.completed_times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +328,7 @@ def _judge_since(
     head = context.chain.head()
     slots = context.chain.between(seen.head, head)
     rivals = [_rival_of_slot(slot) for slot in slots if slot.kind in _RIVAL_KINDS]
-    completed = _completed(timeline)
+    completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
     if fresh:
@@ -353,14 +353,6 @@ def _judge_since(
 
 
 _RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
-
-
-def _completed(timeline: ActiveTimeline) -> frozenset[tuple[InstantTime, InstantTime]]:
-    return frozenset(
-        (i.requested_time, i.completion_time or i.requested_time)
-        for i in timeline.instants
-        if i.completed
-    )
 
 
 def _rival_of_slot(slot: Slot) -> Rival:

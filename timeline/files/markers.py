@@ -67,7 +67,9 @@ def create_marker(
     """
     Announce a data file; must return before the file is created.
 
-    A marker that is already there is fine: a repeated attempt announces the same.
+    A marker that is already there is fine: a repeated attempt announces the same. It is
+    not forced to the disk (LOC-2 names data, slot and completed file): after a power cut
+    its writer is gone, and a rollback unites the markers with a listing.
 
     Raises:
         MalformedNameError: A path that would leave the table.
@@ -77,7 +79,7 @@ def create_marker(
     folder = join(_root(requested_time), check_partition_path(partition_path))
     path = join(folder, marker_name(file_name, io_type))
     try:
-        storage.create(path, b"")
+        storage.create(path, b"", durable=False)
     except ObjectExistsError:
         return
 

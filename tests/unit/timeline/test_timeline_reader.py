@@ -1,0 +1,68 @@
+"""The reader that looks again and again agrees with reading everything anew."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from timeline.active import ActiveTimeline, TimelineReader
+from timeline.errors import UnsupportedTableError
+from timeline.places import timeline_path
+from timeline.storage.memory import MemoryStorage
+
+NAMES = (
+    "20260102030405001.commit.requested",
+    "20260102030405001.inflight",
+    "20260102030405001_20260102030405003.commit",
+    "20260102030405001.savepoint.inflight",
+    "20260102030405001_20260102030405009.savepoint",
+    "20260102030405002.compaction.requested",
+    "20260102030405002_20260102030405004.commit",
+    "20260102030405002.deltacommit.requested",
+    "20260102030405005.clean.requested",
+    "20260102030405005_20260102030405006.clean",
+    "20260102030405005_20260102030405008.clean",
+    "20260102030405007.replacecommit.requested",
+    "no instant at all",
+)
+
+
+def place(storage: MemoryStorage, *names: str) -> None:
+    for name in names:
+        storage.create(timeline_path(name), b"")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_that_appear_in_any_order_give_the_same_timeline(seed: int) -> None:
+    order = random.Random(seed).sample(NAMES, len(NAMES))
+    storage = MemoryStorage()
+    reader = TimelineReader(storage)
+    for count, name in enumerate(order, start=1):
+        place(storage, name)
+        assert reader.read() == ActiveTimeline.of(order[:count])
+
+
+def test_unchanged_names_give_the_very_same_timeline() -> None:
+    storage = MemoryStorage()
+    place(storage, *NAMES)
+    reader = TimelineReader(storage)
+    assert reader.read() is reader.read()
+
+
+def test_a_removed_name_is_noticed_although_another_appeared() -> None:
+    storage = MemoryStorage()
+    place(storage, NAMES[0], NAMES[1])
+    reader = TimelineReader(storage)
+    reader.read()
+    storage.delete(timeline_path(NAMES[0]))
+    storage.delete(timeline_path(NAMES[1]))
+    place(storage, NAMES[-2], NAMES[8])
+    assert reader.read() == ActiveTimeline.of([NAMES[-2], NAMES[8]])
+
+
+def test_too_many_files_are_refused() -> None:
+    storage = MemoryStorage()
+    place(storage, *NAMES[:3])
+    with pytest.raises(UnsupportedTableError, match="archive it"):
+        TimelineReader(storage, files_max=2).read()
