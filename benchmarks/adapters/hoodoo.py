@@ -138,10 +138,12 @@ class Hoodoo(Adapter):
         return {}
 
     def small_append(self, table: str, batch: dict[str, Any]) -> None:
-        self.open(table, shared=True).bulk_insert(small_table(batch))
+        with self.open(table, shared=True) as opened:
+            opened.bulk_insert(small_table(batch))
 
     def small_upsert(self, table: str, batch: dict[str, Any]) -> None:
-        self.open(table, shared=True).upsert(small_table(batch))
+        with self.open(table, shared=True) as opened:
+            opened.upsert(small_table(batch))
 
     def open_snapshot(self, table: str) -> dict[str, Any]:
         return {"files": len(self.open(table).file_slices())}
@@ -151,7 +153,8 @@ class Hoodoo(Adapter):
         self.create_small(table)
         row = data.small(0, 1)
         for _ in range(commits):
-            self.open(table, shared=True).bulk_insert(row)
+            with self.open(table, shared=True) as opened:
+                opened.bulk_insert(row)
         return {}
 
     def scan_ids(self, table: str) -> list[str]:
