@@ -179,10 +179,12 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
     if plan.detect_early:
-        verdict, seen = judge_early(context, begun, planned_claim(placement), seen)
+        # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
+        # batch, keys inserted by both) can only be asked once the files are written.
+        verdict, met = judge_early(context, begun, planned_claim(placement), seen)
         if isinstance(verdict, Refused):
             refusals.append(report_of(begun.requested_time, verdict))
-            return Met(verdict=verdict, seen=seen)
+            return Met(verdict=verdict, seen=met)
         if isinstance(verdict, Rebaseable):
             context.world.events.emit("write.rebased_early", rt=begun.requested_time)
             placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))

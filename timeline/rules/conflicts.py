@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch
+from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime
 
@@ -154,7 +154,8 @@ def judge(
     Args:
         mine: What the instant touches.
         requested_time: The instant's own requested time.
-        rivals: Everything that became visible after the base snapshot, in slot order.
+        rivals: Everything that became visible after the base snapshot, in slot order; one
+            whose base file my rows were merged onto does not meet them in that file group.
         logs_may_meet: Non-blocking mode: two log files in one file group are no conflict.
 
     Returns:
@@ -173,14 +174,14 @@ def judge(
         refused = _claims_meet(mine, rival)
         if refused is not None:
             return refused
-    my_touches = {item.file_group: item.touch for item in mine.file_groups}
+    my_touches = {item.file_group: item for item in mine.file_groups}
     rebase: dict[FileGroupId, Rival] = {}
     for rival in rivals:
         for item in rival.claim.file_groups:
-            my_touch = my_touches.get(item.file_group)
-            if my_touch is None:
+            my_item = my_touches.get(item.file_group)
+            if my_item is None or _built_on(my_item, item, rival):
                 continue
-            rule = _cell(my_touch, item.touch, rival, logs_may_meet=logs_may_meet)
+            rule = _cell(my_item.touch, item.touch, rival, logs_may_meet=logs_may_meet)
             if rule.rule is RuleId.NO_CONFLICT:
                 continue
             if not rule.rebaseable or rival.requested_time > requested_time:
@@ -190,6 +191,16 @@ def judge(
         return Clean()
     met = tuple(dict.fromkeys(rebase.values()))
     return Rebaseable(_WRITTEN.rule, _WRITTEN.why, met, tuple(sorted(rebase)))
+
+
+def _built_on(mine: TouchedFileGroup, theirs: TouchedFileGroup, rival: Rival) -> bool:
+    """Whether my rows were merged onto the rival's base file, or onto a later one."""
+    source = mine.source_requested_time
+    return (
+        theirs.touch in (Touch.NEW, Touch.BASE)
+        and source is not None
+        and source >= rival.requested_time
+    )
 
 
 def _cell(mine: Touch, theirs: Touch, rival: Rival, *, logs_may_meet: bool) -> Rule:

@@ -77,13 +77,24 @@ class Behind:
 class Meddled:
     """A workload that lets others act before its files are written, once per call."""
 
-    def __init__(self, inner: LocalWorkload, *acts: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        inner: LocalWorkload,
+        *acts: Callable[[], object],
+        early: Callable[[], object] | None = None,
+    ) -> None:
         self._inner = inner
         self._acts = list(acts)
+        self._early = [early] if early else []
         self.rewritten: list[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def assign(self, buckets: Any, file_ids: Any) -> None:
+        self._inner.assign(buckets, file_ids)
+        if self._early:
+            self._early.pop()()
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
         self.rewritten.append([task.file_id for task in tasks])
@@ -157,6 +168,7 @@ def planned(
     delete_partitions: tuple[str, ...] = (),
     drop_found: bool = False,
     combine: bool | None = None,
+    detect_early: bool = True,
 ) -> WritePlan:
     """What one write does on this table."""
     config = table.config
@@ -183,6 +195,7 @@ def planned(
             drop_found=drop_found,
         ),
         files=files,
+        detect_early=detect_early,
         batch_id=batch_id,
         delete_partitions=delete_partitions,
     )
@@ -208,10 +221,11 @@ def put_watched(
     operation: WriteOperation,
     rows: Rows | pa.Table,
     *acts: Callable[[], object],
+    early: Callable[[], object] | None = None,
     **options: Any,
 ) -> tuple[Receipt, list[list[str]]]:
-    """As ``put``; also tells which file groups each call wrote."""
-    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
+    """As ``put``; ``early`` happens before conflicts are looked for; tells what was written."""
+    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts, early=early)
     receipt = write(table.context, planned(table, operation, **options), workload)
     return receipt, workload.rewritten
 

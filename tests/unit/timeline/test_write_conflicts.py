@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.timeline.engine import (
-    BRISK,
     Behind,
     Rows,
     begun,
@@ -474,5 +473,73 @@ def test_the_same_batch_written_by_two_gives_the_first_receipt():
     assert leftovers(mine) == []
 
 
-def test_limits_of_these_tests_do_not_wait():
-    assert BRISK.retry.pause_base_ms == 0
+def test_an_older_rival_met_before_writing_costs_no_second_merge():
+    mine, other = two_writers()
+    rival = begun(other, UPSERT, [row("a", "x", 2, 7), row("c", "x", 2, 7)])
+    receipt, rewritten = put_watched(mine, UPSERT, [row("a", "x", 3, 8)], early=rival)
+    assert (receipt.attempts, len(rewritten)) == (1, 1)
+    assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1), ("c", 7)]
+
+
+def test_a_newer_rival_met_before_writing_costs_no_merge_at_all():
+    mine, other = two_writers()
+    receipt, rewritten = put_watched(
+        mine, UPSERT, [row("a", "x", 3, 8)], early=lambda: upsert(other, [row("a", "x", 2, 7)])
+    )
+    assert (receipt.attempts, len(rewritten)) == (2, 1)
+    assert rows_of(mine, "id", "v") == [("a", 8), ("b", 1)]
+
+
+def test_without_early_detection_the_same_rival_is_met_when_publishing():
+    mine, other = two_writers()
+    receipt, rewritten = put_watched(
+        mine,
+        UPSERT,
+        [row("a", "x", 3, 8)],
+        early=lambda: upsert(other, [row("a", "x", 2, 7)]),
+        detect_early=False,
+    )
+    assert (receipt.attempts, len(rewritten)) == (2, 2)
+
+
+def test_the_same_new_key_published_before_writing_gives_one_row():
+    mine, other = two_writers()
+    files = planned(mine, UPSERT).files
+    apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
+    upsert(
+        mine,
+        [row("n", "x", 5, 5)],
+        early=lambda: upsert(other, [row("n", "x", 4, 4)], files=apart),
+        files=apart,
+    )
+    assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1), ("n", 5)]
+
+
+def test_the_same_new_key_published_early_beside_a_shared_file_group_gives_one_row():
+    mine, other = two_writers()
+    files = planned(mine, UPSERT).files
+    apart = replace(files, sizes=replace(files.sizes, small_file_bytes=0))
+    rival = begun(other, UPSERT, [row("a", "x", 2, 2), row("n", "x", 4, 4)], files=apart)
+    upsert(mine, [row("a", "x", 3, 3), row("n", "x", 5, 5)], early=rival, files=apart)
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1), ("n", 5)]
+
+
+def test_a_column_added_before_writing_is_kept():
+    mine, other = two_writers()
+    grown = {**row("b", "y", 2, 2), "w": 1}
+    upsert(mine, [row("a", "x", 2, 2)], early=lambda: upsert(other, [grown]))
+    assert rows_of(mine, "id", "w") == [("a", None), ("b", 1)]
+
+
+def test_the_same_batch_published_before_writing_gives_the_first_receipt():
+    mine, other = two_writers()
+    batch = [row("n", "z", 1, 1)]
+    second = put(
+        mine,
+        INSERT,
+        batch,
+        early=lambda: put(other, INSERT, batch, batch_id="b1"),
+        batch_id="b1",
+    )
+    assert second.already_published
+    assert rows_of(mine, "id") == [("a",), ("b",), ("n",)]
