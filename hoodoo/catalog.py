@@ -21,13 +21,15 @@ from timeline.table import refuse_unwritable
 
 __all__ = ["create_table", "layers_of", "open_table"]
 
-Properties = PropertySource | Sequence[PropertySource] | None
+Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
 
 def layers_of(properties: Properties) -> Layers:
     """One source, several (later ones win) or none, as layers."""
     if properties is None:
         return Layers()
+    if isinstance(properties, Layers):
+        return properties
     if isinstance(properties, Mapping):
         return Layers(code=properties)
     if isinstance(properties, str | os.PathLike):

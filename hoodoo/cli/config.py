@@ -1,0 +1,89 @@
+"""``hoodoo config``: which value each setting has, and where it comes from."""
+
+from __future__ import annotations
+
+import click
+
+from hoodoo.assembly import properties_of_table
+from hoodoo.cli.exits import PROBLEMS_FOUND
+from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.configuration import Severity, check, describe
+from tableservices.cleaning.settings import CLEANING_OPTIONS
+from timeline.options import DEFAULT_LAYER, PropertySet
+
+__all__ = ["config"]
+
+
+@click.group()
+def config() -> None:
+    """Show and check the settings a writer would have."""
+
+
+@config.command()
+@click.argument("address", metavar="[TABLE]", required=False)
+@click.option("--set-only", is_flag=True, help="Leave out what nobody set.")
+@reading
+def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None:
+    """Show every effective value with its layer; secrets are hidden."""
+    values = describe(_properties(invocation, address), more=CLEANING_OPTIONS.values())
+    if set_only:
+        values = tuple(value for value in values if value.layer != DEFAULT_LAYER)
+    if invocation.printer.for_people:
+        invocation.printer.grid(
+            ("key", "value", "from"), [(each.key, each.value, each.layer) for each in values]
+        )
+        return
+    invocation.printer.document(
+        {
+            "values": [
+                {
+                    "key": each.key,
+                    "value": each.value,
+                    "layer": each.layer,
+                    "default": each.default,
+                }
+                for each in values
+            ]
+        }
+    )
+
+
+@config.command("check")
+@click.argument("address", metavar="[TABLE]", required=False)
+@reading
+def check_command(invocation: Invocation, *, address: str | None) -> None:
+    """Check the settings; exit code 5 when a writer would refuse them."""
+    problems = check(_properties(invocation, address), more=CLEANING_OPTIONS.values())
+    ok = all(problem.severity is not Severity.ERROR for problem in problems)
+    printer = invocation.printer
+    if printer.for_people:
+        if problems:
+            printer.grid(
+                ("severity", "kind", "key", "from", "what"),
+                [(p.severity.value, p.kind, p.key, p.layer, p.message) for p in problems],
+            )
+        printer.line("a writer accepts these settings" if ok else "a writer refuses these settings")
+    else:
+        printer.document(
+            {
+                "ok": ok,
+                "problems": [
+                    {
+                        "severity": problem.severity.value,
+                        "kind": problem.kind,
+                        "key": problem.key,
+                        "layer": problem.layer,
+                        "message": problem.message,
+                    }
+                    for problem in problems
+                ],
+            }
+        )
+    if not ok:
+        raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _properties(invocation: Invocation, address: str | None) -> PropertySet:
+    if address is None:
+        return invocation.layers.load()
+    return properties_of_table(address, invocation.layers)[0]

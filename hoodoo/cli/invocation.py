@@ -1,0 +1,116 @@
+"""What every command has in common: where settings come from, how results are written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from hoodoo.assembly import Layers
+from hoodoo.cli.printing import Output, Printer
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError
+
+__all__ = ["Invocation", "changing", "reading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One run of a command."""
+
+    layers: Layers
+    printer: Printer
+    debug: bool = False
+    yes: bool = False
+    dry_run: bool = False
+
+    def open_table(self, address: str, code: Mapping[str, object] | None = None) -> Table:
+        """Open a table under the given layers. Errors: as ``hoodoo.open_table``."""
+        layers = self.layers.with_code(code) if code else self.layers
+        return Table.open(address, layers)
+
+    def confirm(self, question: str) -> None:
+        """
+        Ask before something that cannot be taken back.
+
+        Raises:
+            InvalidInputError: Nobody is there to ask and ``--yes`` was not given.
+            click.Abort: The answer was no.
+        """
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            raise InvalidInputError(
+                f"this cannot be taken back; say --yes, or look with --dry-run first: {question}",
+                kind="not_confirmed",
+            )
+        click.confirm(question, abort=True, err=True)
+
+
+def reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that changes nothing its ``Invocation`` as first argument."""
+    return _with_settings(_with_output(_wrapped(command)))
+
+
+def changing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command that changes a table: also ``--dry-run`` and ``--yes``."""
+    made = _with_settings(_with_output(_wrapped(command)))
+    made = click.option("--yes", is_flag=True, help="Do not ask before what is final.")(made)
+    return click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")(
+        made
+    )
+
+
+def _wrapped(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def run(**values: Any) -> Any:
+        output = values.pop("output")
+        invocation = Invocation(
+            layers=Layers(
+                props=tuple(values.pop("props")), hoodie_conf=tuple(values.pop("hoodie_conf"))
+            ),
+            printer=Printer(Output(output) if output else None, quiet=values.pop("quiet")),
+            debug=values.pop("debug"),
+            yes=values.pop("yes", False),
+            dry_run=values.pop("dry_run", False),
+        )
+        # The outermost group reports errors and must know how.
+        click.get_current_context().find_root().obj = invocation
+        return command(invocation, **values)
+
+    return run
+
+
+def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--hoodie-conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="One property; may be repeated. Stronger than --props.",
+    )(command)
+    return click.option(
+        "--props",
+        multiple=True,
+        metavar="FILE",
+        help="A properties file; may be repeated, later ones win.",
+    )(command)
+
+
+def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--debug", is_flag=True, help="Show the traceback of an unexpected error."
+    )(command)
+    command = click.option("--quiet", "-q", is_flag=True, help="No remarks and no progress.")(
+        command
+    )
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice([each.value for each in Output]),
+        default=None,
+        help="Default: table on a terminal, else ndjson for rows and json for the rest.",
+    )(command)

@@ -1,0 +1,219 @@
+"""``hoodoo table``: create, show, verify and drop a table."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from hoodoo.catalog import create_table
+from hoodoo.cli.exits import PROBLEMS_FOUND
+from hoodoo.cli.input_files import read_rows
+from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.table import Table
+from hoodoo.verify import Verification, verify_at
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.schema import drop_meta
+from timeline.registry import registered_writers
+
+__all__ = ["table"]
+
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+@click.group()
+def table() -> None:
+    """Create, show, verify or drop a table."""
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--schema", metavar="'NAME TYPE, ..'", help="Types: " + " ".join(_TYPES))
+@click.option(
+    "--schema-from", type=click.Path(path_type=Path), help="A file with rows of the same columns."
+)
+@click.option("--key", metavar="A,B,..", help="Record key columns.")
+@click.option("--partition-by", metavar="A,B,..", help="Partition columns.")
+@click.option("--ordering", metavar="A,..", help="Columns that decide between versions.")
+@click.option("--name", help="Default: the last part of the path.")
+@click.option("--table-type", type=click.Choice(["COPY_ON_WRITE", "MERGE_ON_READ"]))
+@changing
+def create(
+    invocation: Invocation,
+    *,
+    address: str,
+    schema: str | None,
+    schema_from: Path | None,
+    key: str | None,
+    partition_by: str | None,
+    ordering: str | None,
+    name: str | None,
+    table_type: str | None,
+) -> None:
+    """Create an empty table; without a schema its columns come from the first write."""
+    columns = _columns(schema) if schema else None
+    if schema_from is not None:
+        columns = drop_meta(read_rows(schema_from).schema)
+    if invocation.dry_run:
+        invocation.printer.document({"creates_table": address, "columns": _names(columns)})
+        return
+    made = create_table(
+        address,
+        schema=columns,
+        record_key=key or "",
+        partition_by=partition_by or "",
+        ordering=ordering or "",
+        name=name,
+        table_type=table_type,
+        properties=invocation.layers,
+    )
+    with made:
+        _show(invocation, made)
+
+
+def _names(columns: pa.Schema | None) -> list[str]:
+    return [] if columns is None else list(columns.names)
+
+
+def _columns(text: str) -> pa.Schema:
+    fields = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\w+)\s+([a-z]+)\s*", part)
+        kind = _TYPES.get(match[2]) if match else None
+        if match is None or kind is None:
+            raise InvalidInputError(
+                f"a schema is 'name type, ..' with the types {', '.join(_TYPES)}: {part.strip()!r}",
+                kind="schema",
+            )
+        fields.append(pa.field(match[1], kind))
+    return pa.schema(fields)
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@reading
+def show(invocation: Invocation, *, address: str) -> None:
+    """Show what a table is: keys, partitions, columns, size."""
+    with invocation.open_table(address) as opened:
+        _show(invocation, opened)
+
+
+def _show(invocation: Invocation, opened: Table) -> None:
+    document = _facts(opened)
+    printer = invocation.printer
+    if not printer.for_people:
+        printer.document(document)
+        return
+    shown = {key: value for key, value in document.items() if key != "columns"}
+    printer.grid(("what", "value"), [(key, _plain(value)) for key, value in shown.items()])
+    printer.line()
+    printer.grid(
+        ("column", "type"), [(column["name"], column["type"]) for column in document["columns"]]
+    )
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _facts(opened: Table) -> dict[str, Any]:
+    config = opened.config
+    try:
+        columns = [{"name": each.name, "type": str(each.type)} for each in opened.schema]
+    except UnsupportedTableError as error:
+        if error.kind != "no_schema":
+            raise
+        columns = []
+    slices = opened.file_slices()
+    instants = opened.core.timeline(archived=False)
+    completed = [entry for entry in instants if entry.completion_time is not None]
+    return {
+        "name": config.name,
+        "version": config.table_version,
+        "type": config.table_type.value,
+        "base_path": opened.core.context.world.storage.base_uri,
+        "record_key": list(config.record_key_fields),
+        "partition_by": list(config.partition_fields),
+        "ordering": list(config.ordering_fields),
+        "merge_mode": config.merge_mode.value,
+        "hive_style_partitioning": config.hive_style_partitioning,
+        "metadata_table": config.metadata_table_on,
+        "partitions": len({one.file_group.partition_path for one in slices}),
+        "file_groups": len(slices),
+        "bytes": sum(one.size_bytes for one in slices),
+        "instants": len(instants),
+        "last_completion_time": max((e.completion_time or "" for e in completed), default=None),
+        "columns": columns,
+    }
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--history", is_flag=True, help="Check the archived timeline too.")
+@reading
+def verify(invocation: Invocation, *, address: str, history: bool) -> None:
+    """Check a table from its properties to its keys; exit code 5 when there are problems."""
+    printer = invocation.printer
+    found = verify_at(address, invocation.layers, history=history, progress=printer.progress)
+    _print_findings(invocation, found)
+    if not found.ok:
+        raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _print_findings(invocation: Invocation, found: Verification) -> None:
+    printer = invocation.printer
+    if not printer.for_people:
+        printer.document(found.as_document())
+        return
+    for name, findings in (("problem", found.problems), ("note", found.notes)):
+        if findings:
+            printer.grid((name, "path", "what"), [(f.kind, f.path, f.message) for f in findings])
+    if found.ok:
+        printer.line(f"verified: {found.summary}", style="green")
+    else:
+        printer.line(f"{len(found.problems)} problems; {found.summary}", style="bold red")
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@changing
+def drop(invocation: Invocation, *, address: str) -> None:
+    """Delete a table with all its data. No writer may be at work."""
+    with invocation.open_table(address) as opened:
+        storage = opened.core.context.world.storage
+        root = storage.capabilities.local_root
+        if root is None:
+            raise UnsupportedTableError(
+                f"only a table on a local disk can be dropped here: {address}", kind="drop"
+            )
+        alive = [one.text for one in registered_writers(opened.core.context) if one.alive]
+        if alive:
+            raise InvalidInputError(
+                f"a writer is at work on this table, end it first: {'; '.join(alive)}",
+                kind="writers_at_work",
+                writers=alive,
+            )
+        document = {"dropped": str(root), "name": opened.config.name}
+        if invocation.dry_run:
+            invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})
+            return
+        invocation.confirm(f"delete table {opened.config.name} with all its data at {root}?")
+    folder = Path(root)
+    # The properties go first: an interrupted drop leaves no table that looks whole.
+    (folder / ".hoodie" / "hoodie.properties").unlink()
+    shutil.rmtree(folder)
+    invocation.printer.document(document)

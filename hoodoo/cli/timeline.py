@@ -1,0 +1,74 @@
+"""``hoodoo timeline``: what happened on a table, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.printing import Printer
+from hoodoo.explain import Account, accounts_of, moment
+from hoodoo.table import Table
+
+__all__ = ["print_accounts", "timeline"]
+
+
+@click.group()
+def timeline() -> None:
+    """What happened on a table, and when."""
+
+
+@timeline.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--history", is_flag=True, help="Show archived instants too.")
+@reading
+def show(invocation: Invocation, *, address: str, history: bool) -> None:
+    """Show every instant, ascending by requested time."""
+    with invocation.open_table(address) as opened:
+        if invocation.printer.for_people:
+            print_accounts(invocation.printer, accounts_of(opened.core, archived=history))
+        else:
+            invocation.printer.document(_document(opened, archived=history))
+
+
+def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
+    config = opened.config
+    return {
+        "table": {
+            "name": config.name,
+            "version": config.table_version,
+            "type": config.table_type.value,
+            "base_path": opened.core.context.world.storage.base_uri,
+        },
+        "instants": [
+            {
+                "requested_time": entry.requested_time,
+                "completion_time": entry.completion_time,
+                "action": entry.action,
+                "state": entry.state,
+                "archived": entry.archived,
+            }
+            for entry in opened.core.timeline(archived=archived)
+        ],
+    }
+
+
+def print_accounts(printer: Printer, accounts: list[Account]) -> None:
+    """The timeline for people: who did what, from when to when, and what it met."""
+    printer.grid(
+        ("requested", "completed", "action", "operation", "by", "rows", "tries", "met"),
+        [
+            (
+                moment(one.requested_time),
+                moment(one.completion_time) if one.completion_time else one.state,
+                one.action + (" (archived)" if one.archived else ""),
+                one.operation.lower(),
+                one.who,
+                one.rows_text,
+                one.attempts or "",
+                "; ".join(one.refusals_text),
+            )
+            for one in accounts
+        ],
+    )

@@ -1,0 +1,184 @@
+"""``hoodoo write``: rows of a file into a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from hoodoo.assembly import plan_of
+from hoodoo.catalog import create_table
+from hoodoo.cli.input_files import read_rows
+from hoodoo.cli.invocation import Invocation, changing
+from hoodoo.cli.receipts import nothing_done, receipt_document
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError, TableNotFoundError
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
+from timeline.model.schema import drop_meta
+from timeline.rules.keys import KeySpec, record_keys, validate_ordering
+
+__all__ = ["write"]
+
+_OPERATIONS = tuple(operation.value for operation in WriteOperation)
+_FINAL = frozenset(
+    {
+        WriteOperation.INSERT_OVERWRITE,
+        WriteOperation.INSERT_OVERWRITE_TABLE,
+        WriteOperation.DELETE_PARTITION,
+    }
+)
+
+
+@click.command()
+@click.argument("address", metavar="TABLE")
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path),
+    help="Rows: .parquet .csv .ndjson .arrow",
+)
+@click.option("--operation", type=click.Choice(_OPERATIONS), help="Default: upsert.")
+@click.option("--key", metavar="A,B,..", help="Record key columns, when the table is new.")
+@click.option("--partition-by", metavar="A,B,..", help="Partition columns, when it is new.")
+@click.option("--ordering", metavar="A,..", help="Ordering columns, when it is new.")
+@click.option("--batch-id", help="Writing the same batch again changes nothing.")
+@changing
+def write(
+    invocation: Invocation,
+    *,
+    address: str,
+    source: Path | None,
+    operation: str | None,
+    key: str | None,
+    partition_by: str | None,
+    ordering: str | None,
+    batch_id: str | None,
+) -> None:
+    """Write the rows of a file into TABLE; with --key it is created when it is not there."""
+    told = {
+        "hoodie.datasource.write.recordkey.field": key,
+        "hoodie.datasource.write.partitionpath.field": partition_by,
+        "hoodie.datasource.write.precombine.field": ordering,
+        "hoodie.datasource.write.operation": operation,
+    }
+    code = {name: value for name, value in told.items() if value is not None}
+    table = _existing(invocation, address, code, may_create=key is not None)
+    chosen = WriteOperation(operation or "upsert") if table is None else table.settings.operation
+    rows = None
+    if chosen is not WriteOperation.DELETE_PARTITION:
+        if source is None:
+            raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
+        rows = read_rows(source, None if table is None else _schema_of(table))
+    if table is None and rows is not None:
+        table = _created(invocation, address, code, rows)
+    if table is None:
+        raise InvalidInputError(
+            f"there is no table at this path to delete partitions from: {address}",
+            kind="table_not_found",
+        )
+    with table:
+        if invocation.dry_run:
+            invocation.printer.document(_would_do(table, chosen, rows))
+            return
+        if chosen in _FINAL:
+            invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
+        _write(invocation, table, chosen, rows, batch_id)
+
+
+def _existing(
+    invocation: Invocation, address: str, code: dict[str, str], *, may_create: bool
+) -> Table | None:
+    try:
+        return invocation.open_table(address, code)
+    except TableNotFoundError:
+        if may_create:
+            return None
+        raise
+
+
+def _schema_of(table: Table) -> pa.Schema | None:
+    snapshot = table.core.context.snapshot()
+    has_schema = snapshot.newest_schema_json or table.config.create_schema_json
+    return table.schema if has_schema else None
+
+
+def _created(
+    invocation: Invocation, address: str, code: dict[str, str], rows: pa.Table
+) -> Table | None:
+    """The new table, once the rows are known to fit it: bad rows leave no empty table behind."""
+    schema = drop_meta(rows.schema)
+    keys = _list(code["hoodie.datasource.write.recordkey.field"])
+    partitions = _list(code.get("hoodie.datasource.write.partitionpath.field", ""))
+    ordering = _list(code.get("hoodie.datasource.write.precombine.field", ""))
+    missing = [name for name in (*keys, *partitions, *ordering) if name not in schema.names]
+    if missing:
+        raise InvalidInputError(
+            f"the rows lack columns the table would be keyed, partitioned or ordered by: {missing};"
+            f" they have {list(schema.names)}",
+            kind="missing_key_column",
+            columns=missing,
+        )
+    record_keys(rows, KeySpec(record_key_fields=keys, partition_fields=partitions))
+    validate_ordering(rows, ordering)
+    if invocation.dry_run:
+        invocation.printer.document(
+            {**nothing_done("commit", "upsert"), "creates_table": True, "rows": rows.num_rows}
+        )
+        raise click.exceptions.Exit(0)
+    return create_table(address, schema=schema, properties=invocation.layers.with_code(code))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _write(
+    invocation: Invocation,
+    table: Table,
+    operation: WriteOperation,
+    rows: pa.Table | None,
+    batch_id: str | None,
+) -> None:
+    printer = invocation.printer
+    on_before = table.config.metadata_table_on
+    if rows is None:
+        receipt = table.delete_partitions(table.settings.partitions_to_delete)
+    elif batch_id is None:
+        receipt = table.write(rows, operation)
+    else:
+        workload = LocalWorkload(table.core.context.world, rows)
+        try:
+            receipt = table.run(operation, workload, batch_id=batch_id)
+        finally:
+            workload.release()
+    if on_before and not table.config.metadata_table_on:
+        printer.remark(
+            "the table's metadata table was switched off, as hoodie.metadata.enable=false says; "
+            "Java Hudi builds it again when it is told to"
+        )
+    if printer.for_people:
+        printer.line(
+            f"{receipt.operation.lower()} {receipt.requested_time}: "
+            f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "
+            f"{receipt.rows_deleted} deleted, {receipt.files_written} files, "
+            f"attempts {receipt.attempts}"
+        )
+        for report in receipt.refusals:
+            printer.line(f"  refused first: {report.text}")
+        return
+    printer.document(receipt_document(receipt))
+
+
+def _would_do(table: Table, operation: WriteOperation, rows: pa.Table | None) -> dict[str, Any]:
+    """Check the rows as the write would; nothing is begun."""
+    action = "replacecommit" if operation.replaces else "commit"
+    document = nothing_done(action, operation.value)
+    if rows is None:
+        return document
+    workload = LocalWorkload(table.core.context.world, rows)
+    plan = plan_of(table.settings, table.config, operation)
+    workload.prepare(plan.rules, _schema_of(table) or drop_meta(rows.schema))
+    return {**document, "rows": rows.num_rows, "partitions": list(workload.partition_paths())}

@@ -1,0 +1,372 @@
+"""
+Who did what to a table, from when to when, and what they met on the way.
+
+Puts together what lies in different places: the instant's files, its commit metadata, the
+commit slot that published it and the refusals of earlier attempts. Nothing is guessed: what
+another engine did not write down stays empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from timeline.active import ActiveTimeline
+from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.history import History
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.filenames import instant_file_name
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime, wall_ms
+from timeline.places import timeline_path
+from timeline.ports.storage import ObjectMissingError
+from timeline.table import Table
+
+__all__ = ["Account", "accounts_of", "explain_instant", "moment"]
+
+_REFUSALS_KEY = "hoodoo.refusals"
+_FILE_GROUPS_SHOWN_MAX = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One instant, told. Empty texts and None mean that nobody wrote it down."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime | None
+    action: str
+    state: str
+    archived: bool
+    operation: str = ""
+    writer: str = ""
+    host: str = ""
+    pid: int | None = None
+    application: str = ""
+    slot_number: int | None = None
+    fencing_token: int | None = None
+    attempts: int | None = None
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_written: int = 0
+    files_deleted: int = 0
+    bytes_written: int = 0
+    partitions: tuple[str, ...] = ()
+    file_groups: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def who(self) -> str:
+        """The application if it has a name, else process and host."""
+        if self.application:
+            return self.application
+        return f"pid {self.pid} on {self.host}" if self.host else ""
+
+    @property
+    def seconds(self) -> float | None:
+        """From the request to the completion."""
+        if self.completion_time is None:
+            return None
+        return (wall_ms(self.completion_time) - wall_ms(self.requested_time)) / 1000
+
+    @property
+    def rows_text(self) -> str:
+        """``+inserted ~updated -deleted``, what is zero left out."""
+        parts = (("+", self.rows_inserted), ("~", self.rows_updated), ("-", self.rows_deleted))
+        return " ".join(f"{sign}{count}" for sign, count in parts if count)
+
+    @property
+    def refusals_text(self) -> tuple[str, ...]:
+        """One line for each refused attempt: the rule, who won, what is done again."""
+        return tuple(
+            f"{each.get('rule', '?')} {each.get('why', '')}; won by "
+            + ("; ".join(each.get("winners", ())) or "nobody known")
+            + f"; redone: {each.get('redo', '?')}"
+            for each in self.refusals
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        document = asdict(self)
+        document["seconds"] = self.seconds
+        return document
+
+    def lines(self) -> list[str]:
+        """The story for people."""
+        told = [f"{self.action} {self.requested_time}: {self.state}"]
+        if self.archived:
+            told.append("archived")
+        if self.operation:
+            told.append(f"operation {self.operation.lower()}")
+        if self.host or self.application:
+            told.append(f"by {self.application or '-'} (pid {self.pid} on {self.host})")
+        told.append(f"requested {moment(self.requested_time)} UTC")
+        if self.completion_time is not None:
+            told.append(f"completed {moment(self.completion_time)} UTC, after {self.seconds} s")
+        if self.slot_number is not None:
+            token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
+            told.append(f"published as number {self.slot_number} of this table{token}")
+        if self.rows_text or self.files_written:
+            told.append(
+                f"rows {self.rows_text or 0}; {self.files_written} files, "
+                f"{self.bytes_written} bytes, in {len(self.partitions)} partitions"
+            )
+        if self.files_deleted:
+            told.append(f"{self.files_deleted} files deleted")
+        if self.attempts is not None:
+            told.append(f"attempts {self.attempts}")
+        told.extend(f"refused: {text}" for text in self.refusals_text)
+        told.extend(self.remarks)
+        return told
+
+
+def moment(time: InstantTime) -> str:
+    """An instant time as people read it: ``2026-11-21 10:09:56.962``."""
+    text = time if len(time) == 17 else f"{time}000"
+    date = f"{text[:4]}-{text[4:6]}-{text[6:8]}"
+    return f"{date} {text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"
+
+
+def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
+    """
+    Every instant of a table, ascending by requested time.
+
+    Outside: 1 list, 1 get per completed instant, 1 get per slot; with ``archived`` the
+    history's files.
+
+    Raises:
+        CorruptTableError: A slot cannot be read.
+    """
+    context = table.context
+    slots = _slots_by_instant(context)
+    active = context.active()
+    told = [_account(context, instant, slots) for instant in active.instants]
+    if archived:
+        known = {(one.requested_time, one.action) for one in told}
+        told.extend(
+            one for one in _archived(context) if (one.requested_time, one.action) not in known
+        )
+    return sorted(told, key=lambda one: (one.requested_time, one.action))
+
+
+def explain_instant(table: Table, requested_time: InstantTime) -> Account:
+    """
+    The story of one instant, also of one that was refused, rolled back or archived.
+
+    Raises:
+        InstantNotFoundError: No trace of it is left.
+    """
+    context = table.context
+    slots = _slots_by_instant(context)
+    active = context.active()
+    for instant in active.instants:
+        if requested_time in (instant.requested_time, instant.completion_time):
+            return _account(context, instant, slots, in_full=True, active=active)
+    for one in _archived(context):
+        if requested_time in (one.requested_time, one.completion_time):
+            return one
+    return _vanished(context, active, requested_time)
+
+
+def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Account:
+    """What is known of an instant whose files are gone: its abort, or its writer's retry."""
+    for slot in _slots(context):
+        if slot.kind is SlotKind.ABORT and slot.requested_time == time:
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=slot.action.value,
+                state="rolled back",
+                archived=False,
+                remarks=(
+                    (
+                        f"rolled back by {slot.owner.text} at {moment(slot.completion_time)} UTC, "
+                        f"as instant {slot.instant_time}, number {slot.number} of this table"
+                    ),
+                ),
+            )
+    for instant in active.completed_writes:
+        metadata = _metadata_of(context, instant)
+        for refusal in _refusals(metadata.extra_metadata if metadata else {}):
+            if refusal.get("instant") == time:
+                extra = metadata.extra_metadata if metadata else {}
+                return Account(
+                    requested_time=time,
+                    completion_time=None,
+                    action=instant.action.value,
+                    state="refused",
+                    archived=False,
+                    refusals=(refusal,),
+                    remarks=(f"written again as {instant.requested_time}",),
+                    **_writer_fields(extra),
+                )
+    raise InstantNotFoundError(
+        "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
+        f"rolled it back and no published write names it as refused: {time}",
+        kind="instant_unknown",
+        requested_time=time,
+    )
+
+
+def _slots(context: TableContext) -> Iterable[Slot]:
+    for number in range(context.chain.head(), 0, -1):
+        slot = context.chain.read(number)
+        if slot is None:
+            return  # older ones were tidied away
+        yield slot
+
+
+def _slots_by_instant(context: TableContext) -> dict[InstantTime, Slot]:
+    return {slot.instant_time: slot for slot in _slots(context)}
+
+
+def _account(
+    context: TableContext,
+    instant: Instant,
+    slots: Mapping[InstantTime, Slot],
+    *,
+    in_full: bool = False,
+    active: ActiveTimeline | None = None,
+) -> Account:
+    slot = slots.get(instant.requested_time)
+    fields: dict[str, Any] = {}
+    if slot is not None and instant.completed:
+        fields |= {
+            "writer": slot.owner.writer_id,
+            "host": slot.owner.host,
+            "pid": slot.owner.pid,
+            "application": slot.owner.application,
+            "slot_number": slot.number,
+            "fencing_token": slot.owner.fencing_token,
+        }
+    remarks: list[str] = []
+    if instant.completed:
+        if instant.action in WRITE_ACTIONS:
+            metadata = _metadata_of(context, instant)
+            if metadata is None:
+                remarks.append("its metadata cannot be read")
+            else:
+                fields |= _commit_fields(metadata, in_full=in_full)
+        else:
+            fields |= _upkeep_fields(context, instant)
+    elif in_full and active is not None:
+        remarks.extend(_pending_remarks(context, instant))
+    return Account(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=(instant.action.completes_as if instant.completed else instant.action).value,
+        state=instant.state.value,
+        archived=False,
+        remarks=tuple(remarks),
+        **fields,
+    )
+
+
+def _metadata_of(context: TableContext, instant: Instant) -> CommitMetadata | None:
+    try:
+        return context.commits.read(instant)
+    except (CorruptTableError, MissingFileError):
+        return None
+
+
+def _commit_fields(metadata: CommitMetadata, *, in_full: bool) -> dict[str, Any]:
+    extra = metadata.extra_metadata
+    fields: dict[str, Any] = {
+        "operation": metadata.operation_type,
+        "rows_inserted": metadata.total_rows_inserted,
+        "rows_updated": metadata.total_rows_updated,
+        "rows_deleted": metadata.total_rows_deleted,
+        "files_written": metadata.total_files,
+        "bytes_written": metadata.total_bytes,
+        "partitions": tuple(sorted(metadata.partition_paths())),
+        "refusals": _refusals(extra),
+        **_writer_fields(extra),
+    }
+    attempts = extra.get("hoodoo.attempts", "")
+    if attempts.isdigit():
+        fields["attempts"] = int(attempts)
+    if in_full:
+        groups = sorted(f"{path}/{file_id}" for path, file_id in metadata.file_groups())
+        fields["file_groups"] = tuple(groups[:_FILE_GROUPS_SHOWN_MAX])
+    return fields
+
+
+def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
+    if "hoodoo.writer" not in extra:
+        return {}
+    pid = extra.get("hoodoo.pid", "")
+    return {
+        "writer": extra["hoodoo.writer"],
+        "host": extra.get("hoodoo.host", ""),
+        "pid": int(pid) if pid.isdigit() else None,
+        "application": extra.get("hoodoo.application", ""),
+    }
+
+
+def _refusals(extra: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    try:
+        found = json.loads(extra.get(_REFUSALS_KEY, "[]"))
+    except ValueError:
+        return ()
+    if not isinstance(found, list):
+        return ()
+    return tuple(each for each in found if isinstance(each, dict))
+
+
+def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
+    path = timeline_path(instant_file_name(instant))
+    try:
+        data = context.world.storage.read(path)
+        if instant.action is Action.CLEAN:
+            clean = decode_clean(data, path=path)
+            return {"files_deleted": clean.total_files_deleted, "operation": "clean"}
+        if instant.action is Action.ROLLBACK:
+            undone = decode_rollback(data, path=path)
+            return {
+                "files_deleted": undone.total_files_deleted,
+                "operation": f"of {', '.join(undone.commits_rollback)}",
+            }
+    except (CorruptTableError, ObjectMissingError):
+        return {}
+    return {}
+
+
+def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
+    if instant not in context.active().pending_ingestion:
+        return ["a plan that waits to be carried out"]
+    dead = instants_that_seem_dead(
+        context.world.storage, (instant.requested_time,), context.limits.heartbeat
+    )
+    if dead:
+        return ["its writer gives no sign of life; the next clean rolls it back"]
+    return ["its writer gives signs of life"]
+
+
+def _archived(context: TableContext) -> list[Account]:
+    told = []
+    for row in History(context.world.storage).instants(times_only=False):
+        fields: dict[str, Any] = {}
+        if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
+            try:
+                metadata = decode_commit(row.metadata, path=f"history ({row.requested_time})")
+                fields = _commit_fields(metadata, in_full=False)
+            except CorruptTableError:
+                fields = {"remarks": ("its metadata cannot be read",)}
+        told.append(
+            Account(
+                requested_time=row.requested_time,
+                completion_time=row.completion_time,
+                action=row.action,
+                state="completed",
+                archived=True,
+                **fields,
+            )
+        )
+    return told

@@ -1,0 +1,465 @@
+"""
+Verification: does a table keep its promises, checked from its files alone?
+
+Independent of the write path on purpose: it asks the timeline what should be there and the
+storage what is there, and compares. Safe beside running writers: what appears meanwhile is
+looked at again before it is called a problem.
+
+What is checked: the properties; the order of times; the chain of commit slots, each settled
+with the bytes it fixed; every file the newest state needs, with its recorded size and row
+count; no two versions of a file group made from the same one (a lost update); no data file
+that no instant accounts for; footers; and that no key lies in a partition twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, HoodooError, InternalError
+from timeline.files.parquet import read_footer, read_keys
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.history import History
+from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
+from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.instant import Action, Instant
+from timeline.model.operations import TableType
+from timeline.model.paths import join
+from timeline.model.slot import Slot
+from timeline.model.times import InstantTime
+from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
+from timeline.ports.storage import ObjectMissingError
+from timeline.read import view_of
+from timeline.settle import completed_name, is_settled
+from timeline.snapshot import Snapshot
+from timeline.table import Table
+from timeline.view import list_partition_paths
+
+__all__ = ["Finding", "Verification", "verify", "verify_at"]
+
+_LOOKS = 3  # what a running writer is just about to finish is looked at again
+_PAUSE_MS = 300
+_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found; ``path`` is relative to the table, ``kind`` stable."""
+
+    kind: str
+    path: str
+    message: str
+
+    def as_document(self) -> dict[str, str]:
+        """JSON-ready form."""
+        return {"kind": self.kind, "path": self.path, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Problems make a table not ok; notes are worth knowing and heal by themselves."""
+
+    problems: tuple[Finding, ...]
+    notes: tuple[Finding, ...] = ()
+    instants: int = 0
+    file_slices: int = 0
+    rows: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return f"{self.instants} instants, {self.file_slices} file slices, {self.rows} rows"
+
+    def as_document(self) -> dict[str, Any]:
+        """The promised shape, with the notes beside it."""
+        return {
+            "ok": self.ok,
+            "problems": [each.as_document() for each in self.problems],
+            "notes": [each.as_document() for each in self.notes],
+            "instants": self.instants,
+            "file_slices": self.file_slices,
+            "rows": self.rows,
+        }
+
+
+def verify_at(
+    address: str | os.PathLike[str],
+    layers: Layers,
+    *,
+    history: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """
+    Verify the table at an address; damaged properties are a finding, not an error.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        UnsupportedTableError: Its version or a feature is not handled by this release.
+        SettingError: A property is wrong.
+    """
+    try:
+        properties, settings = properties_of_table(address, layers)
+        table = Table.open(assemble(address, properties), limits_of(settings))
+    except CorruptTableError as error:
+        path = str(error.fields.get("path", ""))
+        return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
+    try:
+        return verify(table.context, history=history, progress=progress)
+    finally:
+        table.close()
+
+
+def verify(
+    context: TableContext,
+    *,
+    history: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """
+    Verify an opened table.
+
+    Args:
+        context: The table.
+        history: Look at the archived timeline too.
+        progress: Told what is being checked.
+
+    Outside: lists of the timeline and of every partition; 1 get per completed instant and
+    slot; footer and keys of every newest base file.
+    """
+    run = _Run(context=context, tell=progress or _silent)
+    try:
+        run.everything(history=history)
+    except CorruptTableError as error:
+        # What cannot be read ends the checks that depend on it.
+        run.problem(error.kind, str(error.fields.get("path", "")), error.message)
+    return Verification(
+        problems=tuple(run.problems),
+        notes=tuple(run.notes),
+        instants=run.instants,
+        file_slices=run.file_slices,
+        rows=run.rows,
+    )
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One verification; the checks in the order of ``everything``."""
+
+    context: TableContext
+    tell: Callable[[str], None]
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    instants: int = 0
+    file_slices: int = 0
+    rows: int = 0
+
+    def problem(self, kind: str, path: str, message: str) -> None:
+        self.problems.append(Finding(kind=kind, path=path, message=message))
+
+    def note(self, kind: str, path: str, message: str) -> None:
+        self.notes.append(Finding(kind=kind, path=path, message=message))
+
+    def everything(self, *, history: bool) -> None:
+        self.tell("timeline")
+        snapshot = self.context.snapshot()
+        self.instants = len(snapshot.active.instants)
+        self._times(snapshot.active)
+        self.tell("commit slots")
+        self._slots()
+        self.tell("file versions")
+        written = self._written(snapshot)
+        self._sources(written)
+        self.tell("files")
+        sizes = self._listed()
+        self._leftovers(snapshot, sizes)
+        self._unannounced(snapshot, sizes)
+        self._needed(snapshot, written, sizes)
+        self.tell("records")
+        self._records(snapshot, written)
+        if history:
+            self.tell("history")
+            self._history(snapshot.active)
+
+    # ---- time
+
+    def _times(self, active: ActiveTimeline) -> None:
+        requested: dict[InstantTime, Instant] = {}
+        completed: dict[InstantTime, Instant] = {}
+        for instant in active.instants:
+            name = str(instant)
+            if instant.action is not Action.SAVEPOINT:  # it shares its commit's time (trap 19)
+                other = requested.setdefault(instant.requested_time, instant)
+                if other is not instant:
+                    self.problem("same_requested_time", name, f"two instants, the other: {other}")
+            if instant.completion_time is None:
+                continue
+            old = instant.completion_time == instant.requested_time
+            if instant.completion_time < instant.requested_time:
+                self.problem("time_order", name, "it completed before it was requested")
+            if instant.action is Action.SAVEPOINT or old:
+                continue
+            twin = completed.setdefault(instant.completion_time, instant)
+            if twin is not instant:
+                self.problem("same_completion_time", name, f"two instants, the other: {twin}")
+
+    def _slots(self) -> None:
+        chain = self.context.chain
+        try:
+            head = chain.head()
+            slots = [slot for slot in map(chain.read, range(1, head + 1)) if slot is not None]
+        except (CorruptTableError, InternalError) as error:
+            self.problem(error.kind, str(error.fields.get("path", "")), error.message)
+            return
+        if len(slots) != head:
+            present = {slot.number for slot in slots}
+            first = next(number for number in range(1, head + 1) if number not in present)
+            self.problem("slot_missing", slot_path(first), "a number of the chain is missing")
+        for before, after in itertools.pairwise(slots):
+            if after.completion_time <= before.newest_time:
+                self.problem(
+                    "slot_order",
+                    slot_path(after.number),
+                    "its completion time does not exceed the times of the slot before it",
+                )
+        self._settled(slots)
+
+    def _settled(self, slots: list[Slot]) -> None:
+        waiting = slots
+        for look in range(_LOOKS):
+            active = self.context.active()
+            waiting = [slot for slot in waiting if not is_settled(slot, active)]
+            if not waiting:
+                break
+            if look + 1 < _LOOKS:
+                self.context.world.clock.sleep_ms(_PAUSE_MS)
+        for slot in waiting:
+            self.note(
+                "slot_unsettled",
+                slot_path(slot.number),
+                "decided, but its completed file is missing; the next writer or service makes it",
+            )
+        for slot in slots:
+            name = completed_name(slot)
+            if name is None or not slot.body:
+                continue
+            try:
+                data = self.context.world.storage.read(timeline_path(name))
+            except ObjectMissingError:
+                continue
+            if data != slot.body:
+                self.problem(
+                    "completed_differs", timeline_path(name), "not the bytes its slot fixed"
+                )
+
+    # ---- versions of file groups
+
+    def _written(
+        self, snapshot: Snapshot
+    ) -> dict[tuple[str, str], list[tuple[Instant, WriteStat]]]:
+        """Base files by (partition path, file id), as the metadata tells, by completion time."""
+        found: dict[tuple[str, str], list[tuple[Instant, WriteStat]]] = {}
+        ordered = sorted(
+            snapshot.active.completed_writes, key=lambda one: one.completion_time or ""
+        )
+        for instant in ordered:
+            metadata = snapshot.commits.read(instant)
+            for partition_path, stats in metadata.partition_to_write_stats.items():
+                for stat in stats:
+                    name = (stat.path or "").rpartition("/")[2]
+                    if parse_base_file_name(name) is not None:
+                        key = (partition_path, stat.file_id)
+                        found.setdefault(key, []).append((instant, stat))
+        return found
+
+    def _sources(self, written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]]) -> None:
+        """No two versions of one file group from the same source: the later lost the earlier."""
+        if self.context.config.table_type is not TableType.COPY_ON_WRITE:
+            return
+        for (partition_path, file_id), versions in written.items():
+            seen: dict[str, Instant] = {}
+            for instant, stat in versions:
+                source = stat.prev_commit or NO_PREVIOUS_COMMIT
+                other = seen.setdefault(source, instant)
+                if other is not instant:
+                    self.problem(
+                        "lost_update",
+                        join(partition_path, file_id),
+                        f"{instant.requested_time} and {other.requested_time} were both made "
+                        f"from {source}: rows of one of them are lost",
+                    )
+
+    # ---- files
+
+    def _listed(self) -> dict[str, int]:
+        storage = self.context.world.storage
+        return {
+            join(partition_path, entry.name): entry.size_bytes
+            for partition_path in list_partition_paths(storage)
+            for entry in storage.list(partition_path)
+            if not entry.is_folder
+        }
+
+    def _leftovers(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
+        storage = self.context.world.storage
+        now = self.context.active()  # what began since the snapshot is known, too
+        pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
+        done = {one.requested_time for one in now.completed_writes}
+        dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
+        first = now.first_write_time
+        for path in sizes:
+            time = _instant_of(path)
+            if time is None or time in done or (first is not None and time < first):
+                continue
+            if time in dead:
+                self.note("leftover", path, f"of the dead write {time}; the next clean removes it")
+            elif time not in pending and storage.stat(path) is not None:
+                self.problem(
+                    "unknown_instant", path, f"no instant on the timeline accounts for {time}"
+                )
+        for entry in storage.list(MARKERS):
+            if entry.is_folder and entry.name not in pending:
+                self.note("leftover", f"{MARKERS}/{entry.name}", "markers of an ended write")
+        for entry in storage.list(HEARTBEATS):
+            if not entry.is_folder and entry.name in dead:
+                self.note("leftover", heartbeat_path(entry.name), "heartbeat of a dead write")
+
+    def _unannounced(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
+        """A file that carries a completed instant's time but is not in its metadata is visible."""
+        by_time: dict[InstantTime, set[str]] = {}
+        for path in sizes:
+            if (time := _instant_of(path)) is not None:
+                by_time.setdefault(time, set()).add(path)
+        for instant in snapshot.active.completed_writes:
+            found = by_time.get(instant.requested_time)
+            if found:
+                told = set(snapshot.commits.read(instant).written_paths())
+                for path in sorted(found - told):
+                    if parse_base_file_name(path.rpartition("/")[2]) is not None:
+                        self.problem(
+                            "unannounced_file", path, f"{instant} does not name it, readers see it"
+                        )
+
+    def _needed(
+        self,
+        snapshot: Snapshot,
+        written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]],
+        sizes: dict[str, int],
+    ) -> None:
+        replaced = {(each.partition_path, each.file_id) for each in snapshot.replaced}
+        for key, versions in written.items():
+            if key in replaced:
+                continue
+            _, stat = versions[-1]
+            path = stat.path or ""
+            size = sizes.get(path)
+            if size is None:
+                if self._overtaken(snapshot):
+                    return  # a newer state replaced and cleaned it meanwhile
+                self.problem("missing_file", path, "the newest state needs it and it is gone")
+            elif stat.file_size_in_bytes and size != stat.file_size_in_bytes:
+                self.problem(
+                    "file_size", path, f"{size} bytes instead of {stat.file_size_in_bytes}"
+                )
+
+    def _overtaken(self, snapshot: Snapshot) -> bool:
+        return self.context.active().newest_decided_time != snapshot.active.newest_decided_time
+
+    # ---- records
+
+    def _records(
+        self,
+        snapshot: Snapshot,
+        written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]],
+    ) -> None:
+        view = view_of(self.context, snapshot)
+        recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
+        has_keys = self.context.config.populate_meta_fields
+        for partition_path in view.partition_paths():
+            slices = view.latest_slices([partition_path])
+            self.file_slices += len(slices)
+            paths = [one.base_file.path for one in slices if one.base_file is not None]
+            self._footers(paths, recorded, has_keys=has_keys)
+            if has_keys and paths:
+                self._keys(partition_path, paths)
+
+    def _footers(
+        self, paths: Iterable[str], recorded: dict[str | None, WriteStat], *, has_keys: bool
+    ) -> None:
+        for path in paths:
+            try:
+                footer = read_footer(self.context.world.storage, path)
+            except HoodooError as error:
+                self.problem(error.kind, path, error.message)
+                continue
+            self.rows += footer.rows
+            stat = recorded.get(path)
+            if stat is not None and stat.num_writes != footer.rows:
+                self.problem("row_count", path, f"{footer.rows} rows, recorded {stat.num_writes}")
+            if not has_keys or footer.rows == 0:
+                continue
+            if footer.key_min is None or footer.key_max is None:
+                tell = self.note if footer.bloom_base64 is None else self.problem
+                tell("footer", path, "no key range; Java's bloom index cannot use this file")
+
+    def _keys(self, partition_path: str, paths: list[str]) -> None:
+        def keys_of(path: str) -> pa.ChunkedArray:
+            try:
+                return read_keys(self.context.world.storage, path)
+            except CorruptTableError:
+                return pa.chunked_array([], pa.string())  # the footer check told it
+
+        chunks = [
+            chunk.cast(pa.string())
+            for keys in self.context.world.executor.map(keys_of, paths)
+            for chunk in keys.chunks
+        ]
+        keys = pa.chunked_array(chunks, pa.string())
+        if keys.null_count:
+            self.problem("null_key", partition_path, f"{keys.null_count} rows have no record key")
+        if pc.count_distinct(keys, mode="all").as_py() == len(keys):
+            return
+        counts = pc.value_counts(keys)
+        twice = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
+        shown = pc.struct_field(twice, "values").slice(0, _SHOWN_MAX).to_pylist()
+        self.problem(
+            "duplicate_key",
+            partition_path,
+            f"{len(twice)} keys more than once (inserts without a look-up allow it): {shown}",
+        )
+
+    # ---- history
+
+    def _history(self, active: ActiveTimeline) -> None:
+        present = {(one.action.value, one.requested_time) for one in active.instants}
+        for row in History(self.context.world.storage).instants(times_only=False):
+            name = f"{row.requested_time} {row.action} (archived)"
+            self.instants += (row.action, row.requested_time) not in present
+            if row.completion_time is not None and row.completion_time < row.requested_time:
+                self.problem("time_order", name, "it completed before it was requested")
+
+
+def _instant_of(path: str) -> InstantTime | None:
+    name = path.rpartition("/")[2]
+    base = parse_base_file_name(name)
+    if base is not None:
+        return base.requested_time
+    log = parse_log_file_name(name)
+    return None if log is None else log.instant_time
