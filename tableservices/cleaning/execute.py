@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tableservices.cleaning.facts import SAVEPOINTED, Gathered, gather
-from tableservices.cleaning.foreign import finish_foreign_cleans
+from tableservices.cleaning.foreign import ForeignCleans, finish_foreign_cleans
 from tableservices.cleaning.leftovers import remove_leftovers
 from tableservices.cleaning.plan import CleanPlan, plan_clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -32,6 +32,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
+from timeline.snapshot import Snapshot
 from timeline.undo import rollback_dead_writers
 
 __all__ = ["CleanReceipt", "clean"]
@@ -80,20 +81,24 @@ def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | N
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;
             nothing was deleted.
     """
-    if settings.rolls_back:
-        rollback_dead_writers(context)
-    waiting = finish_foreign_cleans(context, settings)
+    snapshot = context.snapshot()
+    if settings.rolls_back and rollback_dead_writers(context, snapshot.active):
+        snapshot = context.snapshot()
     receipt = None
-    if not waiting:
-        receipt = _clean_own(context, settings)
+    foreign = finish_foreign_cleans(context, settings, snapshot.active)
+    if foreign is not ForeignCleans.AT_WORK:
+        if foreign is ForeignCleans.ENDED:
+            snapshot = context.snapshot()
+        receipt = _clean_own(context, settings, snapshot)
     remove_leftovers(context)
     return receipt
 
 
-def _clean_own(context: TableContext, settings: CleaningSettings) -> CleanReceipt | None:
+def _clean_own(
+    context: TableContext, settings: CleaningSettings, snapshot: Snapshot
+) -> CleanReceipt | None:
     for _ in range(_PLANS_MAX):
         started = context.world.clock.monotonic_ms()
-        snapshot = context.snapshot()
         if not is_due(snapshot.active, settings):
             return None
         gathered = gather(context, snapshot, settings)
@@ -105,6 +110,7 @@ def _clean_own(context: TableContext, settings: CleaningSettings) -> CleanReceip
         if not isinstance(outcome, _Stale):
             return outcome
         context.world.events.emit("cleaning.replanned", head=snapshot.head)
+        snapshot = context.snapshot()
     return None
 
 

@@ -10,10 +10,12 @@ writer could need; one doubtful entry and the whole plan is left to its owner (S
 from __future__ import annotations
 
 import re
+from enum import Enum
 
 from tableservices.cleaning.facts import Gathered, gather
 from tableservices.cleaning.plan import plan_clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError
@@ -31,37 +33,51 @@ from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.settle import settle
 
-__all__ = ["finish_foreign_cleans", "planned_paths"]
+__all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def finish_foreign_cleans(context: TableContext, settings: CleaningSettings) -> bool:
+class ForeignCleans(Enum):
+    """What became of the pending cleans of a timeline."""
+
+    NONE = "none"  # there were none, or they were refused
+    ENDED = "ended"  # at least one is no longer pending
+    AT_WORK = "at_work"  # at least one may still be worked on by its owner
+
+
+def finish_foreign_cleans(
+    context: TableContext, settings: CleaningSettings, timeline: ActiveTimeline
+) -> ForeignCleans:
     """
-    Finish what another engine's cleaner left behind; True while one may still be at work.
+    Finish what another engine's cleaner left behind.
 
     A requested file younger than the tolerated silence of writers counts as being worked on.
     Outside per pending clean: 1 stat, 1 get, the listing of ``gather``, 1 turn.
     """
-    waiting = False
-    for instant in context.active().pending:
+    at_work = ended = False
+    for instant in timeline.pending:
         if instant.action is not Action.CLEAN:
             continue
         if _settled(context, instant):
+            ended = True
             continue
-        name = pending_file_names(Action.CLEAN, instant.requested_time)[-1]
-        stat = context.world.storage.stat(timeline_path(name))
+        path = timeline_path(pending_file_names(Action.CLEAN, instant.requested_time)[-1])
+        stat = context.world.storage.stat(path)
         if stat is None:
             continue  # it ended, or its requested file was never made: nothing says what to do
         age_ms = context.world.storage.now_ms() - stat.modified_ms
         if age_ms <= context.limits.heartbeat.tolerated_ms:
-            waiting = True
+            at_work = True
             continue
         try:
-            _finish(context, settings, instant, timeline_path(name))
+            _finish(context, settings, instant, path)
+            ended = True
         except (CorruptTableError, MalformedNameError) as error:
             _leave_alone(context, instant, error)
-    return waiting
+    if at_work:
+        return ForeignCleans.AT_WORK
+    return ForeignCleans.ENDED if ended else ForeignCleans.NONE
 
 
 def _settled(context: TableContext, instant: Instant) -> bool:

@@ -11,6 +11,7 @@ from timeline.context import TableContext
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import stray_heartbeats
 from timeline.places import MARKERS, heartbeat_path
+from timeline.ports.storage import Storage
 
 __all__ = ["remove_leftovers"]
 
@@ -19,29 +20,34 @@ def remove_leftovers(context: TableContext) -> int:
     """
     Remove stray heartbeats and marker folders; returns how many.
 
-    Outside: 3 lists, 1 delete each.
+    Outside: 2 lists, and when something is old 1 list more and 1 delete each.
     """
     storage = context.world.storage
-    folders = storage.list(MARKERS)
-    now = storage.now_ms()
-    pending = frozenset(one.requested_time for one in context.active().pending)
     limits = context.limits.heartbeat
-    beats = stray_heartbeats(storage, pending, limits)
+    beats = stray_heartbeats(storage, frozenset(), limits)
+    marked = _old_marker_folders(storage, limits.tolerated_ms)
+    if not beats and not marked:
+        return 0
+    pending = {one.requested_time for one in context.active().pending}
+    beats = tuple(one for one in beats if one not in pending)
+    marked = tuple(one for one in marked if one not in pending)
     for requested_time in beats:
         storage.delete(heartbeat_path(requested_time))
-    marked = [
+    for requested_time in marked:
+        delete_markers(storage, requested_time)
+    context.world.events.emit(
+        "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
+    )
+    return len(beats) + len(marked)
+
+
+def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:
+    now = storage.now_ms()
+    return tuple(
         entry.name
-        for entry in folders
+        for entry in storage.list(MARKERS)
         if entry.is_folder
         and entry.name.isdigit()
         and len(entry.name) in (14, 17)
-        and entry.name not in pending
-        and now - entry.modified_ms > limits.tolerated_ms
-    ]
-    for requested_time in marked:
-        delete_markers(storage, requested_time)
-    if beats or marked:
-        context.world.events.emit(
-            "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
-        )
-    return len(beats) + len(marked)
+        and now - entry.modified_ms > tolerated_ms
+    )

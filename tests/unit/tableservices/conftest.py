@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from timeline.begin import Begun, begin, make_inflight
+from timeline.codecs.instant_avro import encode_savepoint
 from timeline.context import TableContext, TableLimits
 from timeline.files.markers import create_marker
 from timeline.model.claim import FileGroupId
@@ -17,6 +18,7 @@ from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.filenames import IOType
 from timeline.model.instant import Action
 from timeline.model.new_table import new_table_properties
+from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.table_config import TableConfig
 from timeline.ports.ids import ProcessIdentity
 from timeline.ports.world import World
@@ -116,7 +118,7 @@ class PlainLock:
         self.on_acquire: Callable[[], None] = lambda: None
 
     def acquire(self, purpose: str) -> PlainLease:
-        if purpose == "clean":
+        if "clean" in purpose:
             act, self.on_acquire = self.on_acquire, lambda: None
             act()
         return PlainLease()
@@ -205,6 +207,22 @@ class Bench:
             for name in self.storage.names(partition)
             if name.startswith(f"{file_id}_")
         ]
+
+    def savepoint(self, time: str, *names: str, partition: str = "p") -> str:
+        """Protect files as Java does, now; returns the path of the savepoint."""
+        newest = self.context.active().newest_time
+        metadata = SavepointMetadata(
+            savepointed_by="me",
+            savepointed_at=1,
+            partition_metadata={
+                partition: SavepointPartitionMetadata(
+                    partition_path=partition, savepoint_data_file=names
+                )
+            },
+        )
+        path = f".hoodie/timeline/{time}_{int(newest or 0) + 1}.savepoint"
+        self.storage.create(path, encode_savepoint(metadata))
+        return path
 
     def timeline_names(self, suffix: str) -> list[str]:
         return [n for n in self.storage.names(".hoodie/timeline") if n.endswith(suffix)]

@@ -8,11 +8,11 @@ import pytest
 
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
-from timeline.codecs.instant_avro import decode_clean, decode_clean_plan, encode_savepoint
-from timeline.errors import StorageUnavailableError
+from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.model.instant import Action
-from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import SlotKind
+from timeline.setting_names import FailedWritesPolicy
 
 TWO = CleaningSettings(commits_retained=2)
 ONE_VERSION = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
@@ -88,6 +88,50 @@ def test_a_later_clean_looks_only_at_partitions_written_since(bench: Any) -> Non
     assert "q/q1_9-9-9_20200101000000000.parquet" in third.files
 
 
+def test_a_later_clean_looks_where_a_savepoint_was_removed(bench: Any) -> None:
+    kept = bench.commit("q1", partition="q")
+    bench.commit("q1", partition="q")
+    savepoint = bench.savepoint(kept, f"q1_0-0-0_{kept}.parquet", partition="q")
+    bench.commits(5)
+    assert clean(bench.context, TWO) is not None
+    assert bench.times_left("q1", "q")[0] == kept
+    bench.storage.delete(savepoint)
+    bench.commit("f1")
+    assert clean(bench.context, TWO) is not None
+    assert kept not in bench.times_left("q1", "q")
+
+
+def test_a_later_clean_looks_everywhere_when_the_line_was_archived(bench: Any) -> None:
+    times = bench.commits(5)
+    assert clean(bench.context, TWO) is not None
+    bench.commit("q1", partition="q")
+    bench.commit("q1", partition="q")
+    bench.commits(3)
+    for name in bench.storage.names(".hoodie/timeline"):
+        active = name.endswith((".clean", ".clean.requested", ".clean.inflight"))
+        if not active and name not in _of_last_three(bench):
+            bench.storage.delete(f".hoodie/timeline/{name}")
+    receipt = clean(bench.context, TWO)
+    assert receipt is not None
+    assert any(path.startswith("q/") for path in receipt.files)
+    assert times[4] not in bench.times_left()
+
+
+def _of_last_three(bench: Any) -> set[str]:
+    last = {name[:17] for name in bench.timeline_names(".commit")[-3:]}
+    return {name for name in bench.storage.names(".hoodie/timeline") if name[:17] in last}
+
+
+def test_a_later_clean_looks_where_a_partition_was_emptied(bench: Any) -> None:
+    bench.commit("q1", partition="q")
+    bench.commits(4)
+    assert clean(bench.context, TWO) is not None
+    bench.finish(bench.begin(Action.REPLACECOMMIT), [], partition="q", replaces=["q1"])
+    bench.commits(3)
+    assert clean(bench.context, TWO) is not None
+    assert bench.times_left("q1", "q") == []
+
+
 def test_a_pending_write_keeps_what_it_may_have_read(bench: Any) -> None:
     times = bench.commits(2)
     pending = bench.begin()
@@ -111,22 +155,23 @@ def test_a_dead_writer_is_rolled_back_first(bench: Any) -> None:
     assert len(bench.timeline_names(".rollback")) == 1
 
 
+def test_a_dead_writer_is_left_whole_where_the_policy_says_so(bench: Any) -> None:
+    """Its heartbeat and markers stay too: whoever rolls it back needs them."""
+    dead = bench.begin().requested_time
+    bench.storage.create(f".hoodie/.temp/{dead}/p/x.marker.CREATE", b"")
+    bench.clock.time_ms += TOLERATED_MS + 1
+    eager = CleaningSettings(failed_writes=FailedWritesPolicy.EAGER)
+    assert clean(bench.context, eager) is None
+    assert bench.timeline_names(".rollback") == []
+    assert bench.storage.names(".hoodie/.heartbeat") == [dead]
+    assert [entry.name for entry in bench.storage.list(".hoodie/.temp")] == [dead]
+
+
 def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
     times = bench.commits(5)
     kept = f"f1_0-0-0_{times[0]}.parquet"
 
-    def savepoint() -> None:
-        metadata = SavepointMetadata(
-            savepointed_by="me",
-            savepointed_at=1,
-            partition_metadata={
-                "p": SavepointPartitionMetadata(partition_path="p", savepoint_data_file=(kept,))
-            },
-        )
-        name = f"{times[0]}_{times[4][:-1]}9.savepoint"
-        bench.storage.create(f".hoodie/timeline/{name}", encode_savepoint(metadata))
-
-    bench.lock.on_acquire = savepoint
+    bench.lock.on_acquire = lambda: bench.savepoint(times[0], kept)
     receipt = clean(bench.context, TWO)
     assert receipt is not None
     assert "cleaning.replanned" in bench.events.names()
@@ -141,6 +186,18 @@ def test_a_pending_instant_that_turns_up_late_stops_the_plan(bench: Any) -> None
     times = bench.commits(5)
     late = f"{int(times[1]) + 4}.commit.requested"
     bench.lock.on_acquire = lambda: bench.storage.create(f".hoodie/timeline/{late}", b"")
+    assert clean(bench.context, TWO) is None
+    assert bench.times_left() == times
+
+
+def test_a_restore_that_begins_during_planning_stops_the_plan(bench: Any) -> None:
+    times = bench.commits(5)
+
+    def restore() -> None:
+        name = f"{int(bench.context.active().newest_time) + 5}.restore.requested"
+        bench.storage.create(f".hoodie/timeline/{name}", b"")
+
+    bench.lock.on_acquire = restore
     assert clean(bench.context, TWO) is None
     assert bench.times_left() == times
 
@@ -247,7 +304,7 @@ def test_a_file_that_cannot_be_deleted_keeps_the_clean_open(bench: Any) -> None:
                 return refuse
             return getattr(self._inner, name)
 
-    with pytest.raises(StorageUnavailableError):
+    with pytest.raises(OutcomeUnknownError):
         clean(bench.open(NoDelete(bench.storage, "", "")), TWO)
     assert bench.timeline_names(".clean") == []
 
@@ -259,8 +316,11 @@ def test_leftovers_of_nobody_go_when_they_are_old(bench: Any) -> None:
     bench.storage.create(f".hoodie/.temp/{gone}/p/x.marker.CREATE", b"")
     assert clean(bench.context, TWO) is None
     assert bench.storage.names(".hoodie/.heartbeat") == [gone]
+    assert bench.storage.names(f".hoodie/.temp/{gone}/p") == ["x.marker.CREATE"]
+    live = bench.begin().requested_time
+    bench.storage.create(f".hoodie/.temp/{live}/p/x.marker.CREATE", b"")
     bench.clock.time_ms += TOLERATED_MS + 1
-    live = bench.begin()
+    bench.storage.write(f".hoodie/.heartbeat/{live}", b"")
     assert clean(bench.context, TWO) is None
-    assert bench.storage.names(".hoodie/.heartbeat") == [live.requested_time]
-    assert bench.storage.list(".hoodie/.temp") == []
+    assert bench.storage.names(".hoodie/.heartbeat") == [live]
+    assert [entry.name for entry in bench.storage.list(".hoodie/.temp")] == [live]

@@ -108,10 +108,20 @@ def test_a_plan_of_a_pending_writes_file_is_refused(bench: Any) -> None:
     bench.storage.create(f"p/g1_0-0-0_{pending.requested_time}.parquet", b"half")
     plant(bench, {"p": [f"memory://table/p/g1_0-0-0_{pending.requested_time}.parquet"]})
     bench.clock.time_ms += TOLERATED_MS + 1
-    pending.heartbeat._world.storage.write(f".hoodie/.heartbeat/{pending.requested_time}", b"")
+    bench.storage.write(f".hoodie/.heartbeat/{pending.requested_time}", b"")
     clean(bench.context, RETAIN_ALL)
     assert bench.times_left("g1") == [pending.requested_time]
     assert bench.times_left() == times
+
+
+def test_a_plan_that_a_savepoint_overtakes_is_left_alone(bench: Any) -> None:
+    times = bench.commits(3)
+    plant(bench, {"p": [located(times[0])]})
+    bench.clock.time_ms += TOLERATED_MS + 1
+    bench.lock.on_acquire = lambda: bench.savepoint(times[0], f"f1_0-0-0_{times[0]}.parquet")
+    clean(bench.context, RETAIN_ALL)
+    assert bench.times_left() == times
+    assert bench.timeline_names(".clean") == []
 
 
 def test_whole_partitions_are_never_deleted(bench: Any) -> None:

@@ -235,3 +235,8 @@ def test_a_replaced_group_stays_while_a_pending_instant_may_have_seen_it() -> No
 def test_a_savepoint_pins_a_file_of_a_replaced_group() -> None:
     given = replace(replaced(30, None), pinned=frozenset({path(20)}))
     assert plan_clean(given, VERSIONS).paths == (path(10),)
+
+
+def test_a_replaced_group_of_a_pending_clustering_stays() -> None:
+    given = replace(replaced(30, None), clusterings={GROUP: t(50)})
+    assert plan_clean(given, VERSIONS).paths == ()
