@@ -19,9 +19,10 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.schema import TableSchema
 from timeline.model.slot import Batch
 from timeline.placing import Placement
-from timeline.publish import Candidate, claim_of
+from timeline.publish import Candidate
 from timeline.receipt import WritePlan
 from timeline.refusal import RefusalReport
+from timeline.rivals import claim_of
 
 __all__ = ["Written", "candidate_of", "planned_claim"]
 

@@ -11,13 +11,13 @@ lock only spares work (SLOT-1). Upkeep (rollback, clean) takes its slots by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
-from timeline.codecs.instant_avro import decode_rollback_plan, encode_commit
+from timeline.codecs.instant_avro import encode_commit
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -25,16 +25,13 @@ from timeline.errors import (
     OutcomeUnknownError,
     RolledBackError,
 )
-from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
+from timeline.model.claim import Claim, TouchedFileGroup
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import pending_file_names
-from timeline.model.instant import Action, Instant
-from timeline.model.operations import WriteOperation
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs
-from timeline.places import timeline_path
 from timeline.ports.lock import Lease
-from timeline.ports.storage import ObjectMissingError
+from timeline.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue, next_instant_time
@@ -48,7 +45,6 @@ __all__ = [
     "Published",
     "Seen",
     "Turn",
-    "claim_of",
     "judge_early",
     "publish",
     "take_turn",
@@ -327,12 +323,12 @@ def _judge_since(
     """Judge against everything that became visible since ``seen``, ours and foreign."""
     head = context.chain.head()
     slots = context.chain.between(seen.head, head)
-    rivals = [_rival_of_slot(slot) for slot in slots if slot.kind in _RIVAL_KINDS]
+    rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
     completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
     if fresh:
-        rivals.extend(_foreign_rivals(context, timeline, fresh))
+        rivals.extend(foreign_rivals(context, timeline, fresh))
         rivals.sort(key=lambda rival: rival.completion_time)
     now_seen = Seen(head=head, completed=completed | ours | seen.completed)
     verdict: Clean | Rebaseable | Refused = Clean()
@@ -350,117 +346,3 @@ def _judge_since(
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
-
-
-_RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
-
-
-def _rival_of_slot(slot: Slot) -> Rival:
-    return Rival(
-        action=slot.action,
-        requested_time=slot.instant_time,
-        completion_time=slot.completion_time,
-        claim=slot.claim,
-        aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
-        writer=slot.owner.text,
-        schema=slot.schema_after,
-        batches=tuple(batch.batch_id for batch in slot.batches),
-    )
-
-
-def _foreign_rivals(
-    context: TableContext,
-    timeline: ActiveTimeline,
-    fresh: Iterable[tuple[InstantTime, InstantTime]],
-) -> list[Rival]:
-    """Completed instants without a slot: somebody else's engine published them (FOR-2)."""
-    found = []
-    for requested_time, completion_time in sorted(fresh):
-        for instant in timeline.instants:
-            if (instant.requested_time, instant.completion_time) != (
-                requested_time,
-                completion_time,
-            ):
-                continue
-            context.world.events.emit("publish.foreign", rt=requested_time)
-            found.append(_foreign_rival(context, instant))
-    return found
-
-
-def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
-    claim = Claim()
-    aborts = None
-    schema = ""
-    if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
-        metadata = context.commits.read(instant)
-        claim = claim_of(metadata)
-        schema = metadata.schema_json or ""
-    elif instant.action is Action.ROLLBACK:
-        aborts = _rollback_target(context, instant)
-    return Rival(
-        action=instant.action,
-        requested_time=instant.requested_time,
-        completion_time=instant.completion_time or instant.requested_time,
-        claim=claim,
-        aborts=aborts,
-        writer="another engine",
-        schema=schema,
-    )
-
-
-def _rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
-    requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
-    path = timeline_path(requested)
-    try:
-        plan = decode_rollback_plan(context.world.storage.read(path), path=path)
-    except ObjectMissingError:
-        return None
-    return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
-
-
-_CLAIMING = frozenset(
-    {
-        WriteOperation.INSERT_OVERWRITE.hudi_name,
-        WriteOperation.DELETE_PARTITION.hudi_name,
-    }
-)
-
-
-def claim_of(metadata: CommitMetadata) -> Claim:
-    """What a commit touched, read from its metadata (concurrency 3.3)."""
-    touched = []
-    inserting = set()
-    for partition_path, stats in metadata.partition_to_write_stats.items():
-        for stat in stats:
-            name = (stat.path or "").rpartition("/")[2]
-            if name.startswith("."):
-                touch = Touch.LOG
-            elif stat.prev_commit == NO_PREVIOUS_COMMIT:
-                touch = Touch.NEW
-            else:
-                touch = Touch.BASE
-            if stat.num_inserts:
-                inserting.add(partition_path)
-            touched.append(
-                TouchedFileGroup(
-                    file_group=FileGroupId(partition_path, stat.file_id),
-                    touch=touch,
-                    source_requested_time=None
-                    if stat.prev_commit == NO_PREVIOUS_COMMIT
-                    else stat.prev_commit,
-                    files=(name,) if name else (),
-                    written_bytes=stat.file_size_in_bytes,
-                )
-            )
-    replaced = metadata.partition_to_replace_file_ids or {}
-    for partition_path, file_ids in replaced.items():
-        touched.extend(
-            TouchedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Touch.REPLACE)
-            for file_id in file_ids
-        )
-    claimed: set[str] = set()
-    if metadata.operation_type == WriteOperation.INSERT_OVERWRITE_TABLE.hudi_name:
-        claimed = {WHOLE_TABLE}
-    elif metadata.operation_type in _CLAIMING:
-        claimed = {*replaced, *metadata.partition_to_write_stats}
-    return Claim.of(touched, claimed, inserting)
