@@ -61,12 +61,13 @@ _COMPLETED_BY_SUFFIX = {
     "." + action.value: action for action in Action if action.completes_as is action
 }
 
-_INSTANT = re.compile(r"(\d{14}|\d{17})(?:_(\d{14}|\d{17}))?((?:\.[a-z]+){1,2})")
+_INSTANT = re.compile(r"(\d{14}|\d{17})(?:_(\d{14}|\d{17}))?((?:\.[a-z]+){1,2})", re.ASCII)
 _FILE_ID = r"[^._/\\\x00-\x1f]+"
 _TOKEN = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
-_BASE = re.compile(rf"({_FILE_ID})_({_TOKEN})_(\d{{14}}|\d{{17}})\.parquet")
+_BASE = re.compile(rf"({_FILE_ID})_({_TOKEN})_(\d{{14}}|\d{{17}})\.parquet", re.ASCII)
 _LOG = re.compile(
-    rf"\.({_FILE_ID})_(\d{{14}}|\d{{17}})\.(log|archive)\.(\d+)(?:_({_TOKEN})(\.cdc)?)?"
+    rf"\.({_FILE_ID})_(\d{{14}}|\d{{17}})\.(log|archive)\.(\d+)(?:_({_TOKEN})(\.cdc)?)?",
+    re.ASCII,
 )
 _MARKER = re.compile(r"(.+)\.marker\.(CREATE|MERGE|APPEND)")
 

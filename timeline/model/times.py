@@ -29,12 +29,15 @@ WallMs = NewType("WallMs", int)
 #: Below every real instant time; the lower bound of an unbounded range.
 EARLIEST: InstantTime = "00000000000000000"
 
+_YEAR_MIN = 1000  # below, the year has no four digits
+_ZONE_HOURS_MAX = 18
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGITS = re.compile(r"\d{17}|\d{14}")
+_DIGITS = re.compile(r"\d{17}|\d{14}", re.ASCII)
 _DATE_TIME = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
     r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?"
-    r"(Z|[+-]\d{2}:?\d{2})?"
+    r"(Z|[+-]\d{2}:?\d{2})?",
+    re.ASCII,
 )
 
 
@@ -103,13 +106,21 @@ def parse_time_travel(text: str) -> InstantTime:
             int(second or 0),
             int((fraction or "0").ljust(6, "0")),
             tzinfo=UTC,
-        )
-    except ValueError as error:
+        ) - _offset(zone)
+        if moment.year < _YEAR_MIN:
+            raise ValueError(f"before the year {_YEAR_MIN}")
+    except (ValueError, OverflowError) as error:
         raise InvalidInputError(
             f"no such moment ({error}): {text!r}", kind="instant_time", value=text
         ) from None
-    if zone and zone != "Z":
-        sign = 1 if zone[0] == "+" else -1
-        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-        moment -= sign * offset
     return instant_time(WallMs((moment - _EPOCH) // timedelta(milliseconds=1)))
+
+
+def _offset(zone: str | None) -> timedelta:
+    if not zone or zone == "Z":
+        return timedelta(0)
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > _ZONE_HOURS_MAX or minutes >= 60:
+        raise ValueError("no such zone")
+    offset = timedelta(hours=hours, minutes=minutes)
+    return offset if zone[0] == "+" else -offset
