@@ -1,0 +1,102 @@
+"""A refusal says who won, what meets and what a retry would redo, and maps to its error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from timeline.errors import (
+    ClaimConflictError,
+    DuplicateKeyError,
+    HoodooError,
+    Reaction,
+    RolledBackError,
+    SchemaConflictError,
+    ServiceConflictError,
+    TableConfigConflictError,
+    WriteConflictError,
+)
+from timeline.model.claim import Claim, FileGroupId
+from timeline.model.instant import Action
+from timeline.refusal import as_error, report_of
+from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+
+MINE, THEIRS = "20260102030405004", "20260102030405008"
+RIVAL = Rival(
+    action=Action.COMMIT,
+    requested_time=THEIRS,
+    completion_time="20260102030405011",
+    claim=Claim(),
+    writer="load (pid 7 on h)",
+)
+GROUPS = tuple(FileGroupId("p", f"g{number:02}") for number in range(30))
+
+
+def test_a_rebaseable_refusal_redoes_file_groups():
+    report = report_of(MINE, Rebaseable(RuleId.SAME_FILE_GROUP_WRITTEN, "why", (RIVAL,), GROUPS))
+    assert (report.redo, report.retry_can_succeed) == ("file groups", True)
+    assert report.winners == (f"{THEIRS} commit by load (pid 7 on h)",)
+    assert len(report.file_groups) == 20
+    assert report.text == (
+        f"C1: why; winner {THEIRS} commit by load (pid 7 on h); "
+        "meets on p/g00, p/g01, p/g02 and 17 more"
+    )
+
+
+def test_a_refusal_of_a_partition_names_it():
+    verdict = Refused(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
+    report = report_of(MINE, verdict)
+    assert (report.redo, report.partitions) == ("everything", ("p",))
+    assert report.text.endswith("meets on p")
+
+
+def test_a_refusal_for_good_redoes_nothing():
+    verdict = Refused(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
+    report = report_of(MINE, verdict)
+    assert (report.redo, report.retry_can_succeed) == ("nothing", False)
+    assert report.text.endswith("meets on this instant")
+
+
+def test_a_report_is_ready_for_json():
+    report = report_of(MINE, Refused(RuleId.FILE_GROUP_REPLACED, "why", (RIVAL,), GROUPS[:1]))
+    document = json.loads(json.dumps(report.as_document()))
+    assert document == {
+        "instant": MINE,
+        "rule": "C2",
+        "why": "why",
+        "winners": [f"{THEIRS} commit by load (pid 7 on h)"],
+        "file_groups": ["p/g00"],
+        "partitions": [],
+        "retry_can_succeed": True,
+        "redo": "everything",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        (RuleId.SAME_FILE_GROUP_WRITTEN, WriteConflictError),
+        (RuleId.FILE_GROUP_REPLACED, WriteConflictError),
+        (RuleId.WRITTEN_WHAT_I_REPLACE, WriteConflictError),
+        (RuleId.PARTITION_CLAIMED_BY_OTHER, ClaimConflictError),
+        (RuleId.WRITTEN_INTO_MY_CLAIM, ClaimConflictError),
+        (RuleId.TARGET_OF_ROLLBACK, RolledBackError),
+        (RuleId.SOURCE_NOT_NEWEST, WriteConflictError),
+        (RuleId.PENDING_PLAN_OWNS_FILE_GROUP, ServiceConflictError),
+        (RuleId.SAME_NEW_KEY, DuplicateKeyError),
+        (RuleId.SCHEMA_CHANGED, SchemaConflictError),
+        (RuleId.SAME_BATCH, WriteConflictError),
+        (RuleId.METADATA_TABLE_SWITCHED_ON, TableConfigConflictError),
+    ],
+)
+def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError]):
+    raised = as_error(report_of(MINE, Refused(rule, "why", (RIVAL,))), rule)
+    assert type(raised) is error
+    assert raised.fields["report"]["rule"] == rule.value
+    expected = Reaction.STOP if error is RolledBackError else Reaction.REDO
+    assert raised.reaction is expected
+
+
+def test_rule_ids_are_stable():
+    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(13)]
