@@ -1,0 +1,29 @@
+"""
+hoodoo on Spark: real upserts through the DataFrame writer, native reads through the reader.
+
+    import hoodoo.spark
+    hoodoo.spark.install(spark)
+    df.write.format("hoodoo").options(**hudi_options).mode("append").save(path)
+    spark.read.format("hoodoo").load(path)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hoodoo.spark.handle import SparkTable
+from hoodoo.spark.session import install, last_receipt
+
+__all__ = ["SparkTable", "install", "last_receipt", "table"]
+
+
+def table(spark: Any, path: str, options: Mapping[str, object] | None = None) -> SparkTable:
+    """
+    Open a table whose writes run on the cluster.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        SettingError: An option is wrong or contradicts the table.
+    """
+    return SparkTable(spark, path, options)

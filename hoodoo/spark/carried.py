@@ -1,0 +1,58 @@
+"""
+Errors on their way from a task to the driver.
+
+Spark turns an exception of a task into the text of a Java one, which would show a user a
+traceback instead of what is wrong. Ours travel as JSON, in a result row where the task can
+still answer and inside the exception's text where Spark shall try the task again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import timeline.errors as known_errors
+from timeline.errors import HoodooError, InternalError
+
+__all__ = ["TaskFailedError", "error_from_json", "error_from_spark", "error_to_json"]
+
+_MARKED = re.compile(r"hoodoo-error:([A-Za-z0-9+/=]+):")
+
+
+class TaskFailedError(Exception):
+    """What a task raises so that Spark tries it again; its text holds the real error."""
+
+    def __init__(self, error: HoodooError) -> None:
+        packed = base64.b64encode(error_to_json(error).encode()).decode()
+        super().__init__(f"{error.message} hoodoo-error:{packed}:")
+
+
+def error_to_json(error: HoodooError) -> str:
+    """An error as one line of text."""
+    document = {
+        "class": type(error).__name__,
+        "message": error.message,
+        "kind": error.kind,
+        "fields": error.fields,
+    }
+    return json.dumps(document, default=str)
+
+
+def error_from_json(text: str) -> HoodooError:
+    """Read back what ``error_to_json`` wrote, as the same class."""
+    document: dict[str, Any] = json.loads(text)
+    name = document["class"]
+    found = getattr(known_errors, name) if name in known_errors.__all__ else InternalError
+    if not (isinstance(found, type) and issubclass(found, HoodooError)):
+        found = InternalError
+    return found(document["message"], kind=document["kind"], **document["fields"])
+
+
+def error_from_spark(error: Exception) -> HoodooError | None:
+    """The error a task raised, None when Spark failed for a reason of its own."""
+    match = _MARKED.search(str(error))
+    if match is None:
+        return None
+    return error_from_json(base64.b64decode(match.group(1)).decode())

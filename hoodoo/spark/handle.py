@@ -1,0 +1,81 @@
+"""A table whose writes run on the cluster: ``hoodoo.spark.table(spark, path)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from hoodoo.spark.loading import load_dataframe
+from hoodoo.spark.options import layers_for
+from hoodoo.spark.saving import write_dataframe
+from hoodoo.table import Table
+from timeline.model.operations import WriteOperation
+from timeline.write import Receipt
+
+__all__ = ["SparkTable"]
+
+
+class SparkTable:
+    """
+    An opened table over Spark.
+
+    Args:
+        spark: The session.
+        path: The table's address.
+        options: Hudi's option keys.
+    """
+
+    def __init__(self, spark: Any, path: str, options: Mapping[str, object] | None = None) -> None:
+        self._spark = spark
+        self._path = path
+        self._options = dict(options or {})
+        self._table = Table.open(path, layers_for(spark, self._options))
+
+    @property
+    def local(self) -> Table:
+        """The same table over the local executor: timeline, services, small reads."""
+        return self._table
+
+    def to_df(self, **options: object) -> Any:
+        """The table as a DataFrame; ``options`` are those of the reader."""
+        return load_dataframe(self._spark, self._path, {**self._options, **options})
+
+    def upsert(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+        """Replace rows by key, insert what is new. Errors: as ``hoodoo.Table.upsert``."""
+        return write_dataframe(self._table, df, WriteOperation.UPSERT, batch_id=batch_id)
+
+    def merge(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+        """Merge by record key; this release has the one form that equals ``upsert``."""
+        return self.upsert(df, batch_id=batch_id)
+
+    def insert(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+        """Append rows without looking keys up. Errors: as ``hoodoo.Table.insert``."""
+        return write_dataframe(self._table, df, WriteOperation.INSERT, batch_id=batch_id)
+
+    def delete(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+        """Delete by key; ``df`` has the record key and partition columns."""
+        return write_dataframe(self._table, df, WriteOperation.DELETE, batch_id=batch_id)
+
+    def insert_overwrite(self, df: Any) -> Receipt:
+        """Replace every partition the rows belong to."""
+        return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE)
+
+    def insert_overwrite_table(self, df: Any) -> Receipt:
+        """Replace the whole table."""
+        return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE_TABLE)
+
+    def close(self) -> None:
+        """Leave the writer registry and give up connections."""
+        self._table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

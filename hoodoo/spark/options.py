@@ -1,0 +1,57 @@
+"""Options of Spark's reader and writer as layers of properties, and where a table lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hoodoo.assembly import Layers
+from timeline.errors import InvalidInputError
+
+__all__ = ["layers_for", "path_of", "session_properties", "without_reader_words"]
+
+_NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
+
+
+def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
+    """
+    The table's address, given as an argument or as the option ``path``.
+
+    Raises:
+        InvalidInputError: There is none, or not exactly one.
+    """
+    told = path
+    if told is None:
+        told = next((str(v) for k, v in options.items() if k.lower() == "path"), None)
+    if not isinstance(told, str) or not told.strip():
+        raise InvalidInputError(
+            f"a hoodoo table is addressed by one path; give it to {doing}: {told!r}", kind="path"
+        )
+    return told
+
+
+def layers_for(spark: Any, options: Mapping[str, object]) -> Layers:
+    """The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code."""
+    return Layers(session=session_properties(spark), code=without_reader_words(options))
+
+
+def session_properties(spark: Any) -> dict[str, str]:
+    """Every runtime property of a session, with its ``spark.`` in front."""
+    everything = getattr(type(spark.conf), "getAll", None)
+    if everything is not None:  # Spark 4
+        return {str(key): str(value) for key, value in dict(spark.conf.getAll).items()}
+    entries = spark._jsparkSession.conf().getAll().iterator()  # noqa: SLF001
+    found: dict[str, str] = {}
+    while entries.hasNext():
+        entry = entries.next()
+        found[entry._1()] = entry._2()  # noqa: SLF001
+    return found
+
+
+def without_reader_words(options: Mapping[str, object]) -> dict[str, object]:
+    """Options that are properties; None ones are left out as Spark does."""
+    return {
+        key: value
+        for key, value in options.items()
+        if key.lower() not in _NOT_PROPERTIES and value is not None
+    }

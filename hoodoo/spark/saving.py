@@ -1,0 +1,212 @@
+"""
+Saving a DataFrame into a table: modes, the first save that creates it, and the operation.
+
+As Hudi's DataFrame writer: the options name keys, partitions and the operation; the first
+save makes the table from them, and every later one is checked against it. One difference,
+said in the documentation: mode ``overwrite`` replaces the rows by an insert_overwrite_table
+instead of deleting the folder, so readers and time travel keep working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import pyarrow as pa
+
+from hoodoo.assembly import Layers, plan_of, properties_of_table
+from hoodoo.catalog import create_table
+from hoodoo.spark.options import layers_for, session_properties, without_reader_words
+from hoodoo.spark.schemas import arrow_schema_of
+from hoodoo.spark.workload import SparkWorkload
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError, TableNotFoundError
+from timeline.model.operations import WriteOperation
+from timeline.rules.keys import partition_paths
+from timeline.settings import OverwriteMode, WriteSettings
+from timeline.write import Receipt
+
+__all__ = ["save_dataframe", "write_dataframe"]
+
+_PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
+_COMBINE_KEY = "hoodie.combine.before.insert"
+_MODES = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "ignore": "ignore",
+    "error": "errorifexists",
+    "errorifexists": "errorifexists",
+    "default": "errorifexists",
+}
+
+
+def save_dataframe(
+    df: Any,
+    path: str,
+    options: Mapping[str, object],
+    *,
+    mode: str | None = None,
+    partition_by: Sequence[str] = (),
+    batch_id: str | None = None,
+) -> Receipt | None:
+    """
+    Save a DataFrame as Spark's writer is asked to.
+
+    Args:
+        df: The rows.
+        path: The table's address.
+        options: Hudi's option keys.
+        mode: A save mode; None is ``errorifexists`` as in Spark.
+        partition_by: Columns of the partition path for a new table, as by ``partitionBy``.
+        batch_id: Makes a repeated save of one batch return the first receipt.
+
+    Returns:
+        The receipt; None when mode ``ignore`` met a table.
+
+    Raises:
+        InvalidInputError: The mode is unknown, a table is there that may not be, or the rows
+            do not fit.
+        SettingError: An option is wrong or contradicts the table.
+        ConflictError: Another write won; the fields hold the report.
+    """
+    chosen = _MODES.get((mode or "errorifexists").lower())
+    if chosen is None:
+        raise InvalidInputError(
+            f"a save mode is one of {', '.join(_MODES)}: {mode!r}", kind="save_mode"
+        )
+    options = without_reader_words(options)
+    if partition_by:
+        options = _with_partitions(options, partition_by)
+    layers = layers_for(df.sparkSession, options)
+    exists = _exists(path, layers)
+    if exists and chosen == "ignore":
+        return None
+    if exists and chosen == "errorifexists":
+        raise _table_exists(path)
+    if not exists:
+        lost_the_race = not _create(df, path, layers)
+        if lost_the_race and chosen == "ignore":
+            return None
+        if lost_the_race and chosen == "errorifexists":
+            raise _table_exists(path)
+    settings = WriteSettings.from_properties(layers.load())
+    operation = settings.operation
+    if chosen == "overwrite":
+        operation, layers = _overwriting(settings, layers)
+    with Table.open(path, layers) as table:
+        return write_dataframe(table, df, operation, batch_id=batch_id)
+
+
+def write_dataframe(
+    table: Table, df: Any, operation: WriteOperation, *, batch_id: str | None = None
+) -> Receipt:
+    """
+    Write a DataFrame into an opened table by one operation, on the cluster.
+
+    Raises:
+        InvalidInputError: The rows do not fit; nothing was changed.
+        ConflictError: Refused; the fields hold the report.
+    """
+    if operation is WriteOperation.DELETE_PARTITION:
+        named = table.settings.partitions_to_delete or _partitions_in(table, df)
+        return table.delete_partitions(named)
+    workload = SparkWorkload(
+        table.core.context.world,
+        df,
+        storage_options=storage_options(table),
+        shuffle_tasks=table.settings.shuffle_tasks,
+    )
+    try:
+        return table.run(operation, workload, batch_id=batch_id)
+    finally:
+        workload.release()
+
+
+def storage_options(table: Table) -> dict[str, str]:
+    """What executors need to open the table's storage."""
+    return {
+        key: value
+        for key, value in table.properties.items()
+        if key.lower().startswith("hoodoo.storage.")
+    }
+
+
+def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
+    said = settings.operation
+    if said in (
+        WriteOperation.INSERT_OVERWRITE,
+        WriteOperation.INSERT_OVERWRITE_TABLE,
+        WriteOperation.DELETE_PARTITION,
+    ):
+        return said, layers
+    if said is WriteOperation.UPSERT and settings.combine_before_upsert:
+        # What would have been an upsert keeps one row per key of the batch here too.
+        layers = layers.with_code({_COMBINE_KEY: "true"})
+    if settings.overwrite_mode is OverwriteMode.DYNAMIC:
+        return WriteOperation.INSERT_OVERWRITE, layers
+    return WriteOperation.INSERT_OVERWRITE_TABLE, layers
+
+
+def _exists(path: str, layers: Layers) -> bool:
+    try:
+        properties_of_table(path, layers)
+    except TableNotFoundError:
+        return False
+    return True
+
+
+def _create(df: Any, path: str, layers: Layers) -> bool:
+    """Make the table from the options; False when another writer made it meanwhile."""
+    session = {
+        key.removeprefix("spark."): value
+        for key, value in session_properties(df.sparkSession).items()
+        if key.startswith(("spark.hoodie.", "spark.hoodoo."))
+    }
+    try:
+        create_table(
+            path,
+            schema=arrow_schema_of(df.schema),
+            name=None if _named(layers) else PurePath(path.rstrip("/")).name,
+            properties=[session, dict(layers.code or {})],
+        ).close()
+    except InvalidInputError as error:
+        if error.kind != "table_exists":
+            raise
+        return False
+    return True
+
+
+def _named(layers: Layers) -> bool:
+    return WriteSettings.from_properties(layers.load()).table_name is not None
+
+
+def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
+    asked = ",".join(columns)
+    for key, value in options.items():
+        if key.lower() == _PARTITION_KEY and str(value) != asked:
+            raise InvalidInputError(
+                f"partitionBy and the option differ; use one of them: {asked!r}, "
+                f"{_PARTITION_KEY}={value!r}",
+                kind="setting_contradiction",
+            )
+    return {**options, _PARTITION_KEY: asked}
+
+
+def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
+    """The partitions that the rows' own partition columns name."""
+    spec = plan_of(table.settings, table.config, WriteOperation.DELETE_PARTITION).rules.keys
+    columns = [name for name in spec.partition_fields if name in df.columns]
+    named = df.select(*columns).distinct()
+    schema = arrow_schema_of(named.schema)
+    rows = [row.asDict() for row in named.collect()]
+    found = partition_paths(pa.Table.from_pylist(rows, schema=schema), spec)
+    return tuple(sorted(set(found.to_pylist())))
+
+
+def _table_exists(path: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"there is a table already; save with mode append or overwrite: {path}",
+        kind="table_exists",
+        path=path,
+    )

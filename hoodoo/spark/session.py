@@ -1,0 +1,299 @@
+"""
+Spark's reader and writer with one more format, on the driver.
+
+Spark's data source interface for Python cannot shuffle rows, prune columns or honour every
+save mode, so ``install`` puts subclasses in front of the session's own: they remember
+what they are told, serve our formats and hand everything else to Spark unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
+
+from hoodoo.spark.loading import load_dataframe
+from hoodoo.spark.options import path_of
+from hoodoo.spark.saving import save_dataframe
+from timeline.errors import InvalidInputError, StorageCapabilityError
+from timeline.write import Receipt
+
+__all__ = ["install", "last_receipt", "serves"]
+
+FORMAT = "hoodoo"
+_HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
+_HUDI_CLASS = "org/apache/hudi/DefaultSource.class"
+_RECEIPT = "_hoodoo_last_receipt"
+_BUNDLE = "_hoodoo_hudi_bundle"
+
+
+def install(spark: Any) -> Any:
+    """
+    Let a session read and write Hudi tables by ``format("hoodoo")``.
+
+    ``format("hudi")`` is served too unless a Hudi bundle is on Spark's class path. Installing
+    again changes nothing. All sessions of this process get it, as they share Spark's classes.
+
+    Args:
+        spark: A classic session (not Spark Connect).
+
+    Returns:
+        The session.
+
+    Raises:
+        StorageCapabilityError: The session is a Spark Connect one.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise StorageCapabilityError(
+            "Spark Connect has no driver in this process for hoodoo to work on; use a classic "
+            "session (local, standalone, YARN or Kubernetes)",
+            kind="spark_connect",
+            missing="driver",
+        )
+    _use_this_python(spark)
+    frame = type(spark.range(0))
+    if not getattr(frame, "_hoodoo_installed", False):
+        frame.write = property(HoodooWriter, doc=DataFrameWriter.__doc__)
+        frame.writeStream = property(HoodooStreamWriter, doc=DataStreamWriter.__doc__)
+        SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
+        SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
+        frame._hoodoo_installed = True  # noqa: SLF001
+    _register(spark)
+    return spark
+
+
+def last_receipt(spark: Any) -> Receipt | None:
+    """What the session's newest save did; None before the first and after an ignored one."""
+    found: Receipt | None = getattr(spark, _RECEIPT, None)
+    return found
+
+
+def serves(spark: Any, name: str | None) -> bool:
+    """Whether a format is ours."""
+    if name is None:
+        name = spark.conf.get("spark.sql.sources.default", "parquet")
+    folded = str(name).lower()
+    return folded == FORMAT or (folded in _HUDI_FORMATS and not _has_hudi_bundle(spark))
+
+
+class _Told:
+    """What a reader or writer was told, kept beside what Spark keeps for itself."""
+
+    _told_format: str | None = None
+
+    def _remember(self, options: Mapping[str, object]) -> None:
+        kept: dict[str, object] = self.__dict__.setdefault("_told_options", {})
+        for key, value in options.items():
+            for known in [known for known in kept if known.lower() == key.lower()]:
+                del kept[known]
+            if value is not None:
+                kept[key] = _text(value)
+
+    def _options(self, more: Mapping[str, object]) -> dict[str, object]:
+        self._remember(more)
+        return dict(self.__dict__.get("_told_options", {}))
+
+    def format(self, source: str) -> Any:
+        self._told_format = source
+        return super().format(source)  # type: ignore[misc]
+
+    def option(self, key: str, value: Any) -> Any:
+        self._remember({key: value})
+        return super().option(key, value)  # type: ignore[misc]
+
+    def options(self, **options: Any) -> Any:
+        self._remember(options)
+        return super().options(**options)  # type: ignore[misc]
+
+
+class HoodooWriter(_Told, DataFrameWriter):
+    """Spark's writer; saves of our format are ours."""
+
+    _told_mode: str | None = None
+    _told_partitions: tuple[str, ...] = ()
+    _told_unsupported: str | None = None
+
+    def mode(self, saveMode: str | None) -> Any:  # noqa: N803 - Spark's name
+        self._told_mode = saveMode
+        return super().mode(saveMode)
+
+    def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
+        self._told_partitions = _names(cols)
+        return super().partitionBy(*cols)
+
+    def bucketBy(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+        self._told_unsupported = "bucketBy"
+        return super().bucketBy(*args, **kwargs)
+
+    def sortBy(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+        self._told_unsupported = "sortBy"
+        return super().sortBy(*args, **kwargs)
+
+    def save(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's name
+        mode: str | None = None,
+        partitionBy: Any = None,  # noqa: N803
+        **options: Any,
+    ) -> Receipt | None:
+        """As Spark's; for our format the receipt comes back."""
+        spark = self._df.sparkSession
+        if not serves(spark, format or self._told_format):
+            super().save(path, format, mode, partitionBy, **options)
+            return None
+        if self._told_unsupported is not None:
+            raise _unsupported(self._told_unsupported)
+        told = self._options(options)
+        receipt = save_dataframe(
+            self._df,
+            path_of(path, told, "save()"),
+            told,
+            mode=mode or self._told_mode,
+            partition_by=_names((partitionBy,)) if partitionBy else self._told_partitions,
+        )
+        setattr(spark, _RECEIPT, receipt)
+        return receipt
+
+    def saveAsTable(  # noqa: N802
+        self,
+        name: str,
+        format: str | None = None,  # noqa: A002
+        mode: str | None = None,
+        partitionBy: Any = None,  # noqa: N803
+        **options: Any,
+    ) -> None:
+        """As Spark's; a catalog table of our format is refused."""
+        if serves(self._df.sparkSession, format or self._told_format):
+            raise _unsupported("saveAsTable")
+        super().saveAsTable(name, format, mode, partitionBy, **options)
+
+
+class HoodooReader(_Told, DataFrameReader):
+    """Spark's reader; loads of our format are ours."""
+
+    _told_schema: Any = None
+
+    def schema(self, schema: Any) -> Any:
+        self._told_schema = schema
+        return super().schema(schema)
+
+    def load(
+        self,
+        path: Any = None,
+        format: str | None = None,  # noqa: A002
+        schema: Any = None,
+        **options: Any,
+    ) -> Any:
+        """As Spark's."""
+        if not serves(self._spark, format or self._told_format):
+            return super().load(path, format, schema, **options)
+        told = self._options(options)
+        chosen = schema if schema is not None else self._told_schema
+        if isinstance(path, list | tuple) and len(path) == 1:
+            path = path[0]
+        return load_dataframe(self._spark, path_of(path, told, "load()"), told, schema=chosen)
+
+
+class HoodooStreamWriter(_Told, DataStreamWriter):
+    """Spark's stream writer; each micro-batch of our format is one save."""
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: Any = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> Any:
+        """As Spark's; a micro-batch repeated after a failure is written once (BATCH-1)."""
+        spark = self._df.sparkSession
+        if not serves(spark, format or self._told_format):
+            return super().start(path, format, outputMode, partitionBy, queryName, **options)
+        if outputMode not in (None, "append", "update"):
+            raise _unsupported(f"output mode {outputMode}")
+        told = self._options(options)
+        target = path_of(path, told, "start()")
+        partitions = _names((partitionBy,)) if partitionBy else ()
+
+        def save(batch: Any, number: int) -> None:
+            context = batch.sparkSession.sparkContext
+            query = context.getLocalProperty("sql.streaming.queryId") or ""
+            receipt = save_dataframe(
+                batch,
+                target,
+                told,
+                mode="append",
+                partition_by=partitions,
+                batch_id=f"{query}-{number}" if query else None,
+            )
+            setattr(spark, _RECEIPT, receipt)
+
+        self.foreachBatch(save)
+        return super().start(outputMode=outputMode, queryName=queryName, **options)
+
+
+class HoodooStreamReader(_Told, DataStreamReader):
+    """Spark's stream reader; our format is refused where this release cannot serve it."""
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002
+        schema: Any = None,
+        **options: Any,
+    ) -> Any:
+        """As Spark's."""
+        if serves(self._spark, format or self._told_format):
+            raise _unsupported("readStream")
+        return super().load(path, format, schema, **options)
+
+
+def _unsupported(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the format hoodoo does not support this in this release: {what}; use write.save(path), "
+        "read.load(path) and incremental reads",
+        kind="unsupported_spark_call",
+        call=what,
+    )
+
+
+def _names(columns: Sequence[Any]) -> tuple[str, ...]:
+    if len(columns) == 1 and isinstance(columns[0], list | tuple):
+        columns = columns[0]
+    return tuple(str(name) for name in columns)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _has_hudi_bundle(spark: Any) -> bool:
+    found: bool | None = getattr(spark, _BUNDLE, None)
+    if found is None:
+        loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()  # noqa: SLF001
+        found = loader.getResource(_HUDI_CLASS) is not None
+        setattr(spark, _BUNDLE, found)
+    return found
+
+
+def _use_this_python(spark: Any) -> None:
+    """Local workers otherwise start whatever ``python3`` is on the path, without hoodoo."""
+    context = spark.sparkContext
+    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not said and context.master.startswith("local"):
+        context.pythonExec = sys.executable
+
+
+def _register(spark: Any) -> None:
+    """Register the data source where Spark has them, for SQL's temporary views."""
+    try:
+        from hoodoo.spark.datasource import HoodooDataSource
+    except ImportError:  # before Spark 4
+        return
+    spark.dataSource.register(HoodooDataSource)

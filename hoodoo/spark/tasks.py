@@ -1,0 +1,209 @@
+"""
+What runs in Spark's Python workers: prepare rows, read keys, write file groups.
+
+Each function takes and gives Arrow batches, needs no session, and does its work by the very
+functions the local executor uses; a worker holds one batch, or the rows of one file group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from hoodoo.spark.carried import TaskFailedError, error_to_json
+from timeline.errors import HoodooError, UnavailableError
+from timeline.files.parquet import read_keys
+from timeline.files.rewrite import FileGroupTask, stats_to_json, write_file_group
+from timeline.model.operations import WriteOperation
+from timeline.model.schema import META_FIELDS, drop_meta, normalise
+from timeline.ports.storage import Storage
+from timeline.rules.keys import partition_paths, record_keys, validate_ordering
+from timeline.rules.merging import combine_incoming
+from timeline.storage.resolve import storage_for
+from timeline.workload import RowRules
+
+__all__ = [
+    "ANSWERS",
+    "ERROR",
+    "FOUND_KEYS",
+    "KEY",
+    "ORDER",
+    "PARTITION",
+    "TARGET",
+    "PrepareRows",
+    "ReadKeys",
+    "StorageAddress",
+    "WriteGroups",
+    "prepared_schema",
+]
+
+KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
+ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
+
+FOUND_KEYS = pa.schema(
+    [
+        pa.field(PARTITION, pa.string()),
+        pa.field(KEY, pa.string()),
+        pa.field("number", pa.int32()),
+    ]
+)
+ANSWERS = pa.schema(
+    [
+        pa.field(TARGET, pa.int32()),
+        pa.field("stats", pa.string()),
+        pa.field(ERROR, pa.string()),
+    ]
+)
+
+_PARTITION_SHIFT = 40  # rows of one Spark partition that stay in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageAddress:
+    """Where a table lies, for a process elsewhere."""
+
+    base_uri: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def open(self) -> Storage:
+        """The table's storage, in this process."""
+        return storage_for(self.base_uri, options=dict(self.options))
+
+
+def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
+    """What ``PrepareRows`` gives: the table's columns, key, partition path, order, error."""
+    own = () if rules.operation is WriteOperation.DELETE else tuple(schema)
+    return pa.schema(
+        [
+            *own,
+            pa.field(KEY, pa.string()),
+            pa.field(PARTITION, pa.string()),
+            pa.field(ORDER, pa.int64()),
+            pa.field(ERROR, pa.string()),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRows:
+    """Fit incoming rows to the table and compute their keys; bad input becomes an error row."""
+
+    rules: RowRules
+    schema: pa.Schema  # the table's own columns
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        context = TaskContext.get()
+        position = (context.partitionId() if context is not None else 0) << _PARTITION_SHIFT
+        shape = prepared_schema(self.rules, self.schema)
+        for batch in batches:
+            try:
+                rows = self._prepared(pa.Table.from_batches([batch]), position, shape)
+            except HoodooError as error:
+                yield _error_row(shape, error)
+                return
+            position += rows.num_rows
+            yield from rows.combine_chunks().to_batches()
+
+    def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
+        rows = incoming.select(drop_meta(incoming.schema).names)
+        columns: list[pa.ChunkedArray | pa.Array] = []
+        keys = record_keys(rows, self.rules.keys)
+        paths = partition_paths(rows, self.rules.keys)
+        if self.rules.operation is not WriteOperation.DELETE:
+            validate_ordering(rows, self.rules.ordering_fields)
+            columns.extend(normalise(rows, self.schema).columns)
+        order = pa.array(np.arange(position, position + rows.num_rows))
+        columns.extend([keys, paths, order, pa.nulls(rows.num_rows, pa.string())])
+        return pa.Table.from_arrays(columns, schema=shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadKeys:
+    """Read the key column of base files named by rows (number, partition path, path)."""
+
+    address: StorageAddress
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        storage = self.address.open()
+        for batch in batches:
+            for file in batch.to_pylist():
+                try:
+                    keys = read_keys(storage, file["path"])
+                except HoodooError as error:
+                    raise TaskFailedError(error) from error
+                for chunk in keys.chunks:
+                    count = len(chunk)
+                    columns = [
+                        pa.repeat(pa.scalar(file["partition_path"]), count),
+                        chunk.cast(pa.string()),
+                        pa.repeat(pa.scalar(file["number"], pa.int32()), count),
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, schema=FOUND_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteGroups:
+    """Write the file groups whose rows arrive, sorted by target and order; answer with stats."""
+
+    address: StorageAddress
+    rules: RowRules
+    tasks: Mapping[int, str]  # target -> the task as JSON
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        storage = self.address.open()
+        for target, rows in _groups(batches):
+            stats, failure = None, None
+            try:
+                stats = self._write(storage, FileGroupTask.from_json(self.tasks[target]), rows)
+            except UnavailableError as error:
+                raise TaskFailedError(error) from error
+            except HoodooError as error:
+                failure = error_to_json(error)
+            answer = {TARGET: [target], "stats": [stats], ERROR: [failure]}
+            yield pa.RecordBatch.from_pydict(answer, schema=ANSWERS)
+
+    def _write(self, storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:
+        if self.rules.combine:
+            deletes = self.rules.operation is WriteOperation.DELETE
+            ordering = () if deletes else self.rules.ordering_fields
+            rows = combine_incoming(rows, ordering, self.rules.merge_mode)
+        # Spark may run a task twice; each attempt writes files of its own name, and the
+        # driver removes those of the losing one before it publishes.
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        token = f"{task.write_token.rpartition('-')[0]}-{attempt}"
+        return stats_to_json(write_file_group(storage, replace(task, write_token=token), rows))
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows of each target together; the batches come sorted by it."""
+    current: int | None = None
+    pieces: list[pa.RecordBatch] = []
+    for batch in batches:
+        targets = np.asarray(batch.column(batch.schema.get_field_index(TARGET)))
+        if len(targets) == 0:
+            continue
+        starts = np.append(0, np.flatnonzero(np.diff(targets)) + 1)
+        for start, end in pairwise([*starts.tolist(), len(targets)]):
+            target = int(targets[start])
+            if current is not None and target != current:
+                yield current, pa.Table.from_batches(pieces)
+                pieces = []
+            current = target
+            pieces.append(batch.slice(start, end - start))
+    if current is not None:
+        yield current, pa.Table.from_batches(pieces)
+
+
+def _error_row(schema: pa.Schema, error: HoodooError) -> pa.RecordBatch:
+    columns = [pa.nulls(1, each.type) for each in schema]
+    columns[schema.get_field_index(ERROR)] = pa.array([error_to_json(error)])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,264 @@
+"""
+The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster.
+
+Only incoming rows and keys move between machines. Each task reads the base file of its
+file group itself, merges and writes by the same function as the local executor, and sends
+back one row with the write stats. See ``timeline.workload.Workload`` for the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from hoodoo.spark.carried import error_from_json, error_from_spark
+from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
+from hoodoo.spark.spreading import spread_targets
+from hoodoo.spark.tasks import (
+    ANSWERS,
+    ERROR,
+    FOUND_KEYS,
+    KEY,
+    ORDER,
+    PARTITION,
+    TARGET,
+    PrepareRows,
+    ReadKeys,
+    StorageAddress,
+    WriteGroups,
+    prepared_schema,
+)
+from timeline.errors import InvariantError
+from timeline.files.rewrite import FileGroupTask, stats_from_json
+from timeline.index import IndexedFile
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.ports.world import World
+from timeline.rules.placement import Bucket
+from timeline.workload import RowRules, WorkloadProfile
+
+__all__ = ["SparkWorkload"]
+
+_BROADCAST_ROWS_MAX = 500_000  # keys of that many rows fit every executor's memory
+_TASKS_PER_CORE = 4
+_NUMBER, _BUCKET_PATH = "_hoodoo_number", "_hoodoo_bucket_path"
+
+
+class SparkWorkload:
+    """
+    Rows of one write in a DataFrame.
+
+    Args:
+        world: The table's ports on the driver; executors open the storage anew.
+        df: The incoming rows.
+        storage_options: The ``hoodoo.storage.*`` options executors need.
+        shuffle_tasks: Tasks that write file groups; 0 follows from the cluster's cores.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        df: Any,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        shuffle_tasks: int = 0,
+    ) -> None:
+        self._df = df
+        self._spark = df.sparkSession
+        self._address = StorageAddress(
+            base_uri=world.storage.base_uri, options=tuple((storage_options or {}).items())
+        )
+        self._shuffle_tasks = shuffle_tasks
+        self._schema = arrow_schema_of(df.schema)
+        self._rules: RowRules | None = None
+        self._prepared: Any = None
+        self._counts: dict[str, int] = {}
+        self._hits: Any = None
+        self._candidates: list[FileGroupId] = []
+        self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As the contract."""
+        return self._schema
+
+    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+        """As the contract; duplicates are combined later, in each file group's task."""
+        self._rules = rules
+        shape = spark_schema_of(prepared_schema(rules, schema))
+        self._prepared = self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+        self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
+        counted = _collect(
+            self._prepared.groupBy(PARTITION).agg(
+                F.count("*").alias("rows"), F.min(ERROR).alias(ERROR)
+            )
+        )
+        _raise_first(counted)
+        self._counts = {row[PARTITION]: row["rows"] for row in counted}
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """As the contract."""
+        return tuple(sorted(self._counts))
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract. Outside: 1 open_input per candidate file, in Spark's tasks."""
+        self._forget_hits()
+        files = [
+            (path, each)
+            for path, some in candidates.items()
+            if path in self._counts
+            for each in some
+        ]
+        if not files:
+            return WorkloadProfile(inserts=dict(self._counts))
+        self._candidates = [FileGroupId(path, each.file_id) for path, each in files]
+        named = self._spark.createDataFrame(
+            [(number, path, each.path) for number, (path, each) in enumerate(files)],
+            "number int, partition_path string, path string",
+        ).repartition(self._width(len(files)))
+        held = named.mapInArrow(ReadKeys(address=self._address), spark_schema_of(FOUND_KEYS))
+        wanted = self._prepared.select(PARTITION, KEY)
+        met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
+        # A key that lies in several file groups goes to the first of them, as locally.
+        found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(_NUMBER))
+        self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
+        counted = _collect(self._tagged().groupBy(PARTITION, _NUMBER).agg(F.count("*").alias("n")))
+        return WorkloadProfile(
+            inserts={row[PARTITION]: row["n"] for row in counted if row[_NUMBER] is None},
+            updates={
+                self._candidates[row[_NUMBER]]: row["n"]
+                for row in counted
+                if row[_NUMBER] is not None
+            },
+        )
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        """As the contract: the hash of the record key chooses, weighted by the buckets' rows."""
+        shares: dict[str, list[Bucket]] = {}
+        for bucket in buckets:
+            shares.setdefault(bucket.partition_path, []).append(bucket)
+        ranges: list[tuple[FileGroupId, int, int, int]] = []
+        for path, own in shares.items():
+            ends = list(accumulate(bucket.rows for bucket in own))
+            ranges.extend(
+                (FileGroupId(path, file_ids[bucket.number]), end - bucket.rows, end, ends[-1])
+                for bucket, end in zip(own, ends, strict=True)
+            )
+        self._buckets = tuple(ranges)
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """As the contract."""
+        if not tasks:
+            return []
+        width = self._width(len(tasks))
+        numbers = spread_targets(len(tasks), width)
+        groups = [FileGroupId(task.partition_path, task.file_id) for task in tasks]
+        targets = dict(zip(groups, numbers, strict=True))
+        texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
+        work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)
+        answers = _collect(
+            self._routed(targets)
+            .repartition(width, TARGET)
+            .sortWithinPartitions(TARGET, ORDER)
+            .drop(ORDER)
+            .mapInArrow(work, spark_schema_of(ANSWERS))
+        )
+        _raise_first(answers)
+        stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
+        return [stats.get(number, ()) for number in numbers]
+
+    def release(self) -> None:
+        """As the contract."""
+        self._forget_hits()
+        if self._prepared is not None:
+            self._prepared.unpersist()
+            self._prepared = None
+
+    def _routed(self, targets: Mapping[FileGroupId, int]) -> Any:
+        """Rows of the given file groups with their target number."""
+        rules = self._required_rules()
+        rows = self._tagged()
+        takes_new = self._buckets and rules.operation is not WriteOperation.DELETE
+        takes_found = self._hits is not None and not rules.drop_found
+        found: Any = F.lit(None).cast("int")
+        if takes_found:
+            known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
+            # One literal that Spark folds into an array: looking up costs nothing per row.
+            known_targets = F.split(F.lit(known), ",").cast("array<int>")
+            found = known_targets[F.col(_NUMBER)]
+        new: Any = F.lit(None).cast("int")
+        if takes_new:
+            rows = self._with_buckets(rows, targets)
+            new = F.col("_hoodoo_new")
+        target = F.when(F.col(_NUMBER).isNotNull(), found).otherwise(new)
+        routed = rows.withColumn(TARGET, target)
+        names = [name for name in self._prepared.columns if name != ERROR]
+        return routed.where(F.col(TARGET) >= 0).select(*names, TARGET)
+
+    def _with_buckets(self, rows: Any, targets: Mapping[FileGroupId, int]) -> Any:
+        buckets = self._spark.createDataFrame(
+            [
+                (group.partition_path, low, high, total, targets[group])
+                for group, low, high, total in self._buckets
+                if group in targets
+            ],
+            f"{_BUCKET_PATH} string, _hoodoo_low long, _hoodoo_high long, "
+            "_hoodoo_total long, _hoodoo_new int",
+        )
+        place = F.expr(f"pmod(xxhash64({KEY}), _hoodoo_total)")
+        inside = (
+            (F.col(PARTITION) == F.col(_BUCKET_PATH))
+            & (place >= F.col("_hoodoo_low"))
+            & (place < F.col("_hoodoo_high"))
+        )
+        return rows.join(F.broadcast(buckets), inside, "left")
+
+    def _tagged(self) -> Any:
+        """Prepared rows, each with the number of the candidate file that holds its key."""
+        if self._hits is None:
+            return self._prepared.withColumn(_NUMBER, F.lit(None).cast("int"))
+        return self._prepared.join(self._shared(self._hits), [PARTITION, KEY], "left")
+
+    def _shared(self, keys: Any) -> Any:
+        small = sum(self._counts.values()) <= _BROADCAST_ROWS_MAX
+        return F.broadcast(keys) if small else keys
+
+    def _width(self, pieces: int) -> int:
+        most = self._shuffle_tasks or (
+            _TASKS_PER_CORE * self._spark.sparkContext.defaultParallelism
+        )
+        return max(1, min(pieces, most))
+
+    def _forget_hits(self) -> None:
+        if self._hits is not None:
+            self._hits.unpersist()
+            self._hits = None
+        self._candidates = []
+
+    def _required_rules(self) -> RowRules:
+        if self._rules is None:
+            raise InvariantError("a workload was used before it was prepared")
+        return self._rules
+
+
+def _collect(df: Any) -> list[Any]:
+    try:
+        rows: list[Any] = df.collect()
+    except Exception as error:
+        carried = error_from_spark(error)
+        if carried is None:
+            raise
+        raise carried from error
+    return rows
+
+
+def _raise_first(rows: Sequence[Any]) -> None:
+    for row in rows:
+        if row[ERROR] is not None:
+            raise error_from_json(row[ERROR])
