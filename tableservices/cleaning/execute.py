@@ -16,6 +16,7 @@ from tableservices.cleaning.facts import SAVEPOINTED, Gathered, gather
 from tableservices.cleaning.foreign import ForeignCleans, finish_foreign_cleans
 from tableservices.cleaning.leftovers import remove_leftovers
 from tableservices.cleaning.plan import CleanPlan, plan_clean
+from tableservices.cleaning.refusal import refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.cleaning.trigger import is_due
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
@@ -64,7 +65,7 @@ def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | N
     """
     Clean the table once.
 
-    Outside: see ``gather``; then 1 turn (lock, list, create), the deletes, 3 creates; last
+    Outside: 1 get, see ``gather``; then 1 turn (lock, list, get, create), the deletes, 3 creates; last
     the listings of heartbeats and markers.
 
     Args:
@@ -78,9 +79,11 @@ def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | N
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.publish.publish``; a clean whose slot was taken is finished by the
             next turn of anybody.
+        TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;
             nothing was deleted.
     """
+    refuse_uncleanable(context)
     snapshot = context.snapshot()
     if settings.rolls_back and rollback_dead_writers(context, snapshot.active):
         snapshot = context.snapshot()
@@ -127,6 +130,7 @@ def _publish(
     def decide(turn: Turn) -> Slot | None:
         if not gathered.still_holds(context, turn):
             return None
+        refuse_uncleanable(context)
         requested = turn.draw(context, Residue.SLOT_REQUESTED)
         return Slot(
             number=turn.head + 1,

@@ -14,6 +14,7 @@ from enum import Enum
 
 from tableservices.cleaning.facts import Gathered, gather
 from tableservices.cleaning.plan import plan_clean
+from tableservices.cleaning.refusal import refuse_uncleanable
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
@@ -107,6 +108,7 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant,
         now = turn.timeline.find(instant.requested_time, Action.CLEAN)
         if now is None or now.completed or not gathered.still_holds(context, turn):
             return None
+        refuse_uncleanable(context)
         return Slot(
             number=turn.head + 1,
             table_id=context.table_id,

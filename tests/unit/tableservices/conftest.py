@@ -19,11 +19,12 @@ from timeline.model.filenames import IOType
 from timeline.model.instant import Action
 from timeline.model.new_table import new_table_properties
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
-from timeline.model.table_config import TableConfig
 from timeline.ports.ids import ProcessIdentity
 from timeline.ports.world import World
-from timeline.publish import Candidate, Published, Seen, claim_of, publish
+from timeline.properties_file import create_properties, load_config, update_properties
+from timeline.publish import Candidate, Published, Seen, publish
 from timeline.read import view_of
+from timeline.rivals import claim_of
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.view import PARTITION_METADATA
 
@@ -135,6 +136,8 @@ class Bench:
         self.events = KeptEvents()
         self.lock = PlainLock()
         self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+        properties = new_table_properties("t", record_key_fields=("id",))
+        create_properties(self.storage, properties, now="now")
         self.context = self.open(self.storage)
 
     def open(self, storage: Any) -> TableContext:
@@ -147,8 +150,7 @@ class Bench:
             executor=InlineExecutor(),
             lock=self.lock,
         )
-        properties = new_table_properties("t", record_key_fields=("id",))
-        return TableContext.of(world, TableConfig.from_properties(properties), TableLimits())
+        return TableContext.of(world, load_config(storage), TableLimits())
 
     def begin(self, action: Action = Action.COMMIT) -> Begun:
         self.clock.time_ms += 1_000
@@ -223,6 +225,10 @@ class Bench:
         path = f".hoodie/timeline/{time}_{int(newest or 0) + 1}.savepoint"
         self.storage.create(path, encode_savepoint(metadata))
         return path
+
+    def set_property(self, key: str, value: str) -> None:
+        """Change the table's properties as another engine would."""
+        update_properties(self.storage, {key: value}, now="now")
 
     def timeline_names(self, suffix: str) -> list[str]:
         return [n for n in self.storage.names(".hoodie/timeline") if n.endswith(suffix)]

@@ -9,7 +9,12 @@ import pytest
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
-from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.errors import (
+    HoodooError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+)
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 from timeline.setting_names import FailedWritesPolicy
@@ -234,6 +239,34 @@ def test_a_restore_under_way_stops_cleaning(bench: Any) -> None:
     bench.storage.create(".hoodie/timeline/29991231235959999.restore.requested", b"")
     assert clean(bench.context, TWO) is None
     assert bench.times_left() == times
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("hoodie.table.metadata.partitions", "files", "metadata_table_on"),
+        ("hoodie.table.type", "MERGE_ON_READ", "not_cleanable"),
+        ("hoodie.table.cdc.enabled", "true", "not_cleanable"),
+    ],
+)
+def test_a_table_that_cleaning_would_damage_is_refused(
+    bench: Any, key: str, value: str, kind: str
+) -> None:
+    times = bench.commits(5)
+    bench.set_property(key, value)
+    with pytest.raises(HoodooError) as refused:
+        clean(bench.context, TWO)
+    assert refused.value.kind == kind
+    assert bench.times_left() == times
+
+
+def test_a_metadata_table_switched_on_during_planning_stops_the_plan(bench: Any) -> None:
+    times = bench.commits(5)
+    bench.lock.on_acquire = lambda: bench.set_property("hoodie.table.metadata.partitions", "files")
+    with pytest.raises(TableConfigConflictError):
+        clean(bench.context, TWO)
+    assert bench.times_left() == times
+    assert bench.context.chain.head() == 5
 
 
 class FailingStorage:

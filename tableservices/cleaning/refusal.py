@@ -1,0 +1,48 @@
+"""Tables that this release must not clean, looked at before planning and again in the turn."""
+
+from __future__ import annotations
+
+from timeline.context import TableContext
+from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.model.operations import TableType
+from timeline.properties_file import load_config
+
+__all__ = ["refuse_uncleanable"]
+
+_VERSIONS = (8, 9)
+
+
+def refuse_uncleanable(context: TableContext) -> None:
+    """
+    Pass when deleting old slices leaves the table whole for every reader.
+
+    Outside: 1 get. The properties are read anew, because another engine may have changed
+    them since the table was opened.
+
+    Raises:
+        TableConfigConflictError: The metadata table is on: it would go on listing files that
+            are gone (FOR-7).
+        UnsupportedTableError: Slices of this table may have files that cleaning does not
+            know yet (logs, change data), or its timeline has another layout.
+    """
+    config = load_config(context.world.storage)
+    if config.metadata_table_on:
+        raise TableConfigConflictError(
+            "the table's metadata table is on and this release does not maintain it; switch it "
+            "off by a write with hoodie.metadata.enable=false, or let Java Hudi clean: "
+            f"{', '.join(config.metadata_partitions)}",
+            kind="metadata_table_on",
+            partitions=list(config.metadata_partitions),
+        )
+    unsupported = {
+        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
+        "tables with change data capture": config.cdc_enabled,
+        f"table version {config.table_version}": config.table_version not in _VERSIONS,
+    }
+    for what, refused in unsupported.items():
+        if refused:
+            raise UnsupportedTableError(
+                f"this release does not clean {what}; let Java Hudi clean this table",
+                kind="not_cleanable",
+                feature=what,
+            )
