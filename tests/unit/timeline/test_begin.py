@@ -1,0 +1,236 @@
+"""The begin of a write: alive before visible, above everything, and nothing left when it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    Behind,
+    StillClock,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    upsert,
+)
+from timeline.begin import Begun, begin, make_inflight
+from timeline.codecs.instant_avro import decode_requested_replace
+from timeline.errors import (
+    ClockRefusedError,
+    InternalError,
+    RolledBackError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+)
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action, State
+from timeline.model.times import WallMs, instant_time
+from timeline.places import HEARTBEATS, TIMELINE, timeline_path
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+NOW = 1_790_000_000_000  # 2026-09-21 14:13:20, divisible by four
+
+
+def end(begun: Begun) -> None:
+    begun.heartbeat.stop()
+
+
+def test_the_heartbeat_is_written_before_the_instant_shows():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage)
+    storage.forget()
+    begun = begin(table.context, Action.COMMIT)
+    time = begun.requested_time
+    changes = [
+        text for text in storage.operations() if text.startswith(("write", "create", "delete"))
+    ]
+    end(begun)
+    assert changes == [
+        f"write {HEARTBEATS}/{time}",
+        f"create {TIMELINE}/{time}.commit.requested",
+    ]
+
+
+def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces():
+    table = new_table()
+    storage = table.context.world.storage
+    commit, replace = (
+        begin(table.context, Action.COMMIT),
+        begin(table.context, Action.REPLACECOMMIT),
+    )
+    path = timeline_path(replace.file_name(State.REQUESTED))
+    assert storage.read(timeline_path(commit.file_name(State.REQUESTED))) == b""
+    assert decode_requested_replace(storage.read(path), path=path).clustering_plan is None
+    assert (int(commit.requested_time) % 4, int(replace.requested_time) % 4) == (0, 2)
+    end(commit)
+    end(replace)
+
+
+def test_two_begins_at_one_moment_have_two_times():
+    table = new_table(clock=StillClock(NOW))
+    first, second = begin(table.context, Action.COMMIT), begin(table.context, Action.COMMIT)
+    assert first.requested_time == "20260921141320000"
+    assert second.requested_time == "20260921141320004"
+    end(first)
+    end(second)
+
+
+def test_the_base_snapshot_holds_what_was_published_before():
+    table = new_table()
+    receipt = upsert(table, ROWS)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert receipt.requested_time in begun.snapshot.completions
+    assert begun.snapshot.head == 1
+    assert begun.requested_time > receipt.completion_time
+
+
+class PublishingWhileBegun(Behind):
+    """Lets somebody publish in the moment before the requested file appears."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.acts: list = []
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".commit.requested") and self.acts:
+            self.acts.pop(0)()
+        self.inner.create(path, data, durable=durable)
+
+
+def test_a_time_overtaken_by_a_publication_is_given_up():
+    base = MemoryStorage()
+    storage = PublishingWhileBegun(base)
+    ahead = new_table(base, clock=StillClock(NOW + 5_000))
+    table = opened(ahead, storage=storage, clock=StillClock(NOW))
+    storage.acts.append(lambda: upsert(ahead, ROWS))
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    published = ahead.context.active().completed_writes[0].newest_time
+    assert begun.requested_time > published
+    [redrawn] = heard(table, "begin.redrawn")
+    assert redrawn == {"rt": "20260921141320000", "decided": published}
+    assert files_below(base, TIMELINE)[-1].endswith(f"{begun.requested_time}.commit.requested")
+    assert [str(i) for i in table.context.active().pending] == [
+        f"{begun.requested_time}.commit (requested)"
+    ]
+
+
+def test_after_three_lost_times_the_queue_is_taken():
+    base = MemoryStorage()
+    storage = PublishingWhileBegun(base)
+    clock = StillClock(NOW + 5_000)
+    ahead = new_table(base, clock=clock)
+    table = opened(ahead, storage=storage, clock=StillClock(NOW))
+
+    def publish_ahead() -> None:
+        clock.wall += 5_000
+        upsert(ahead, [{**ROWS[0], "ts": clock.wall}])
+
+    storage.acts = [publish_ahead] * 3
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert len(heard(table, "begin.redrawn")) == 3
+    assert len(table.context.active().pending) == 1
+
+
+def test_a_pending_restore_keeps_writers_out():
+    table = new_table()
+    table.context.world.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
+    with pytest.raises(TableConfigConflictError) as caught:
+        begin(table.context, Action.COMMIT)
+    assert caught.value.kind == "restore_pending"
+    assert files_below(table.context.world.storage, HEARTBEATS) == []
+
+
+def test_a_clock_far_behind_the_table_is_refused():
+    base = MemoryStorage()
+    ahead = new_table(base, clock=StillClock(NOW + 700_000))
+    upsert(ahead, ROWS)
+    late = opened(ahead, clock=StillClock(NOW))
+    with pytest.raises(ClockRefusedError):
+        begin(late.context, Action.COMMIT)
+    assert leftovers(late) == []
+
+
+class Failing(Behind):
+    """Raises for creates of one kind of path."""
+
+    def __init__(self, inner: MemoryStorage, ending: str, error: Exception, times: int) -> None:
+        super().__init__(inner)
+        self.ending, self.error, self.times = ending, error, times
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(self.ending) and self.times:
+            self.times -= 1
+            raise self.error
+        self.inner.create(path, data, durable=durable)
+
+
+def test_a_time_whose_create_was_not_answered_is_never_used():
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1)
+    table = opened(new_table(base, clock=clock), storage=storage, clock=clock)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert begun.requested_time == "20260921141320004"
+
+
+def test_a_name_that_is_taken_is_left_to_its_owner():
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    taken = instant_time(WallMs(NOW))
+
+    class Taken(Behind):
+        def names(self, folder: str):
+            hidden = f"{taken}.commit.requested"
+            return [name for name in self.inner.names(folder) if name != hidden]
+
+    table = opened(new_table(base, clock=clock), storage=Taken(base), clock=clock)
+    base.create(timeline_path(f"{taken}.commit.requested"), b"theirs")
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert begun.requested_time == "20260921141320004"
+    assert base.read(timeline_path(f"{taken}.commit.requested")) == b"theirs"
+
+
+def test_a_storage_that_does_not_answer_ends_the_begin():
+    base = MemoryStorage()
+    storage = Failing(base, ".requested", StorageUnavailableError("gone"), 1)
+    table = opened(new_table(base), storage=storage)
+    with pytest.raises(StorageUnavailableError):
+        begin(table.context, Action.COMMIT)
+    assert table.context.active().pending == ()
+
+
+def test_times_that_are_always_taken_end_the_begin():
+    base = MemoryStorage()
+    storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1_000)
+    table = opened(new_table(base), storage=storage)
+    with pytest.raises(InternalError):
+        begin(table.context, Action.COMMIT)
+
+
+def test_the_inflight_file_may_be_repeated_but_not_taken_over():
+    table = new_table()
+    begun = begin(table.context, Action.COMMIT)
+    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
+    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
+    with pytest.raises(RolledBackError):
+        make_inflight(table.context, begun, CommitMetadata(operation_type="INSERT"))
+    end(begun)
+
+
+def test_an_unanswered_inflight_file_ends_the_attempt():
+    base = MemoryStorage()
+    storage = Failing(base, ".inflight", AmbiguousWriteError("lost"), 1)
+    table = opened(new_table(base), storage=storage)
+    begun = begin(table.context, Action.COMMIT)
+    with pytest.raises(StorageUnavailableError):
+        make_inflight(table.context, begun, CommitMetadata())
+    end(begun)
