@@ -77,6 +77,11 @@ class LocalWorkload:
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """As the contract. Outside: at most 1 open_input per candidate file."""
         keys, paths = self._rows.column(_KEY), self._rows.column(_PARTITION)
+        if not candidates:
+            self._found = pa.nulls(self._rows.num_rows, pa.string())
+            counts = pc.value_counts(paths)
+            inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
+            return WorkloadProfile(inserts=inserts, updates={})
         self._found = tag(self._world.storage, self._world.executor, candidates, keys, paths)
         counted = (
             pa.table({"path": paths, "file_id": self._found})

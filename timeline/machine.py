@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import socket
@@ -240,24 +241,42 @@ class ThreadExecutor:
 
 
 class ThreadTicker:
-    """A daemon thread that repeats some work; made by ``ThreadExecutor.every``."""
+    """
+    Some work repeated on a daemon thread of its own; made by ``ThreadExecutor.every``.
+
+    The thread is started when the first call is due: most leases and heartbeats of small
+    commits end long before, and a thread costs them more than any other step in memory.
+    """
 
     def __init__(self, interval_ms: int, work: Callable[[], None], events: EventSink) -> None:
         self._interval_s = max(interval_ms, 1) / 1000
         self._work = work
         self._events = events
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="hoodoo-every", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+        self._first_due = time.monotonic() + self._interval_s
+        _ALARM.add(self, self._first_due)
 
     def stop(self) -> None:
         """End it; returns when no further call can start. Calling twice is no error."""
-        self._ended.set()
-        if self._thread is not threading.current_thread():
+        with self._guard:
+            self._ended.set()
+        _ALARM.remove(self)
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def begin(self) -> None:
+        """Start the thread; the first call is due."""
+        with self._guard:
+            if not self._ended.is_set():
+                self._thread = threading.Thread(
+                    target=self._repeat, name="hoodoo-every", daemon=True
+                )
+                self._thread.start()
+
     def _repeat(self) -> None:
-        due = time.monotonic() + self._interval_s
+        due = self._first_due
         while not self._ended.wait(max(0.0, due - time.monotonic())):
             try:
                 self._work()
@@ -265,6 +284,53 @@ class ThreadTicker:
                 self._events.emit("background.failed", error=f"{type(error).__name__}: {error}")
             # Beats that were missed while the work ran are not made up for.
             due = max(due + self._interval_s, time.monotonic())
+
+
+class _Alarm:
+    """One daemon thread per process that begins tickers when their first call is due."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[ThreadTicker, float] = {}
+        self._wakes_s = math.inf  # monotonic
+        self._running = False
+
+    def add(self, ticker: ThreadTicker, due_s: float) -> None:
+        with self._changed:
+            self._waiting[ticker] = due_s
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._watch, name="hoodoo-alarm", daemon=True).start()
+            elif due_s < self._wakes_s:
+                self._changed.notify()
+
+    def remove(self, ticker: ThreadTicker) -> None:
+        with self._changed:
+            self._waiting.pop(ticker, None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._wakes_s = min(self._waiting.values(), default=math.inf)
+                left_s = self._wakes_s - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(None if left_s == math.inf else left_s)
+                now = time.monotonic()
+                due = [ticker for ticker, due_s in self._waiting.items() if due_s <= now]
+                for ticker in due:
+                    del self._waiting[ticker]
+            for ticker in due:
+                ticker.begin()
+
+
+_ALARM = _Alarm()
+
+
+# A child has neither the thread nor whoever may have held the lock.
+os.register_at_fork(after_in_child=_ALARM.reset)
 
 
 class _Run:

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +137,14 @@ class FolderWalker:
         self._anchored = {
             known for known in self._anchored if known != folder and not known.startswith(prefix)
         }
+
+    def unanchored(self, folders: Iterable[str]) -> set[str]:
+        """Those of these folders whose own name may not be on the disk yet."""
+        return set(folders) - self._anchored
+
+    def anchor(self, folders: Iterable[str]) -> None:
+        """These folders' names are on the disk now."""
+        self._anchored.update(folders)
 
     def _anchor(self, parent: int, child: int, walked: str) -> None:
         try:

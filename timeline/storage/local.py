@@ -144,28 +144,29 @@ class LocalStorage:
     def list(self, folder: str) -> Stats:
         """Direct children (files and folders) sorted by name; a missing folder is empty."""
         found = []
-        for entry in self._scan(folder):
-            try:
-                described = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # removed since
-            except OSError as error:
-                raise unavailable(error, folder, "listing") from error
-            if stat.S_ISDIR(described.st_mode) or not is_leftover(entry.name):
-                found.append(_entry(entry.name, described, _below(folder, entry.name)))
+        with self._scanned(folder) as entries:
+            for entry in entries:
+                try:
+                    described = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed since
+                if stat.S_ISDIR(described.st_mode) or not is_leftover(entry.name):
+                    found.append(_entry(entry.name, described, _below(folder, entry.name)))
         found.sort(key=_name_of)
         return found
 
     def names(self, folder: str) -> Names:
         """Names of the direct child files, sorted; a missing folder is empty."""
         found = []
-        for entry in self._scan(folder):
-            name = entry.name
-            if is_leftover(name) or entry.is_dir(follow_symlinks=False):
-                continue
-            if entry.is_symlink():
-                raise symlink_refused(_below(folder, name))
-            found.append(name)
+        # The hottest loop of small commits: a timeline has thousands of names.
+        with self._scanned(folder) as entries:
+            for entry in entries:
+                if is_leftover(entry.name):
+                    continue
+                if entry.is_file(follow_symlinks=False):
+                    found.append(entry.name)
+                elif entry.is_symlink():
+                    raise symlink_refused(_below(folder, entry.name))
         found.sort()
         return found
 
@@ -279,14 +280,18 @@ class LocalStorage:
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make these folders' entries durable, and their own names up to the base (LOC-2)."""
-        wanted = {""}
-        for folder in folders:
-            walked = folder
-            while walked:
-                wanted.add(check_relative_path(walked))
-                walked = walked.rpartition("/")[0]
+        wanted = set(folders)
+        walked = set()
+        for folder in wanted:
+            above = check_relative_path(folder) if folder else ""
+            while above:
+                walked.add(above)
+                above = above.rpartition("/")[0]
         if not self._strict:
             return
+        # A folder whose name is on the disk already needs no sync of the one above it.
+        fresh = self._folders.unanchored(walked)
+        wanted.update(folder.rpartition("/")[0] for folder in fresh)
         # Deepest first: a name is worth syncing only when what it names is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
             try:
@@ -296,9 +301,10 @@ class LocalStorage:
                 finally:
                     os.close(descriptor)
             except (FileNotFoundError, NotADirectoryError):
-                continue  # nothing was created there
+                fresh.discard(folder)  # nothing was created there
             except OSError as error:
                 raise unavailable(error, folder, "making a folder durable") from error
+        self._folders.anchor(fresh)
 
     @contextlib.contextmanager
     def _inside(self, path: str, doing: str) -> Iterator[tuple[int, str]]:
@@ -342,7 +348,8 @@ class LocalStorage:
         try:
             try:
                 _write_all(self._calls.write, descriptor, data)
-                if durable:
+                # Nothing in it that could be torn: an empty file is its name.
+                if durable and data:
                     self._calls.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -368,18 +375,21 @@ class LocalStorage:
                 raise
             raise AmbiguousWriteError(path) from error
 
-    def _scan(self, folder: str) -> Iterator[os.DirEntry[str]]:
+    @contextlib.contextmanager
+    def _scanned(self, folder: str) -> Iterator[Iterable[os.DirEntry[str]]]:
+        """The entries of a folder, none of a missing one; system errors become typed ones."""
         if folder:
             check_relative_path(folder)
         try:
             descriptor = self._folders.open(folder)
         except (FileNotFoundError, NotADirectoryError):
+            yield ()
             return
         except OSError as error:
             raise unavailable(error, folder, "listing") from error
         try:
             with os.scandir(descriptor) as entries:
-                yield from entries
+                yield entries
         except FileNotFoundError:
             return
         except OSError as error:
