@@ -1,8 +1,10 @@
 """
-hoodoo without a JVM, as a short job uses it: every call opens the table anew.
+hoodoo without a JVM. Big writes and reads open the table anew, as a short job does.
 
-Options: `properties`, a mapping laid over the ones below. Small commits run under
-optimistic concurrency control with a real lock, because that is what they are for.
+A writer of many small commits keeps its table open, as it would in earnest (Spark keeps its
+session, DuckLake its connection); with the option `anew` it opens the table for each of them.
+Small commits run under optimistic concurrency control with a real lock, because that is what
+they are for. The option `properties` is a mapping laid over the ones below.
 """
 
 from __future__ import annotations
@@ -29,6 +31,17 @@ MANY_WRITERS = {
 }
 
 
+class HeldTimes:
+    """Event sink that keeps how long publications held the lock."""
+
+    def __init__(self) -> None:
+        self.milliseconds: list[float] = []
+
+    def emit(self, name: str, /, **fields: Any) -> None:
+        if name == "publish.done" and fields.get("kind") == "commit":
+            self.milliseconds.append(fields["held_ms"])
+
+
 class Hoodoo(Adapter):
     """The adapter protocol over the public API."""
 
@@ -37,6 +50,8 @@ class Hoodoo(Adapter):
     def __init__(self, work: str, stage: str, options: dict[str, Any]) -> None:
         super().__init__(work, stage, options)
         self.marks: dict[str, str] = {}
+        self.writers_open: dict[str, hoodoo.Table] = {}
+        self.held = HeldTimes()
 
     def start(self) -> dict[str, str]:
         return {"hoodoo": version("hoodoo"), "pyarrow": pa.__version__}
@@ -57,6 +72,7 @@ class Hoodoo(Adapter):
         ordering: str = "ts",
         shared: bool = False,
     ) -> hoodoo.Table:
+        self.leave(table)
         shutil.rmtree(self.path(table), ignore_errors=True)
         return hoodoo.create_table(
             self.path(table),
@@ -68,7 +84,9 @@ class Hoodoo(Adapter):
         )
 
     def open(self, table: str, *, shared: bool = False) -> hoodoo.Table:
-        return hoodoo.open_table(self.path(table), properties=self.properties(shared=shared))
+        return hoodoo.open_table(
+            self.path(table), properties=self.properties(shared=shared), events=self.held
+        )
 
     def properties(self, *, shared: bool) -> dict[str, str]:
         return {**(MANY_WRITERS if shared else {}), **self.options.get("properties", {})}
@@ -134,16 +152,31 @@ class Hoodoo(Adapter):
     def create_small(self, table: str, mode: str = "cow") -> dict[str, Any]:
         if mode == "mor":
             raise Unsupported("copy-on-write only")
-        self.make(table, data.small(0).schema, shared=True)
+        self.make(table, data.small(0).schema, shared=True).close()
         return {}
 
+    def writer(self, table: str) -> hoodoo.Table:
+        if self.options.get("anew"):
+            self.leave(table)
+        if table not in self.writers_open:
+            self.writers_open[table] = self.open(table, shared=True)
+        return self.writers_open[table]
+
+    def leave(self, table: str) -> None:
+        opened = self.writers_open.pop(table, None)
+        if opened is not None:
+            opened.close()
+
+    def commit_loop(self, *words: Any, **named: Any) -> dict[str, Any]:
+        """Also how long the lock was held, in milliseconds."""
+        self.held.milliseconds.clear()
+        return {**super().commit_loop(*words, **named), "held_ms": list(self.held.milliseconds)}
+
     def small_append(self, table: str, batch: dict[str, Any]) -> None:
-        with self.open(table, shared=True) as opened:
-            opened.bulk_insert(small_table(batch))
+        self.writer(table).bulk_insert(small_table(batch))
 
     def small_upsert(self, table: str, batch: dict[str, Any]) -> None:
-        with self.open(table, shared=True) as opened:
-            opened.upsert(small_table(batch))
+        self.writer(table).upsert(small_table(batch))
 
     def open_snapshot(self, table: str) -> dict[str, Any]:
         return {"files": len(self.open(table).file_slices())}
@@ -153,8 +186,8 @@ class Hoodoo(Adapter):
         self.create_small(table)
         row = data.small(0, 1)
         for _ in range(commits):
-            with self.open(table, shared=True) as opened:
-                opened.bulk_insert(row)
+            self.writer(table).bulk_insert(row)
+        self.leave(table)
         return {}
 
     def scan_ids(self, table: str) -> list[str]:
