@@ -255,7 +255,7 @@ class Table:
             self._settings,
             self._core.config,
             operation,
-            batch_id=batch_id,
+            batch_id=batch_id or self._settings.batch_id,
             delete_partitions=delete_partitions,
         )
         if self._settings.failed_writes_policy is FailedWritesPolicy.EAGER:

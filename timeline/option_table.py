@@ -400,6 +400,12 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         choices=("none", "expected"),
     ),
     # identity and safety
+    "batch_id": _option(
+        "hoodoo.batch.id",
+        None,
+        OptionKind.TEXT,
+        "Name of this batch: a repeated write of it is done once.",
+    ),
     "application_id": _option(
         "hoodie.write.application.id", "Unknown", OptionKind.TEXT, "Name of the writing job."
     ),

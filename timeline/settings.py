@@ -166,6 +166,7 @@ class WriteSettings(_Settings):
     publish_lock: PublishLock = PublishLock.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
 
+    batch_id: str | None = None
     application_id: str = "Unknown"
     commit_metadata_prefix: str = "_"
     extra_metadata: Mapping[str, str] = Field(default_factory=dict)
