@@ -118,21 +118,23 @@ class SlotChain:
             try:
                 self._world.storage.create(path, data)
                 return self._remember(slot)
-            except ObjectExistsError:
+            except ObjectExistsError as error:
+                failure: Exception = error
                 # UNK-2: our own earlier, unanswered request may have made it.
                 found = self._try_read(slot.number)
                 if found is not None:
                     return found.nonce == slot.nonce and self._remember(slot)
             except (AmbiguousWriteError, StorageUnavailableError) as error:
+                failure = error
                 self._world.events.emit("slot.unknown", number=slot.number, rt=slot.requested_time)
-                if clock.monotonic_ms() - started > self._unknown_ms_max:
-                    raise OutcomeUnknownError(
-                        "the storage never answered whether this write was published; run "
-                        f"'hoodoo explain' on instant {slot.instant_time} before you repeat it",
-                        requested_time=slot.instant_time,
-                        slot_number=slot.number,
-                        nonce=slot.nonce,
-                    ) from error
+            if clock.monotonic_ms() - started > self._unknown_ms_max:
+                raise OutcomeUnknownError(
+                    "the storage never answered whether this write was published; run "
+                    f"'hoodoo explain' on instant {slot.instant_time} before you repeat it",
+                    requested_time=slot.instant_time,
+                    slot_number=slot.number,
+                    nonce=slot.nonce,
+                ) from failure
             clock.sleep_ms(pause)
             pause = min(pause * 2, 1_000)
 
