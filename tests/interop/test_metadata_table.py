@@ -1,0 +1,61 @@
+"""A metadata table is never written behind its back: refused, or switched off as Java does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+from tests.interop import golden_tables
+from tests.interop.java import JavaOracle
+from tests.interop.values import comparable, encoded, without_meta
+from timeline.errors import TableConfigConflictError
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+OFF = {"hoodie.metadata.enable": "false"}
+ON = {"hoodie.metadata.enable": "true", "hoodie.metadata.record.index.enable": "true"}
+PARTITIONS = "hoodie.table.metadata.partitions"
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [("1.2.0", "v9_cow_mdt_record_index"), ("1.0.2", "v8_cow_mdt_record_index")],
+)
+def test_metadata_table_is_switched_off_and_java_builds_it_again(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, name: str
+) -> None:
+    java, path = java_oracle(release), golden_tables.unpack(name, tmp_path)
+    rows = without_meta(golden_tables.account(name)["snapshot"])
+    with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError) as caught:
+        table.upsert([row("new", "xx")])
+    assert caught.value.kind == "metadata_table_on"
+    assert java.properties(path)[PARTITIONS]
+    assert (path / ".hoodie" / "metadata").exists()
+
+    with hoodoo.open_table(path, properties=OFF) as table:
+        table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
+        mine = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    assert len(mine) == len(rows) + 1
+    assert not java.properties(path)[PARTITIONS]
+    assert not (path / ".hoodie" / "metadata").exists()
+    assert comparable(java.read(path)) == mine
+    assert comparable(java.read(path, conf=ON)) == mine
+
+    # Java with its metadata table on builds it anew, with our new file group in it.
+    java.write(path, [row("later", "xx")], conf={**ON, "hoodie.write.auto.upgrade": "false"})
+    assert "record_index" in java.properties(path)[PARTITIONS]
+    theirs = comparable(java.read(path, conf=ON))
+    assert len(theirs) == len(mine) + 1
+    assert theirs == comparable(java.read(path, conf=OFF))
+    with hoodoo.open_table(path) as table:
+        assert encoded(table.core.pin().to_arrow(with_hoodie_columns=True)) == theirs
+        with pytest.raises(TableConfigConflictError):
+            table.upsert([row("again", "xx")])
+
+
+def row(key: str, region: str) -> dict[str, Any]:
+    return {"id": key, "ts": 1_000, "val": 1.0, "name": f"by us {key}", "region": region}
