@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.verify import verify_table
+from hoodoo.verify import verify
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.integration.kill import writer
@@ -80,7 +80,7 @@ def test_killed_writers_lose_nothing_and_leave_nothing(tmp_path: Path, seed: int
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_spark_writers_lose_nothing_and_leave_nothing(tmp_path: Path, seed: int) -> None:
-    _round(tmp_path, seed, engine="spark", pause=(8.0, 20.0), seconds=300)
+    _round(tmp_path, seed, engine="spark", pause=(14.0, 32.0), seconds=300)
 
 
 def _round(
@@ -108,7 +108,7 @@ def _round(
                 crew.kill(role)
     _check_rows(table, folder)
     _check_leftovers(table)
-    found = verify_table(folder / "table")
+    found = verify(table.core.context)
     assert found.ok, found.problems
 
 
