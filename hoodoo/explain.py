@@ -83,6 +83,14 @@ class Account:
         return " ".join(f"{sign}{count}" for sign, count in parts if count)
 
     @property
+    def met(self) -> tuple[str, ...]:
+        """In short, for each refused attempt: the rule and the winner."""
+        return tuple(
+            f"{each.get('rule', '?')} {'; '.join(each.get('winners', ())) or 'nobody known'}"
+            for each in self.refusals
+        )
+
+    @property
     def refusals_text(self) -> tuple[str, ...]:
         """One line for each refused attempt: the rule, who won, what is done again."""
         return tuple(

@@ -1,19 +1,114 @@
-"""``hoodoo demo``: two writers and a cleaning worker on one table, on real data."""
+"""``hoodoo demo``: two writers and a cleaning worker on real data, then what happened."""
 
 from __future__ import annotations
 
+import importlib.util
+import signal
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.timeline import print_accounts
+from hoodoo.demo.play import Outcome, as_document, perform
+from timeline.errors import MissingExtraError
 
 __all__ = ["demo"]
 
+_STYLES = {"loader": "cyan", "corrector": "magenta", "cleaner": "yellow"}
+
 
 @click.command()
-@click.option("--path", type=click.Path(path_type=Path), default=Path("demo-table"))
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    default=Path("demo-table"),
+    show_default=True,
+    help="Where the table goes; it stays for inspection.",
+)
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", hidden=True)
+@click.option("--half-months", type=click.IntRange(1, 24), hidden=True)
 @reading
-def demo(invocation: Invocation, *, path: Path) -> None:
-    """Run it."""
-    invocation.printer.line(str(path))
+def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | None) -> None:
+    """
+    Put 336,776 real flights into one table by two PySpark writers at once.
+
+    A loader writes the months in order, a corrector upserts corrections into them at the same
+    time, and a worker cleans. Then the timeline is shown and every row is checked.
+    """
+    if engine == "spark" and importlib.util.find_spec("pyspark") is None:
+        raise MissingExtraError(
+            "the demonstration's writers are PySpark jobs; install hoodoo[spark] and a Java 17",
+            extra="spark",
+        )
+    printer = invocation.printer
+    told = printer.tells
+
+    def say(who: str, what: str, manner: str) -> None:
+        if told:
+            at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
+            style = {"bad": "red", "good": "green"}.get(manner, _STYLES.get(who, ""))
+            printer.line(f"{at} {who:<10} {what}", style=style)
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    outcome = perform(path, engine=engine, say=say, batches_max=half_months)
+    if told:
+        _tell(invocation, outcome)
+    else:
+        printer.document(as_document(outcome))
+    if not outcome.ok:
+        raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _as_interrupt(*_: object) -> NoReturn:
+    """Ending the demonstration from outside ends its processes, too."""
+    raise KeyboardInterrupt
+
+
+def _tell(invocation: Invocation, outcome: Outcome) -> None:
+    printer = invocation.printer
+    printer.line()
+    printer.line("What happened (UTC)", style="bold")
+    print_accounts(printer, list(outcome.accounts))
+    printer.line()
+    printer.line(
+        f"{outcome.overlaps} pairs of writes were under way at the same time; "
+        f"{len(outcome.refused)} writes were refused by a conflict and done again."
+    )
+    comparison, verification = outcome.comparison, outcome.verification
+    style = "green" if comparison.ok else "bold red"
+    printer.line(f"Compared with plain pyarrow: {comparison.text}.", style=style)
+    style = "green" if verification.ok else "bold red"
+    found = "no problem" if verification.ok else f"{len(verification.problems)} problems"
+    printer.line(f"Verified: {found}; {verification.summary}.", style=style)
+    for problem in verification.problems:
+        printer.line(f"  {problem.kind} {problem.path}: {problem.message}", style="red")
+    printer.line(f"It took {outcome.seconds:.0f} seconds.")
+    printer.line()
+    printer.line("Look around:", style="bold")
+    for command in _commands(outcome):
+        printer.line(f"  {command}")
+
+
+def _commands(outcome: Outcome) -> list[str]:
+    hoodoo, path = Path(sys.argv[0]), outcome.path
+    name = str(hoodoo) if hoodoo.name == "hoodoo" else "hoodoo"
+    if hoodoo.is_absolute() and hoodoo.is_relative_to(Path.cwd()):
+        name = str(hoodoo.relative_to(Path.cwd()))
+    writes = [one for one in outcome.accounts if one.action == "commit" and one.completion_time]
+    told = outcome.refused[-1:] or tuple(writes[-1:])
+    past = writes[-5:][:1]
+    return [
+        f"{name} timeline show {path}",
+        *(f"{name} explain {path} {one.requested_time}" for one in told),
+        f'{name} read {path} --filter "month = 12 and remark = diverted" --limit 5',
+        *(f"{name} read {path} --as-of {one.requested_time} --limit 5" for one in past),
+        *(f"{name} read {path} --since {one.completion_time} --limit 5" for one in past),
+        f"{name} files {path}",
+        f"{name} table verify {path}",
+        f"{name} explain --matrix",
+    ]

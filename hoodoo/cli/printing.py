@@ -27,6 +27,7 @@ from timeline.errors import HoodooError
 __all__ = ["Output", "Printer"]
 
 ROWS_SHOWN_MAX = 200
+_WIDTH_OF_FILES = 200
 
 
 class Output(Enum):
@@ -54,6 +55,11 @@ class Printer:
     def for_people(self) -> bool:
         """Whether tables are wanted."""
         return (self._output or self._default(Output.JSON)) is Output.TABLE
+
+    @property
+    def tells(self) -> bool:
+        """Whether a story may be told: no machine-readable form was asked for."""
+        return self._output in (None, Output.TABLE)
 
     def document(self, value: Any) -> None:
         """Print one JSON document; ``ndjson`` puts it on one line."""
@@ -140,7 +146,9 @@ class Printer:
 
 def _console(stream: Any) -> Console:
     """A console of the moment: a test may have replaced the stream since."""
-    return Console(file=stream, highlight=False, markup=False, emoji=False)
+    # A file has no edge to fold lines at.
+    width = None if stream.isatty() else _WIDTH_OF_FILES
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def _row_lines(batches: Iterable[pa.RecordBatch], *, as_array: bool) -> int:

