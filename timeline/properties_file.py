@@ -41,9 +41,7 @@ def load_config(storage: Storage) -> TableConfig:
     failure: CorruptTableError | None = None
     for path in (PROPERTIES, PROPERTIES_BACKUP):
         try:
-            return TableConfig.from_properties(
-                parse_properties(storage.read(path), path=path), path=path
-            )
+            return _read(storage, path)
         except ObjectMissingError:
             continue
         except CorruptTableError as error:
@@ -89,14 +87,16 @@ def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str)
     """
     current = dict(load_config(storage).raw)
     data = _bytes(current, now)
+    if not _is_valid(storage, PROPERTIES):
+        # An earlier change was interrupted: the backup is the only valid copy until this is.
+        storage.delete(PROPERTIES)
+        storage.create(PROPERTIES, data)
     storage.delete(PROPERTIES_BACKUP)
     storage.create(PROPERTIES_BACKUP, data)
     updated = {**current, **changes}
     storage.delete(PROPERTIES)
     storage.create(PROPERTIES, _bytes(updated, now))
-    config = TableConfig.from_properties(
-        parse_properties(storage.read(PROPERTIES), path=PROPERTIES), path=PROPERTIES
-    )
+    config = _read(storage, PROPERTIES)
     storage.delete(PROPERTIES_BACKUP)
     return config
 
@@ -111,6 +111,18 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     config = update_properties(storage, dict.fromkeys(_METADATA_KEYS, ""), now=now)
     storage.delete_folder(METADATA_TABLE)
     return config
+
+
+def _read(storage: Storage, path: str) -> TableConfig:
+    return TableConfig.from_properties(parse_properties(storage.read(path), path=path), path=path)
+
+
+def _is_valid(storage: Storage, path: str) -> bool:
+    try:
+        _read(storage, path)
+    except (ObjectMissingError, CorruptTableError):
+        return False
+    return True
 
 
 def _bytes(properties: Mapping[str, str], now: str) -> bytes:

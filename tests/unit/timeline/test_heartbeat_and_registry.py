@@ -1,0 +1,172 @@
+"""Who lives, who fenced itself for good, and whether all writers agree (HB, REG-1)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.timeline.engine import Behind, StillClock, heard, new_table, opened, world_of
+from timeline.errors import HeartbeatExpiredError, StorageUnavailableError, WriterDisagreementError
+from timeline.heartbeat import Heartbeat, instants_that_seem_dead, stray_heartbeats
+from timeline.places import WRITERS, heartbeat_path
+from timeline.registry import enter, registered_writers
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+
+RT, OTHER = "20260102030405004", "20260102030405008"
+LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no beat of its own in a test
+MINE = {"mode": "occ", "lock": "a"}
+
+
+def storage_at(clock: StillClock) -> MemoryStorage:
+    return MemoryStorage("memory://t", world=MemoryWorld(clock))
+
+
+def test_a_beat_renews_the_file_and_a_stop_removes_it():
+    clock = StillClock()
+    storage = storage_at(clock)
+    beating = Heartbeat.start(world_of(storage, clock=clock), RT, LIMITS)
+    first = storage.stat(heartbeat_path(RT)).modified_ms
+    clock.sleep_ms(5)
+    beating.beat()
+    assert storage.stat(heartbeat_path(RT)).modified_ms == first + 5
+    beating.stop()
+    beating.stop()
+    assert storage.stat(heartbeat_path(RT)) is None
+
+
+def test_a_writer_that_paused_too_long_is_fenced_for_good():
+    clock = StillClock()
+    storage = storage_at(clock)
+    world = world_of(storage, clock=clock)
+    beating = Heartbeat.start(world, RT, LIMITS)
+    clock.sleep_ms(LIMITS.tolerated_ms)
+    beating.check()
+    clock.sleep_ms(1)
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        beating.check()
+    assert caught.value.fields == {"requested_time": RT, "tolerated_ms": 2_000_000}
+    old = storage.stat(heartbeat_path(RT)).modified_ms
+    beating.beat()  # must not bring it back to life
+    assert storage.stat(heartbeat_path(RT)).modified_ms == old
+    assert beating.fenced()
+    beating.stop()
+
+
+def test_a_failed_beat_is_an_event_and_the_next_may_succeed():
+    class Failing(Behind):
+        failing = False
+
+        def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+            if self.failing:
+                raise StorageUnavailableError("gone")
+            self.inner.write(path, data, durable=durable)
+
+    clock = StillClock()
+    storage = Failing(storage_at(clock))
+    world = world_of(storage, clock=clock)
+    beating = Heartbeat.start(world, RT, LIMITS)
+    storage.failing = True
+    clock.sleep_ms(1_500_000)
+    beating.beat()
+    storage.failing = False
+    clock.sleep_ms(400_000)
+    beating.beat()
+    clock.sleep_ms(1_900_000)
+    beating.check()
+    assert len(world.events.named("heartbeat.failed")) == 1
+    beating.stop()
+
+
+def test_missing_and_old_heartbeats_seem_dead():
+    clock = StillClock()
+    storage = storage_at(clock)
+    storage.write(heartbeat_path(RT), b"")
+    assert instants_that_seem_dead(storage, (RT, OTHER), LIMITS) == (OTHER,)
+    clock.sleep_ms(LIMITS.tolerated_ms + 1)
+    assert instants_that_seem_dead(storage, (RT,), LIMITS) == (RT,)
+    assert instants_that_seem_dead(storage, (), LIMITS) == ()
+
+
+def test_stray_heartbeats_are_old_and_have_no_pending_instant():
+    clock = StillClock()
+    storage = storage_at(clock)
+    for name in (RT, OTHER, "notes"):
+        storage.write(heartbeat_path(name), b"")
+    assert stray_heartbeats(storage, frozenset(), LIMITS) == ()
+    clock.sleep_ms(LIMITS.tolerated_ms + 1)
+    assert stray_heartbeats(storage, frozenset({RT}), LIMITS) == (OTHER,)
+
+
+def test_writers_that_agree_are_listed():
+    table = new_table()
+    first = enter(table.context, MINE)
+    second = enter(opened(table, application="second").context, MINE)
+    found = registered_writers(table.context)
+    assert {writer.application for writer in found} == {"", "second"}
+    assert all(writer.alive and writer.agreement == MINE for writer in found)
+    first.leave()
+    second.leave()
+    assert registered_writers(table.context) == []
+
+
+def test_a_writer_configured_differently_is_refused_with_the_difference():
+    table = new_table()
+    first = enter(table.context, MINE)
+    newcomer = opened(table, application="newcomer")
+    with pytest.raises(WriterDisagreementError) as caught:
+        enter(newcomer.context, {"mode": "occ", "lock": "b", "more": "x"})
+    assert caught.value.fields["differences"] == {
+        "lock": {"mine": "b", "theirs": "a"},
+        "more": {"mine": "x", "theirs": ""},
+    }
+    assert len(registered_writers(table.context)) == 1
+    first.leave()
+
+
+def test_of_two_newcomers_at_once_one_sees_the_other():
+    table = new_table()
+    storage = table.context.world.storage
+
+    class Racing(Behind):
+        def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+            if path.startswith(WRITERS):
+                rival = {**json.loads(data), "writer_id": "r", "agreement": {"lock": "b"}}
+                self.inner.write(f"{WRITERS}/r.json", json.dumps(rival).encode())
+            self.inner.write(path, data, durable=durable)
+
+    with pytest.raises(WriterDisagreementError):
+        enter(opened(table, storage=Racing(storage)).context, {"lock": "a"})
+    assert storage.names(WRITERS) == ["r.json"]
+
+
+def test_entries_of_writers_long_silent_are_ignored():
+    clock = StillClock()
+    table = new_table(storage_at(clock), clock=clock)
+    crashed = enter(table.context, MINE)
+    crashed.ticker.stop()
+    clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
+    other = enter(opened(table, clock=clock).context, {"lock": "b"})
+    assert [writer.alive for writer in registered_writers(table.context)] == [False, True]
+    other.leave()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"writer_id": 1}', b"\xff", b'{"pid": "x"}', b"null"]
+)
+def test_damaged_entries_are_ignored(content: bytes):
+    table = new_table()
+    table.context.world.storage.write(f"{WRITERS}/strange.json", content)
+    enter(table.context, MINE).leave()
+    assert registered_writers(table.context) == []
+
+
+def test_a_table_registers_once_and_leaves_on_close():
+    table = new_table()
+    table.register(MINE)
+    table.register(MINE)
+    assert len(registered_writers(table.context)) == 1
+    table.close()
+    assert table.context.world.storage.names(WRITERS) == []
+    assert heard(table, "background.failed") == []

@@ -1,0 +1,125 @@
+"""The table's properties survive a crash at every step of a change (fmt 1.1 to 1.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.timeline.engine import Behind
+from timeline.errors import CorruptTableError, InvalidInputError, TableNotFoundError
+from timeline.model.table_config import new_table_properties
+from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP
+from timeline.properties_file import (
+    create_properties,
+    load_config,
+    switch_metadata_table_off,
+    update_properties,
+)
+from timeline.storage.memory import MemoryStorage
+
+NEW = new_table_properties("t", record_key_fields=("id",))
+CHANGE = {"hoodie.table.partition.fields": "p"}
+
+
+def made() -> MemoryStorage:
+    storage = MemoryStorage()
+    create_properties(storage, NEW, now="now")
+    return storage
+
+
+class Dying(Behind):
+    """Crashes before the n-th change."""
+
+    def __init__(self, inner: MemoryStorage, lives: int) -> None:
+        super().__init__(inner)
+        self.lives = lives
+
+    def _change(self) -> None:
+        if self.lives == 0:
+            raise KeyboardInterrupt
+        self.lives -= 1
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._change()
+        self.inner.create(path, data, durable=durable)
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        self._change()
+        self.inner.write(path, data, durable=durable)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        self.inner.delete(path)
+
+
+def test_a_table_is_created_once():
+    storage = made()
+    with pytest.raises(InvalidInputError) as caught:
+        create_properties(storage, new_table_properties("u"), now="now")
+    assert caught.value.kind == "table_exists"
+    assert load_config(storage).name == "t"
+
+
+def test_no_properties_are_no_table():
+    with pytest.raises(TableNotFoundError):
+        load_config(MemoryStorage())
+
+
+def test_a_change_keeps_every_other_key():
+    storage = made()
+    before = dict(load_config(storage).raw)
+    config = update_properties(storage, {**CHANGE, "future.key": "v"}, now="later")
+    assert config.partition_fields == ("p",)
+    assert dict(load_config(storage).raw) == {**before, **CHANGE, "future.key": "v"}
+    assert storage.stat(PROPERTIES_BACKUP) is None
+
+
+def states() -> dict[str, MemoryStorage]:
+    """A table before any change, and the two an interrupted change leaves."""
+    plain, without_main, damaged = made(), made(), made()
+    for storage in (without_main, damaged):
+        storage.create(PROPERTIES_BACKUP, storage.read(PROPERTIES))
+        storage.delete(PROPERTIES)
+    damaged.create(PROPERTIES, b"hoodie.table.na")
+    return {"plain": plain, "main missing": without_main, "main damaged": damaged}
+
+
+@pytest.mark.parametrize("state", ["plain", "main missing", "main damaged"])
+def test_a_crash_at_any_step_leaves_the_old_or_the_new(state: str):
+    crashes = 0
+    for lives in range(20):
+        storage = states()[state]
+        before = dict(load_config(storage).raw)
+        try:
+            update_properties(Dying(storage, lives), CHANGE, now="later")
+        except KeyboardInterrupt:
+            crashes += 1
+        assert dict(load_config(storage).raw) in (before, {**before, **CHANGE}), lives
+        again = update_properties(storage, CHANGE, now="again")
+        assert again.partition_fields == ("p",)
+        assert storage.stat(PROPERTIES_BACKUP) is None
+    assert 4 <= crashes < 20
+
+
+def test_a_damaged_file_without_a_backup_is_told():
+    storage = made()
+    storage.write(PROPERTIES, storage.read(PROPERTIES).replace(b"name=t", b"name=u"))
+    with pytest.raises(CorruptTableError) as caught:
+        load_config(storage)
+    assert caught.value.fields["path"] == PROPERTIES
+
+
+def test_a_damaged_backup_beside_a_good_file_is_ignored():
+    storage = made()
+    storage.write(PROPERTIES_BACKUP, b"torn")
+    assert load_config(storage).name == "t"
+    assert update_properties(storage, CHANGE, now="later").partition_fields == ("p",)
+
+
+def test_switching_the_metadata_table_off_empties_its_keys_and_removes_it():
+    storage = made()
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    storage.create(f"{METADATA_TABLE}/.hoodie/hoodie.properties", b"")
+    assert load_config(storage).metadata_table_on
+    config = switch_metadata_table_off(storage, now="later")
+    assert not config.metadata_table_on
+    assert storage.list(METADATA_TABLE) == []
