@@ -10,13 +10,14 @@ their field so that no full name repeats.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pyarrow as pa
 
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
-__all__ = ["arrow_to_avro", "avro_to_arrow", "field_to_avro"]
+__all__ = ["arrow_to_avro", "avro_name", "avro_to_arrow", "field_to_avro"]
 
 _PLAIN_TO_AVRO: dict[pa.DataType, Any] = {
     pa.bool_(): "boolean",
@@ -52,6 +53,19 @@ _UNHANDLED_LOGICAL = {"time-millis", "time-micros", "timestamp-nanos", "local-ti
 _DECIMAL_DIGITS_MAX = 38
 
 
+_FOREIGN_FIRST = re.compile(r"^[^A-Za-z_]")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_]")
+
+
+def avro_name(table_name: str) -> str:
+    """
+    A table name as Avro accepts it, by Java Hudi's own rule: ``__`` for every other character.
+
+    With a name like ``demo-table`` in it Java Hudi could not parse the schema at all.
+    """
+    return _FOREIGN.sub("__", _FOREIGN_FIRST.sub("__", table_name))
+
+
 def arrow_to_avro(schema: pa.Schema, table_name: str) -> str:
     """
     Write an Arrow schema as the Avro JSON of a table.
@@ -63,7 +77,8 @@ def arrow_to_avro(schema: pa.Schema, table_name: str) -> str:
     Raises:
         InvalidInputError: A type has no Avro form (``unsupported_type``).
     """
-    record, space = f"{table_name}_record", f"hoodie.{table_name}"
+    name = avro_name(table_name)
+    record, space = f"{name}_record", f"hoodie.{name}"
     fields = [field_to_avro(each, f"{space}.{record}") for each in schema]
     document = {"type": "record", "name": record, "namespace": space, "fields": fields}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

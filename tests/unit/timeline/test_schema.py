@@ -228,3 +228,19 @@ def test_two_growths_join_unless_they_disagree():
     assert joined.arrow.names == ["id", "t", "m"]
     assert merge_growth(base, mine, mine) == mine
     assert merge_growth(base, mine, base.grown([pa.field("m", pa.string())])) is None
+
+
+@pytest.mark.parametrize(
+    ("table_name", "record", "space"),
+    [
+        ("flights", "flights_record", "hoodie.flights"),
+        ("demo-table", "demo__table_record", "hoodie.demo__table"),
+        ("2024 ü.x", "__024______x_record", "hoodie.__024______x"),
+    ],
+)
+def test_any_table_name_makes_an_avro_name_as_in_java(
+    table_name: str, record: str, space: str
+) -> None:
+    schema = TableSchema.from_arrow(pa.schema([("id", pa.string())]), table_name)
+    document = json.loads(schema.avro_json)
+    assert (document["name"], document["namespace"]) == (record, space)
