@@ -105,7 +105,7 @@ def _wait_for(path: str, batch: Batch, writer: str) -> None:
     while True:
         for instant in reversed(context.active().completed_writes):
             extra = context.commits.read(instant).extra_metadata
-            if extra.get(BATCH_KEY) == batch.name and (extra.get("hoodoo.application") == "loader"):
+            if (extra.get(BATCH_KEY), extra.get("hoodoo.application")) == (batch.name, writer):
                 return
         if os.getppid() != parent:
             sys.exit("the demonstration has ended")

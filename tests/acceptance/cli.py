@@ -1,0 +1,80 @@
+"""Running the command line inside the test's process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from hoodoo.cli import main
+
+__all__ = ["Answer", "contents", "run", "table_with_rows"]
+
+ROWS = """id,name,amount,day,version
+1,ann,1.5,2013-01-01,1
+2,bob,2.5,2013-01-02,1
+3,eve,,2013-01-02,1
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Standard output as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The one object on standard error."""
+        found: dict[str, Any] = json.loads(self.err.splitlines()[-1])
+        return found
+
+
+def run(*arguments: object, env: dict[str, str] | None = None) -> Answer:
+    """Run one command."""
+    done = CliRunner().invoke(main, [str(each) for each in arguments], env=env)
+    assert "Traceback" not in done.stderr
+    return Answer(done.exit_code, done.stdout, done.stderr)
+
+
+def table_with_rows(folder: Path) -> Path:
+    """A small table made by hoodoo itself: three rows in two partitions."""
+    source = folder / "rows.csv"
+    source.write_text(ROWS, encoding="utf-8")
+    table = folder / "people"
+    made = run(
+        "write",
+        table,
+        "--input",
+        source,
+        *"--key id --partition-by day".split(),
+        "--ordering",
+        "version",
+    )
+    assert made.exit_code == 0, made.err
+    return table
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file of a table with its hash; what is ours alone and names processes aside."""
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.is_relative_to(folder / ".hoodie" / ".hoodoo")
+    }

@@ -1,0 +1,341 @@
+"""Every verb of the command line on a small table, with the shapes scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.acceptance.cli import Answer, contents, run, table_with_rows
+
+RECEIPT = {
+    "action", "operation", "requested_time", "completion_time", "attempts", "rows_inserted",
+    "rows_updated", "rows_deleted", "files_written", "bytes_written",
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return table_with_rows(tmp_path)
+
+
+def csv(folder: Path, text: str) -> Path:
+    file = folder / "more.csv"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def upsert(table: Path, text: str, *more: str) -> Answer:
+    return run("write", table, "--input", csv(table.parent, text), *more)
+
+
+LATER = "id,name,amount,day,version\n2,bert,3.5,2013-01-02,2\n4,dan,4.5,2013-01-03,1\n"
+
+
+def test_a_write_answers_with_its_receipt(table: Path) -> None:
+    receipt = upsert(table, LATER).document
+    assert set(receipt) == RECEIPT
+    assert (receipt["action"], receipt["operation"], receipt["attempts"]) == ("commit", "upsert", 1)
+    assert (receipt["rows_inserted"], receipt["rows_updated"]) == (1, 1)
+
+
+def test_read_prints_one_object_a_row(table: Path) -> None:
+    assert run("read", table).rows == [
+        {"id": 1, "name": "ann", "amount": 1.5, "day": "2013-01-01", "version": 1},
+        {"id": 2, "name": "bob", "amount": 2.5, "day": "2013-01-02", "version": 1},
+        {"id": 3, "name": "eve", "amount": None, "day": "2013-01-02", "version": 1},
+    ]
+
+
+def test_read_as_json_is_an_array(table: Path) -> None:
+    assert [row["id"] for row in run("read", table, "--output", "json").document] == [1, 2, 3]
+    none = run("read", table, "--filter", "id = 9", "--output", "json")
+    assert none.document == []
+
+
+def test_read_projects_filters_and_limits(table: Path) -> None:
+    answer = run("read", table, "--columns", "name,id", "--filter", "day = 2013-01-02 and id < 3")
+    assert answer.out == '{"name":"bob","id":2}\n'
+    assert len(run("read", table, "--limit", 2).rows) == 2
+    assert run("read", table, "--limit", 0).out == ""
+
+
+def test_read_shows_meta_columns_when_asked(table: Path) -> None:
+    row = run("read", table, "--meta", "--limit", 1).rows[0]
+    assert list(row)[:5] == [
+        "_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key",
+        "_hoodie_partition_path", "_hoodie_file_name",
+    ]  # fmt: skip
+    assert (row["_hoodie_record_key"], row["_hoodie_partition_path"]) == ("1", "2013-01-01")
+
+
+def test_read_goes_back_in_time_and_shows_changes(table: Path) -> None:
+    first = run("timeline", "show", table).document["instants"][0]
+    upsert(table, LATER)
+    old = run("read", table, "--as-of", first["requested_time"]).rows
+    assert [row["name"] for row in old] == ["ann", "bob", "eve"]
+    changed = run("read", table, "--since", first["completion_time"]).rows
+    assert [row["name"] for row in changed] == ["bert", "dan"]
+    some = run("read", table, "--since", first["completion_time"], "--filter", "id = 4").rows
+    assert [row["name"] for row in some] == ["dan"]
+    assert (
+        len(run("read", table, "--since", "earliest", "--until", first["completion_time"]).rows)
+        == 3
+    )
+
+
+def test_reading_every_change_is_refused_by_name(table: Path) -> None:
+    answer = run("read", table, "--query-type", "cdc", "--output", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "unsupported_query")
+
+
+def test_timeline_show_has_the_promised_shape(table: Path) -> None:
+    document = run("timeline", "show", table).document
+    assert set(document) == {"table", "instants"}
+    assert document["table"] == {
+        "name": "people",
+        "version": 9,
+        "type": "COPY_ON_WRITE",
+        "base_path": f"file:{table}",
+    }
+    (instant,) = document["instants"]
+    assert set(instant) == {"requested_time", "completion_time", "action", "state", "archived"}
+    assert (instant["action"], instant["state"], instant["archived"]) == (
+        "commit",
+        "completed",
+        False,
+    )
+
+
+def test_files_has_the_promised_shape(table: Path) -> None:
+    document = run("files", table).document
+    assert document["as_of"] is None
+    assert [one["partition_path"] for one in document["file_slices"]] == [
+        "2013-01-01",
+        "2013-01-02",
+    ]
+    for one in document["file_slices"]:
+        assert set(one) == {
+            "partition_path", "file_id", "base_instant_time", "base_file", "log_files",
+        }  # fmt: skip
+        assert (table / one["partition_path"] / one["base_file"]).is_file()
+        assert one["log_files"] == []
+
+
+def test_table_show_tells_what_the_table_is(table: Path) -> None:
+    document = run("table", "show", table).document
+    assert document["record_key"] == ["id"]
+    assert document["partition_by"] == ["day"]
+    assert document["ordering"] == ["version"]
+    assert document["columns"][0] == {"name": "id", "type": "int64"}
+
+
+def test_a_sound_table_verifies(table: Path) -> None:
+    upsert(table, LATER)
+    for more in ((), ("--history",)):
+        answer = run("table", "verify", table, *more)
+        assert answer.exit_code == 0
+        assert (answer.document["ok"], answer.document["problems"]) == (True, [])
+
+
+def test_a_missing_file_is_a_problem_with_exit_code_5(table: Path) -> None:
+    file = next((table / "2013-01-01").glob("*.parquet"))
+    file.unlink()
+    answer = run("table", "verify", table)
+    assert answer.exit_code == 5
+    assert answer.document["ok"] is False
+    assert answer.document["problems"][0]["kind"] == "missing_file"
+    assert answer.document["problems"][0]["path"] == f"2013-01-01/{file.name}"
+
+
+def test_explain_tells_who_did_it(table: Path) -> None:
+    time = run("timeline", "show", table).document["instants"][0]["requested_time"]
+    story = run("explain", table, time).document
+    assert (story["operation"], story["attempts"], story["slot_number"]) == ("UPSERT", 1, 1)
+    assert story["pid"] > 0
+    assert run("explain", table, "20200101000000000").exit_code == 1
+    assert run("explain", table).exit_code == 2
+
+
+def test_explain_prints_every_cell_of_the_matrix() -> None:
+    document = run("explain", "--matrix").document
+    assert len(document["cells"]) == 16
+    assert {cell["rule"] for cell in document["cells"]} <= set(document["rules"])
+
+
+def test_a_created_table_is_empty_until_the_first_write(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    schema = "id long, name string, at timestamp"
+    assert run("table", "create", table, "--schema", schema, "--key", "id").exit_code == 0
+    assert run("read", table).out == ""
+    source = csv(tmp_path, "id,name,at\n1,a,2013-01-01T10:00:00Z\n")
+    assert run("write", table, "--input", source).exit_code == 0
+    assert run("read", table).rows == [{"id": 1, "name": "a", "at": "2013-01-01T10:00:00.000000Z"}]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "ndjson", "arrow"])
+def test_every_input_format_is_read(tmp_path: Path, ending: str) -> None:
+    rows = pa.table({"id": [1, 2], "name": ["a", None]})
+    source = tmp_path / f"rows.{ending}"
+    if ending == "parquet":
+        pq.write_table(rows, source)
+    elif ending == "ndjson":
+        source.write_text('{"id":1,"name":"a"}\n{"id":2,"name":null}\n', encoding="utf-8")
+    else:
+        with pa.OSFile(str(source), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+    table = tmp_path / "t"
+    assert run("write", table, "--input", source, "--key", "id").exit_code == 0
+    assert run("write", table, "--input", source).document["rows_updated"] == 2
+    assert run("read", table).rows == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_a_dry_run_writes_nothing(table: Path) -> None:
+    before = contents(table)
+    answer = upsert(table, LATER, "--dry-run")
+    assert (answer.exit_code, answer.document["rows"]) == (0, 2)
+    assert answer.document["partitions"] == ["2013-01-02", "2013-01-03"]
+    assert contents(table) == before
+    run("services", "run", table, "--dry-run")
+    assert contents(table) == before
+
+
+def test_deleting_by_key_and_by_partition(table: Path) -> None:
+    keys = csv(table.parent, "id,day\n1,2013-01-01\n")
+    receipt = run("write", table, "--input", keys, "--operation", "delete").document
+    assert receipt["rows_deleted"] == 1
+    conf = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
+    asked = run("write", table, "--operation", "delete_partition", "--hoodie-conf", conf,
+                "--output", "json")  # fmt: skip
+    assert (asked.exit_code, asked.error["kind"]) == (1, "not_confirmed")
+    done = run("write", table, "--operation", "delete_partition", "--hoodie-conf", conf, "--yes")
+    assert (done.exit_code, done.document["action"]) == (0, "replacecommit")
+    assert run("read", table).out == ""
+
+
+def test_cleaning_once_answers_with_a_receipt(table: Path) -> None:
+    for number in range(2, 5):
+        upsert(table, f"id,name,amount,day,version\n2,b{number},1,2013-01-02,{number}\n",
+               "--hoodie-conf", "hoodie.clean.automatic=false")  # fmt: skip
+    answer = run("services", "run", table, "--hoodie-conf", "hoodie.clean.commits.retained=1")
+    assert answer.exit_code == 0
+    assert set(answer.document) >= RECEIPT
+    assert len(answer.document["files_deleted"]) == 2
+    assert run("table", "verify", table).exit_code == 0
+
+
+def test_a_worker_ends_after_its_rounds(table: Path) -> None:
+    answer = run("services", "worker", table, "--rounds", 2, "--interval-ms", 100)
+    assert answer.exit_code == 0
+    assert "2 rounds" in answer.err
+
+
+def test_the_lock_is_examined(table: Path) -> None:
+    document = run("locks", "doctor", table).document
+    assert set(document) == {"provider", "ok", "checks"}
+    assert (document["provider"], document["ok"]) == ("filesystem", True)
+    assert set(document["checks"][0]) == {"name", "ok", "seconds", "message"}
+
+
+def test_config_show_names_the_layer_and_hides_secrets(table: Path, tmp_path: Path) -> None:
+    props = tmp_path / "w.properties"
+    props.write_text(
+        "hoodie.clean.commits.retained=7\nhoodie.write.lock.zookeeper.password=geheim\n"
+    )
+    answer = run(
+        "config", "show", table, "--props", props, "--hoodie-conf", "hoodie.index.type=SIMPLE"
+    )
+    assert "geheim" not in answer.out
+    values = {each["key"]: each for each in answer.document["values"]}
+    assert values["hoodie.clean.commits.retained"]["value"] == "7"
+    assert values["hoodie.clean.commits.retained"]["layer"] == str(props)
+    assert values["hoodie.index.type"]["layer"] == "--hoodie-conf"
+
+
+def test_config_check_has_an_exit_code(tmp_path: Path) -> None:
+    assert run("config", "check").exit_code == 0
+    bad = run("config", "check", "--hoodie-conf", "hoodie.clean.commits.retained=few")
+    assert bad.exit_code == 5
+    assert bad.document["problems"][0]["key"] == "hoodie.clean.commits.retained"
+
+
+def test_dropping_asks_first_and_then_leaves_nothing(table: Path) -> None:
+    assert run("table", "drop", table).exit_code == 1
+    assert run("table", "drop", table, "--dry-run").exit_code == 0
+    assert table.exists()
+    assert run("table", "drop", table, "--yes").exit_code == 0
+    assert not table.exists()
+
+
+def test_rolling_back_what_is_not_pending_is_refused(table: Path) -> None:
+    time = run("timeline", "show", table).document["instants"][0]["requested_time"]
+    answer = run("rollback", table, time, "--yes", "--output", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "no_pending_write")
+
+
+def test_writers_lists_nobody_when_nobody_writes(table: Path) -> None:
+    assert run("writers", table).document == {"writers": []}
+
+
+@pytest.mark.parametrize("output", ["table", "json", "ndjson"])
+def test_every_output_form_works_for_every_look(table: Path, output: str) -> None:
+    time = run("timeline", "show", table).document["instants"][0]["requested_time"]
+    for words in (
+        ("read", table),
+        ("timeline", "show", table, "--history"),
+        ("files", table),
+        ("table", "show", table),
+        ("table", "verify", table),
+        ("explain", table, time),
+        ("explain", "--matrix"),
+        ("config", "show", table),
+        ("config", "check"),
+        ("writers", table),
+        ("locks", "doctor", table),
+        ("services", "run", table),
+    ):
+        answer = run(*words, "--output", output)
+        assert (answer.exit_code, bool(answer.out)) == (0, True), words
+        if output == "ndjson":
+            assert all(json.loads(line) is not None for line in answer.out.splitlines())
+
+
+def test_values_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    source = tmp_path / "rows.ndjson"
+    source.write_text(json.dumps({"id": 1, "name": "\x1b[31mred\u202e"}), encoding="utf-8")
+    table = tmp_path / "t"
+    run("write", table, "--input", source, "--key", "id")
+    for output in ("table", "json", "ndjson"):
+        out = run("read", table, "--output", output).out
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+
+
+def test_the_installed_command_speaks_json_into_a_pipe(table: Path) -> None:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hoodoo.cli", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    read = command("read", str(table), "--columns", "id")
+    assert (read.returncode, read.stdout, read.stderr) == (0, '{"id":1}\n{"id":2}\n{"id":3}\n', "")
+    missing = command("read", str(table / "nothing"))
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("error: ")
+    assert missing.stderr.count("\n") == 1
+    usage = command("read")
+    assert (usage.returncode, usage.stdout) == (2, "")
+
+
+def test_a_reader_that_closes_the_pipe_early_is_no_error(table: Path) -> None:
+    line = f"'{sys.executable}' -m hoodoo.cli config show '{table}' | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
