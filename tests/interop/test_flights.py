@@ -143,7 +143,7 @@ def test_java_carries_our_table_on_and_we_java_s(
 
     # Java upserts 1,000 rows: 900 of them are ours already, and its index must find them.
     conf = {**JAVA_WRITER, "hoodie.index.type": index, "hoodie.clean.automatic": "false"}
-    pair.java.write(pair.path, spark_rows(batch), conf=conf)
+    pair.java.write(pair.path, flights.spark_rows(batch), conf=conf)
     assert_everybody_reads(pair, expected)
 
     # Java cleans, and rolls back what died here.
@@ -171,7 +171,7 @@ def test_java_carries_our_table_on_and_we_java_s(
 
     # And Java once more, on what we wrote on top of it.
     last = flights.corrected(batch.slice(150, 100), 7.0)
-    pair.java.write(pair.path, spark_rows(last), conf=conf)
+    pair.java.write(pair.path, flights.spark_rows(last), conf=conf)
     receipt = ours.delete(batch.slice(0, 10).select(flights.KEY))
     assert receipt.rows_deleted == 10
     gone = upserted(upserted(expected, last), batch.slice(0, 10), delete=True)
@@ -193,11 +193,11 @@ def test_we_carry_java_s_table_on_and_roll_its_crash_back(
         "hoodie.clean.automatic": "false",
     }
     # Without an ordering field both merge by commit time.
-    java.write(path, spark_rows(rows), "bulk_insert", schema=SPARK_SCHEMA, conf=conf)
-    java.write(path, spark_rows(flights.corrected(rows.slice(0, 50), 1.0)), conf=conf)
+    java.write(path, flights.spark_rows(rows), "bulk_insert", schema=SPARK_SCHEMA, conf=conf)
+    java.write(path, flights.spark_rows(flights.corrected(rows.slice(0, 50), 1.0)), conf=conf)
     expected = upserted(rows, flights.corrected(rows.slice(0, 50), 1.0))
     java_pair = replace(made, history=replace(made.history, path=path))
-    crashed = crash_of_java(java, path, spark_rows(flights.corrected(rows, 99.0)), conf)
+    crashed = crash_of_java(java, path, flights.spark_rows(flights.corrected(rows, 99.0)), conf)
     listed = path / ".hoodie" / ".temp" / crashed / "MARKERS.type"
     assert listed.exists() == (form == "TIMELINE_SERVER_BASED")
     files = leftovers(path, crashed)
@@ -218,7 +218,7 @@ def test_we_carry_java_s_table_on_and_roll_its_crash_back(
         expected = upserted(expected, rows.slice(100, 40), delete=True)
         assert_everybody_reads(java_pair, expected)
         assert java.timeline(path)[-2]["action"] == "rollback"
-    java.write(path, spark_rows(flights.corrected(rows.slice(200, 20), 5.0)), conf=conf)
+    java.write(path, flights.spark_rows(flights.corrected(rows.slice(200, 20), 5.0)), conf=conf)
     expected = upserted(expected, flights.corrected(rows.slice(200, 20), 5.0))
     assert_everybody_reads(java_pair, expected)
 
@@ -270,14 +270,6 @@ SPARK_SCHEMA = (
     "year int, month int, day int, carrier string, flight int, origin string, dest string, "
     "tailnum string, dep_time bigint, dep_delay double, distance int, time_hour timestamp"
 )
-
-
-def spark_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """As Spark's JSON reader takes them."""
-    at = rows.schema.get_field_index("time_hour")
-    text = pc.strftime(rows.column("time_hour"), "%Y-%m-%dT%H:%M:%SZ")
-    whole = pc.replace_substring_regex(text, r"\.\d+Z$", "Z")
-    return rows.set_column(at, "time_hour", whole).to_pylist()
 
 
 def thousand_rows(rows: pa.Table) -> pa.Table:
