@@ -131,21 +131,26 @@ def plan_scan(
         files=tuple(one.base_file for one in slices if one.base_file is not None),
         file_schema=schema,
         columns=names,
-        filter=_as_expression(filter),
+        filter=_as_expression(filter, schema),
     )
 
 
-def _as_expression(condition: Filter) -> pc.Expression | None:
-    if condition is None or isinstance(condition, pc.Expression):
-        return condition
+def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
+    if condition is None:
+        return None
     try:
-        return pq.filters_to_expression([tuple(term) for term in condition])
-    except (ValueError, TypeError, pa.ArrowInvalid) as error:
+        wanted = condition
+        if not isinstance(condition, pc.Expression):
+            wanted = pq.filters_to_expression([tuple(term) for term in condition])
+        # Tried on no rows: a wrong column or type is the caller's, never a damaged file's.
+        schema.empty_table().filter(wanted)
+    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
             "a filter is a pyarrow expression or a list of (column, operator, value) with the "
-            f"operators = == != < <= > >= in 'not in': {error}",
+            f"operators = == != < <= > >= in 'not in', over the columns {schema.names}: {error}",
             kind="filter",
         ) from error
+    return wanted
 
 
 def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:

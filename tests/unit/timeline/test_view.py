@@ -1,0 +1,129 @@
+"""Which files make up the table: partitions found, duplicates resolved, strangers ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.timeline.engine import data_files, new_table, put, rows_of, upsert
+from timeline.errors import CorruptTableError, MissingFileError
+from timeline.model.filenames import instant_file_name, parse_base_file_name
+from timeline.model.operations import WriteOperation
+from timeline.places import timeline_path
+from timeline.snapshot import CommitReader
+from timeline.storage.memory import MemoryStorage
+from timeline.table import Table
+from timeline.view import FileSystemView, list_partition_paths
+
+MARK = ".hoodie_partition_metadata"
+
+
+def written() -> Table:
+    table = new_table()
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}])
+    return table
+
+
+def test_partitions_are_folders_with_their_file():
+    storage = MemoryStorage()
+    for path in (f"a/1/{MARK}", f"a/2/{MARK}.parquet", "a/3/other", f"b/{MARK}", f"b/c/{MARK}"):
+        storage.create(path, b"")
+    storage.create(f".hoodie/x/{MARK}", b"")
+    assert list_partition_paths(storage) == ["a/1", "a/2", "b"]
+
+
+def test_the_unpartitioned_table_is_one_partition():
+    storage = MemoryStorage()
+    storage.create(MARK, b"")
+    storage.create(f"strange/{MARK}", b"")
+    assert list_partition_paths(storage) == [""]
+
+
+def test_folders_without_end_are_refused():
+    storage = MemoryStorage()
+    storage.create("d/" * 40 + "file", b"")
+    with pytest.raises(CorruptTableError):
+        list_partition_paths(storage)
+
+
+def twin_of(table: Table, path: str, token: str) -> str:
+    folder, _, name = path.rpartition("/")
+    parsed = parse_base_file_name(name)
+    twin = f"{folder}/{parsed.file_id}_{token}_{parsed.requested_time}.parquet"
+    storage = table.context.world.storage
+    storage.create(twin, storage.read(path))
+    return twin
+
+
+def test_of_two_files_of_one_instant_the_one_in_its_metadata_counts():
+    table = written()
+    [path] = [each for each in data_files(table) if each.startswith("x/")]
+    twin_of(table, path, "9-9-9")
+    assert [one.base_file.path for one in table.file_slices(["x"])] == [path]
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+def test_two_files_of_one_instant_that_its_metadata_does_not_tell_apart_are_refused():
+    table = written()
+    [path] = [each for each in data_files(table) if each.startswith("x/")]
+    twin_of(table, path, "9-9-9")
+    twin_of(table, path, "8-8-8")
+    table.context.world.storage.delete(path)
+    with pytest.raises(CorruptTableError) as caught:
+        table.file_slices(["x"])
+    assert "9-9-9" in caught.value.message
+
+
+def test_files_that_follow_no_grammar_are_ignored():
+    table = written()
+    storage = table.context.world.storage
+    for name in ("x/notes.parquet", "x/.hidden", "x/part-0000.snappy.parquet"):
+        storage.create(name, b"")
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+def test_hidden_groups_show_when_the_cleaner_asks():
+    table = written()
+    put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "n", "p": "x", "ts": 1, "v": 1}])
+    storage, snapshot = table.context.world.storage, table.context.snapshot()
+    shown = FileSystemView(storage=storage, snapshot=snapshot)
+    everything = FileSystemView(storage=storage, snapshot=snapshot, show_replaced=True)
+    assert (len(shown.slices("x")), len(everything.slices("x"))) == (1, 2)
+
+
+def test_every_version_of_a_file_group_is_a_slice():
+    table = written()
+    for number in (2, 3):
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
+    [slices] = table.view.slices("x").values()
+    assert len(slices) == 3
+    assert table.view.latest_slice(slices[0].file_group) == slices[-1]
+    assert [one.base_instant_time for one in slices] == sorted(
+        one.base_instant_time for one in slices
+    )
+
+
+def test_instants_below_the_timeline_count_as_committed():
+    table = written()
+    upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
+    storage = table.context.world.storage
+    first = table.context.active().completed_writes[0]
+    for name in storage.names(".hoodie/timeline"):
+        if name.startswith(first.requested_time):
+            storage.delete(timeline_path(name))  # as archiving does
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+def test_an_instant_removed_while_reading_is_told():
+    table = written()
+    [instant] = table.context.active().completed_writes
+    table.context.world.storage.delete(timeline_path(instant_file_name(instant)))
+    with pytest.raises(MissingFileError):
+        CommitReader(table.context.world.storage).read(instant)
+
+
+def test_metadata_read_once_is_kept():
+    table = written()
+    [instant] = table.context.active().completed_writes
+    first = table.context.commits.read(instant)
+    table.context.world.storage.delete(timeline_path(instant_file_name(instant)))
+    assert table.context.commits.read(instant) is first
