@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 __all__ = [
+    "Chooser",
     "Fault",
     "Faults",
     "Move",
@@ -92,6 +93,12 @@ class Chooser(Protocol):
 
     def task_of(self, move: Move) -> tuple[str, int] | None:
         """Actor and number of its pending call for a ``step`` move, else None."""
+
+    def describe(self, move: Move) -> str:
+        """``method path`` of the call that a ``step`` move would make."""
+
+    def is_running(self, actor: str) -> bool:
+        """Whether the actor's own program has neither ended nor died."""
 
 
 class RandomPolicy:

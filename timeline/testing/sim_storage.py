@@ -203,7 +203,13 @@ class SimStorage:
             )
         if path and not self._world.child_names(path):
             return None
-        return FileStat(name=name, is_folder=True, size_bytes=0, modified_ms=0, version="")
+        return FileStat(
+            name=name,
+            is_folder=True,
+            size_bytes=0,
+            modified_ms=self._world.folder_changed_ms(path),
+            version="folder",
+        )
 
     def _entries(self, folder: str) -> Stats:
         prefix = f"{folder}/" if folder else ""

@@ -165,6 +165,15 @@ class Run:
         actor = self._tasks[move[1]].actor
         return (actor.name, actor.calls)
 
+    def describe(self, move: Move) -> str:
+        """``method path`` of the call that a ``step`` move would make."""
+        call = self._tasks[move[1]].pending if move[0] == "step" else None
+        return "" if call is None else f"{call.method} {call.path}"
+
+    def is_running(self, actor: str) -> bool:
+        """Whether the actor's own program has neither ended nor died."""
+        return any(task.actor.name == actor and task.ticker is None for task in self._live)
+
     def do(self, move: Move) -> None:
         """Make one move; the world and the actors go on to their next calls."""
         kind, target = move

@@ -227,6 +227,7 @@ class World:
         self._actors = 0
         self._rewrites: Counter[str] = Counter()
         self._children: dict[str, Counter[str]] = {}
+        self._folder_changes: dict[str, int] = {}
 
     # ------------------------------------------------------------ actors and calls
 
@@ -291,6 +292,7 @@ class World:
         if before is None:
             for folder, name in _ancestry(path):
                 self._children.setdefault(folder, Counter())[name] += 1
+                self._folder_changes[folder] = self.now_ms
         kind = "create" if new else "write"
         self.journal.append(Change(step=self.step, actor=actor, kind=kind, path=path))
 
@@ -299,6 +301,7 @@ class World:
         if self.files.pop(path, None) is None:
             return
         for folder, name in _ancestry(path):
+            self._folder_changes[folder] = self.now_ms
             children = self._children[folder]
             children[name] -= 1
             if not children[name]:
@@ -308,6 +311,10 @@ class World:
     def child_names(self, folder: str) -> list[str]:
         """Names of the direct children of a folder, sorted; ``""`` is the table's base."""
         return sorted(self._children.get(folder, ()))
+
+    def folder_changed_ms(self, folder: str) -> int:
+        """World time in ms when something below a folder was made or removed."""
+        return self._folder_changes.get(folder, START_MS)
 
     def paths_below(self, folder: str) -> list[str]:
         """Paths of all objects below a folder, sorted."""

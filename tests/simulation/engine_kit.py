@@ -1,0 +1,382 @@
+"""
+The shipped engine inside the simulated world: a tiny table, its writers, cleaner, reader.
+
+Nothing of the engine is replaced: only its ports are. Rows carry the id of the operation
+that wrote them last, so every lost, doubled or reordered update shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from timeline.context import TableContext, TableLimits
+from timeline.errors import (
+    HoodooError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from timeline.files.parquet import ParquetSettings
+from timeline.local_workload import LocalWorkload
+from timeline.model.new_table import new_table_properties
+from timeline.model.operations import MergeMode, WriteOperation
+from timeline.places import HEARTBEATS, MARKERS
+from timeline.placing import FileRules
+from timeline.ports.world import World as EngineWorld
+from timeline.properties_file import load_config
+from timeline.rules.keys import KeyGenerator, KeySpec
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.rules.retry import RetryBudget
+from timeline.table import Table
+from timeline.testing.engine_facts import OPERATION_KEY, EngineFacts
+from timeline.testing.faults import Faults
+from timeline.testing.invariants import Violation
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.scheduler import run
+from timeline.testing.script import Script, Stage
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+from timeline.workload import RowRules
+from timeline.write import Receipt, WritePlan, write
+
+INTERVAL_MS = 1_000
+TOLERATED_MS = 2 * INTERVAL_MS
+RETAINED = 2
+
+LIMITS = TableLimits(
+    heartbeat=HeartbeatLimits(interval_ms=INTERVAL_MS, misses=2),
+    retry=RetryBudget(conflict_retries_max=6, pause_base_ms=5, pause_cap_ms=50),
+    unknown_ms_max=3_000,
+)
+FILES = FileRules(
+    parquet=ParquetSettings(compression="none", dictionary=False),
+    bloom=None,
+    learn_record_size=False,
+)
+CLEANING = CleaningSettings(commits_retained=RETAINED)
+
+#: Makes the context an actor works with; mutants replace it.
+MakeContext = Callable[[EngineWorld], TableContext]
+
+
+def open_table(world: EngineWorld, limits: TableLimits = LIMITS) -> TableContext:
+    return TableContext.of(world, load_config(world.storage), limits)
+
+
+def ports_of(ports: ActorPorts) -> EngineWorld:
+    return EngineWorld(
+        storage=ports.storage,
+        clock=ports.clock,
+        ids=ports.ids,
+        events=ports.events,
+        executor=ports.executor,
+        lock=ports.lock,
+    )
+
+
+def outside(world: World, name: str = "outside") -> EngineWorld:
+    """Ports of somebody who acts between runs: every call is made at once."""
+    return ports_of(make_ports(world, world.new_actor(name, seed=0)))
+
+
+def new_world(scenario: str, *, lease_ms: int = 2_000, table_version: int = 9) -> World:
+    """A world with an empty table in it."""
+    world = World(scenario=scenario, lease_ms=lease_ms)
+    Table.create(
+        outside(world, "founder"),
+        new_table_properties(
+            "t",
+            record_key_fields=("id",),
+            partition_fields=("part",),
+            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+            table_version=table_version,
+        ),
+        LIMITS,
+    )
+    return world
+
+
+def rows_of(operation: str, keys: Sequence[str]) -> pa.Table:
+    """One row per key; the partition is the key's first letter."""
+    return pa.table(
+        {
+            "id": list(keys),
+            "part": [key[0] for key in keys],
+            "operation": [operation] * len(keys),
+        }
+    )
+
+
+def plan_for(
+    operation: str,
+    kind: WriteOperation = WriteOperation.UPSERT,
+    *,
+    batch_id: str | None = None,
+    delete_partitions: tuple[str, ...] = (),
+    files: FileRules = FILES,
+) -> WritePlan:
+    upserts = kind in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    return WritePlan(
+        rules=RowRules(
+            keys=KeySpec(
+                record_key_fields=("id",),
+                partition_fields=("part",),
+                key_generator=KeyGenerator.SIMPLE,
+            ),
+            operation=kind,
+            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+            ordering_fields=(),
+            combine=upserts,
+            tags=upserts,
+        ),
+        files=files,
+        extra_metadata={OPERATION_KEY: operation},
+        batch_id=batch_id,
+        delete_partitions=delete_partitions,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One write of a client; ``delete`` writes no rows, it takes them away."""
+
+    operation: str
+    keys: tuple[str, ...]
+    kind: WriteOperation = WriteOperation.UPSERT
+    batch_id: str | None = None
+    pause_ms: int = 0
+    files: FileRules = FILES
+
+
+def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
+    """Write without telling the client's history."""
+    rows = rows_of(job.operation, job.keys)
+    if job.kind is WriteOperation.DELETE:
+        rows = rows.select(["id", "part"])
+    plan = plan_for(job.operation, job.kind, batch_id=job.batch_id, files=job.files)
+    return write(context, plan, LocalWorkload(context.world, rows))
+
+
+def client_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt | HoodooError:
+    """Write and tell the history what the engine answered."""
+    deletes = job.kind is WriteOperation.DELETE
+    ports.client.invoke(job.operation, job.keys, deletes=deletes)
+    try:
+        receipt = do_write(ports, context, job)
+    except OutcomeUnknownError as error:
+        ports.client.info(job.operation)
+        return error
+    except HoodooError as error:
+        ports.client.fail(job.operation)
+        return error
+    ports.client.ok(job.operation)
+    return receipt
+
+
+def patiently(ports: ActorPorts, make_context: MakeContext) -> TableContext:
+    """Open the table, again when the storage does not answer."""
+    while True:
+        try:
+            return make_context(ports_of(ports))
+        except StorageUnavailableError:
+            ports.clock.sleep_ms(10)
+
+
+def writer(
+    name: str,
+    jobs: Sequence[Job],
+    *,
+    make_context: MakeContext = open_table,
+    answers: dict[str, Receipt | HoodooError] | None = None,
+    clock_offset_ms: int = 0,
+    shuffled: bool = False,
+    start_after: str | None = None,
+) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make_context)
+        for job in jobs:
+            if job.pause_ms:
+                ports.clock.sleep_ms(job.pause_ms)
+            answer = client_write(ports, context, job)
+            if answers is not None:
+                answers[job.operation] = answer
+
+    return Actor(
+        name=name,
+        body=body,
+        clock_offset_ms=clock_offset_ms,
+        shuffled=shuffled,
+        start_after=start_after,
+    )
+
+
+def cleaner(
+    name: str = "cleaner",
+    *,
+    rounds: int = 3,
+    pause_ms: int = 60,
+    make_context: MakeContext = open_table,
+    clock_offset_ms: int = 0,
+) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make_context)
+        for _ in range(rounds):
+            ports.clock.sleep_ms(pause_ms)
+            try:
+                clean(context, CLEANING)
+            except HoodooError as error:
+                ports.events.emit("sim.clean_failed", why=str(error))
+
+    return Actor(name=name, body=body, clock_offset_ms=clock_offset_ms)
+
+
+def reader(facts: EngineFacts, name: str = "reader", *, rounds: int = 3) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        table = Table(patiently(ports, open_table))
+        for number in range(rounds):
+            ports.clock.sleep_ms(25)
+            try:
+                pinned = table.pin()
+                if not pinned.snapshot.completions:
+                    continue
+                rows = pinned.to_arrow(columns=["id", "operation"]).to_pylist()
+            except HoodooError as error:
+                ports.events.emit("sim.read_failed", why=type(error).__name__)
+                continue
+            found: dict[str, tuple[str, ...]] = {}
+            for row in rows:
+                found[row["id"]] = (*found.get(row["id"], ()), row["operation"])
+            ports.client.read(f"{name}.{number}", facts.slot_of(pinned.snapshot), found)
+
+    return Actor(name=name, body=body)
+
+
+# ---------------------------------------------------------------- after the faults
+
+
+def heal(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2) -> Trace:
+    """
+    Let a survivor write and clean after everything went wrong; then everything must hold.
+
+    The survivor begins after the leases and heartbeats of the dead have ended.
+    """
+    final = Job(operation="final", keys=("a1", "z9"))
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        ports.clock.sleep_ms(2 * TOLERATED_MS)
+        answer = client_write(ports, context, final)
+        if isinstance(answer, HoodooError):
+            raise answer
+        for _ in range(services):
+            clean(context, CLEANING)
+            ports.clock.sleep_ms(TOLERATED_MS + 1)
+
+    return run(
+        world,
+        [Actor(name="survivor", body=body)],
+        seed=seed,
+        check_step=facts.check_step,
+        check_end=partial(check_healed, facts),
+    )
+
+
+def check_healed(facts: EngineFacts, world: World) -> list[Violation]:
+    """At rest: all promises, the engine's own reader agrees, nothing is left over."""
+    table = Table(open_table(outside(world, "auditor")))
+    pinned = table.pin()
+    number = facts.slot_of(pinned.snapshot)
+    visible = {one.base_file.path for one in pinned.file_slices() if one.base_file is not None}
+    told = facts.facts(visible={number: frozenset(visible)})
+    found = facts.judge(told)
+    read = sorted(
+        (row["id"], row["operation"])
+        for row in pinned.to_arrow(columns=["id", "operation"]).to_pylist()
+    )
+    expected = sorted(
+        (key, operation) for key, all_ in told.rows[told.head].items() for operation in all_
+    )
+    if read != expected:
+        found.append(Violation(invariant="I4", found=f"the reader sees {read}, not {expected}"))
+    named = {stat.path for slot in told.slots for stat in slot.stats}
+    leftovers = [path for path in told.files if path not in named]
+    leftovers += [
+        f"{one.requested_time}.{one.action}.{one.state}"
+        for one in told.instants
+        if one.state != "completed"
+    ]
+    leftovers += world.paths_below(MARKERS) + world.paths_below(HEARTBEATS)
+    leftovers += [name for name, lock in world.locks.items() if lock.token is not None]
+    if leftovers:
+        found.append(Violation(invariant="I16", found=f"left over: {leftovers}"))
+    return found
+
+
+def healed(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2) -> World:
+    heal(world, facts, seed=seed, services=services).expect_ok(last=200)
+    return world
+
+
+# ---------------------------------------------------------------- written interleavings
+
+
+def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: int) -> World:
+    """A world whose table already has these keys, each of operation ``seed``."""
+    world = new_world(scenario, **options)
+    ports = make_ports(world, world.new_actor("loader", seed=0))
+    answer = client_write(
+        ports, open_table(ports_of(ports)), Job(operation="seed", keys=tuple(keys))
+    )
+    if isinstance(answer, HoodooError):
+        raise answer
+    return world
+
+
+def play(
+    world: World,
+    actors: Sequence[Actor],
+    stages: Sequence[Stage],
+    *,
+    facts: EngineFacts | None = None,
+    jump_ms: int = 10,
+) -> Trace:
+    """One written interleaving; its last check is the structure, the rest is for ``heal``."""
+    told = facts or EngineFacts(world, commits_retained=RETAINED)
+    script = Script(stages)
+    trace = run(
+        world,
+        actors,
+        faults=Faults(time_jump_ms=jump_ms),
+        policy=script,
+        check_step=told.check_step,
+        check_end=told.check_end,
+    )
+    if trace.failure is None and not script.played:
+        raise AssertionError(f"the script was not played to its end\n{trace.story()}")
+    return trace
+
+
+def found_by(world: World, trace: Trace) -> str:
+    """What the checks find in a played run and after it healed; empty when all is well."""
+    if trace.failure is not None:
+        return trace.failure
+    return heal(world, EngineFacts(world, commits_retained=RETAINED)).failure or ""
+
+
+def rows_now(world: World) -> dict[str, str]:
+    """Record key to operation, as the engine's reader sees them; keys must be unique."""
+    rows = Table(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
+    found = {row["id"]: row["operation"] for row in rows}
+    if len(found) != len(rows):
+        raise AssertionError(f"a key has two rows: {sorted(row['id'] for row in rows)}")
+    return found
+
+
+def events_of(world: World, name: str) -> list[dict[str, object]]:
+    """Fields of every event of this name."""
+    return [dict(fields) for _, _, event, fields in world.events if event == name]

@@ -1,0 +1,272 @@
+"""
+The engine with one rule taken away, each through a seam; ``mutants.md`` lists who catches which.
+
+Nothing is patched: a context, a chain, a timeline or a limit of another class goes in where
+the real one would.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from tests.simulation.engine_kit import LIMITS, open_table
+from timeline.active import ActiveTimeline
+from timeline.codecs.slot import encode_slot
+from timeline.context import DrawnTimes, TableContext
+from timeline.errors import StorageUnavailableError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.claim import Claim
+from timeline.model.filenames import pending_file_names
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import WRITERS, slot_path, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.world import World as EngineWorld
+from timeline.registry import registered_writers
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.settle import completed_name, data_files_of
+from timeline.slots import SlotChain
+from timeline.snapshot import Snapshot
+from timeline.undo import rollback_dead_writers
+
+
+def with_chain(kind: type[SlotChain]) -> object:
+    """Makes contexts whose chain is of this class."""
+
+    def make(world: EngineWorld) -> TableContext:
+        context = open_table(world)
+        chain = kind(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+        return replace(context, chain=chain)
+
+    return make
+
+
+def with_context(kind: type[TableContext]) -> object:
+    """Makes contexts of this class."""
+
+    def make(world: EngineWorld) -> TableContext:
+        context = open_table(world)
+        return kind(**{name: getattr(context, name) for name in context.__dataclass_fields__})
+
+    return make
+
+
+# ---------------------------------------------------------------- the chain
+
+
+class OverwritingChain(SlotChain):
+    """Trusts its lock: puts the slot without create-if-absent (hole 4)."""
+
+    def take(self, slot: Slot) -> bool:
+        self._world.storage.write(slot_path(slot.number), encode_slot(slot), durable=True)
+        return self._remember(slot)
+
+
+class ImpatientChain(SlotChain):
+    """Takes a lost answer for a failure (hole 17, UNK-1)."""
+
+    def take(self, slot: Slot) -> bool:
+        try:
+            self._world.storage.create(slot_path(slot.number), encode_slot(slot))
+        except ObjectExistsError:
+            return False
+        except (AmbiguousWriteError, StorageUnavailableError):
+            return False
+        return self._remember(slot)
+
+
+class ForgetfulChain(SlotChain):
+    """Takes its own earlier slot for another's: compares no nonce (UNK-2)."""
+
+    def _try_read(self, number: int) -> Slot | None:
+        found = super()._try_read(number)
+        return None if found is None else replace(found, nonce="")
+
+
+class BlindChain(SlotChain):
+    """Shows claims without what ``_blur`` takes away."""
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        return [
+            replace(slot, claim=self._blur(slot.claim)) for slot in super().between(after, last)
+        ]
+
+    def _blur(self, claim: Claim) -> Claim:
+        return Claim()
+
+
+class KeylessChain(BlindChain):
+    """Does not see that others inserted keys (hole 3)."""
+
+    def _blur(self, claim: Claim) -> Claim:
+        return replace(claim, inserting=())
+
+
+class FileIdChain(BlindChain):
+    """Knows other writers' file ids only, no partitions (hole 9)."""
+
+    def _blur(self, claim: Claim) -> Claim:
+        groups = tuple(
+            replace(item, file_group=replace(item.file_group, partition_path="elsewhere"))
+            for item in claim.file_groups
+        )
+        return Claim(file_groups=groups)
+
+
+class AbortlessChain(SlotChain):
+    """Does not look for an abort of itself (PUB-6)."""
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        return [slot for slot in super().between(after, last) if slot.kind is not SlotKind.ABORT]
+
+
+# ---------------------------------------------------------------- times
+
+
+class TimelessSlot(Slot):
+    @property
+    def newest_time(self) -> str:
+        return ""
+
+
+class TimelessChain(SlotChain):
+    """No slot raises a time."""
+
+    def read(self, number: int) -> Slot | None:
+        slot = super().read(number)
+        if slot is None:
+            return None
+        return TimelessSlot(**{name: getattr(slot, name) for name in slot.__dataclass_fields__})
+
+
+class Timeless(ActiveTimeline):
+    newest_time = None  # type: ignore[assignment]
+    newest_decided_time = None  # type: ignore[assignment]
+
+
+def _timeless(timeline: ActiveTimeline) -> Timeless:
+    return Timeless(instants=timeline.instants, file_names=timeline.file_names)
+
+
+class _BareClockContext(TableContext):
+    def active(self) -> ActiveTimeline:
+        return _timeless(super().active())
+
+
+def bare_clock(world: EngineWorld) -> TableContext:
+    """Draws every time from the clock alone (hole 2, TL-SUCC-1)."""
+    context = with_context(_BareClockContext)(world)  # type: ignore[operator]
+    chain = TimelessChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+    return replace(context, chain=chain)
+
+
+class _NoLookContext(TableContext):
+    def snapshot(self, as_of: str | None = None) -> Snapshot:
+        real = super().snapshot(as_of)
+        return replace(real, active=_timeless(real.active), head=self.chain.head())
+
+
+class _QuietChain(SlotChain):
+    quiet = False
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        slots = super().between(after, last)
+        return [
+            TimelessSlot(**{name: getattr(slot, name) for name in slot.__dataclass_fields__})
+            for slot in slots
+        ]
+
+
+def no_look_after_begin(world: EngineWorld) -> TableContext:
+    """Keeps its requested time whatever the base snapshot shows (hole 23, BEG-5)."""
+    context = with_context(_NoLookContext)(world)  # type: ignore[operator]
+    chain = _QuietChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+    return replace(context, chain=chain)
+
+
+class _RequestedWindowChain(SlotChain):
+    drawn: DrawnTimes
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        mine = self.drawn.newest or ""
+        return [
+            replace(slot, claim=Claim()) if slot.requested_time < mine else slot
+            for slot in super().between(after, last)
+        ]
+
+
+def requested_window(world: EngineWorld) -> TableContext:
+    """Takes for rivals only what was requested after itself (hole 20)."""
+    context = open_table(world)
+    chain = _RequestedWindowChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+    chain.drawn = context.drawn
+    return replace(context, chain=chain)
+
+
+# ---------------------------------------------------------------- helping, rolling back
+
+
+class _NoHelperContext(TableContext):
+    def active(self) -> ActiveTimeline:
+        timeline = super().active()
+        last = self.chain.read(self.chain.head()) if self.chain.head() else None
+        name = completed_name(last) if last is not None else None
+        names = timeline.file_names | ({name} if name else set())
+        return ActiveTimeline(instants=timeline.instants, file_names=frozenset(names))
+
+
+def no_helper(world: EngineWorld) -> TableContext:
+    """Believes every slot settled (PUB-3)."""
+    return with_context(_NoHelperContext)(world)  # type: ignore[operator,no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverFenced(HeartbeatLimits):
+    """Others are judged as ever, the writer never judges itself (hole 5, HB-3)."""
+
+    @property
+    def tolerated_ms(self) -> int:
+        return 10**12
+
+
+def unfenced(world: EngineWorld) -> TableContext:
+    """A writer whose heartbeat comes back after any pause."""
+    beat = LIMITS.heartbeat
+    limits = NeverFenced(interval_ms=beat.interval_ms, misses=beat.misses)
+    return open_table(world, replace(LIMITS, heartbeat=limits))
+
+
+def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
+    """Deletes what seems dead without an abort slot (holes 6 and 8, RB-1)."""
+    storage = context.world.storage
+    pending = (timeline or context.active()).pending_ingestion
+    times = tuple(instant.requested_time for instant in pending)
+    for time in instants_that_seem_dead(storage, times, context.limits.heartbeat):
+        for path in data_files_of(storage, time):
+            storage.delete(path)
+        for name in pending_file_names(Action.COMMIT, time):
+            storage.delete(timeline_path(name))
+
+
+def roll_back_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
+    """The real one, in the same shape."""
+    rollback_dead_writers(context, timeline)
+
+
+def enter_with_one_look(context: TableContext, agreement: dict[str, str]) -> bool:
+    """Registers after one comparison, none after the own entry (hole 13, REG-1)."""
+    world = context.world
+    who = world.ids.identity()
+    if any(other.agreement != agreement for other in registered_writers(context)):
+        return False
+    document = {
+        "writer_id": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
+        "since_ms": world.storage.now_ms(),
+        "agreement": agreement,
+    }
+    world.storage.write(f"{WRITERS}/{who.writer_id}.json", json.dumps(document).encode())
+    return True

@@ -1,0 +1,337 @@
+"""
+A simulated engine table as ``TableFacts``: what its bytes and its journal say happened.
+
+The reading goes past every port, straight to the world's bytes, so that looking changes
+nothing and needs no engine that agrees with itself: slots are decoded one by one, base
+files are opened by name, permissions of deletes follow from the order of the journal. What
+never changes (slots, completed data files) is decoded once per world.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timeline.active import ActiveTimeline
+from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.slot import decode_slot
+from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
+from timeline.model.filenames import (
+    parse_base_file_name,
+    parse_instant_name,
+    parse_log_file_name,
+)
+from timeline.model.instant import WRITE_ACTIONS, Instant
+from timeline.model.slot import Slot
+from timeline.model.slot import SlotKind as EngineKind
+from timeline.places import HOODIE, SLOTS, TIMELINE
+from timeline.snapshot import Snapshot
+from timeline.testing.invariants import Violation, check_all, check_structure, files_of_snapshot
+from timeline.testing.table_facts import (
+    DeletionFact,
+    InstantFact,
+    SlotFact,
+    SlotKind,
+    StatFact,
+    TableFacts,
+)
+from timeline.testing.world import World
+
+__all__ = ["OPERATION_KEY", "EngineFacts", "check_unique_keys"]
+
+#: Key of the commit's extra metadata that names the client's operation.
+OPERATION_KEY = "simulation.operation"
+
+_KINDS = {
+    EngineKind.COMMIT: SlotKind.COMMIT,
+    EngineKind.ABORT: SlotKind.ABORT,
+    EngineKind.CLEAN: SlotKind.CLEAN,
+    EngineKind.NOOP: SlotKind.NOOP,
+}
+_RECORD_KEY = "_hoodie_record_key"
+
+
+@dataclass(slots=True)
+class EngineFacts:
+    """
+    Reads one world again and again.
+
+    Args:
+        world: Whose bytes.
+        operation_column: Column of the rows that holds the id of the operation that wrote
+            them last (register mode: one id per row).
+        commits_retained: Of the cleaner, to know the oldest readable snapshot; None when
+            nothing cleans.
+    """
+
+    world: World
+    operation_column: str = "operation"
+    commits_retained: int | None = None
+    _slots: list[Slot] = field(default_factory=list)
+    _facts_of_slots: list[SlotFact] = field(default_factory=list)
+    _completed: dict[str, InstantFact] = field(default_factory=dict)
+    _paths: dict[tuple[tuple[str, str], str], str] = field(default_factory=dict)
+    _rows_of_files: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    _seen: int = 0
+    _slots_created: int = 0
+    _owners: dict[str, str] = field(default_factory=dict)
+    _deletions: list[DeletionFact] = field(default_factory=list)
+
+    def check_step(self, _: World) -> list[Violation]:
+        """I5 to I9, looked at again only when something that matters has changed."""
+        if not self._read_journal():
+            return []
+        return check_structure(self.structure())
+
+    def check_end(self, _: World) -> list[Violation]:
+        """I1 to I9 and I14 over everything."""
+        return self.judge(self.facts())
+
+    def judge(self, facts: TableFacts) -> list[Violation]:
+        """Everything a run's end must keep."""
+        return [*check_all(facts), *check_unique_keys(facts)]
+
+    def structure(self) -> TableFacts:
+        """The facts without rows."""
+        self._read_journal()
+        self._read_slots()
+        return TableFacts(
+            slots=tuple(self._facts_of_slots),
+            instants=tuple(self._instants()),
+            files=dict(self._data_files()),
+            deletions=tuple(self._deletions),
+            history=tuple(self.world.history),
+            floor=self._floor(),
+        )
+
+    def facts(self, visible: Mapping[int, frozenset[str]] | None = None) -> TableFacts:
+        """
+        Everything, with the rows of every snapshot whose files are all there.
+
+        ``visible`` are the files that the engine's own readers chose, by snapshot number.
+        """
+        facts = self.structure()
+        rows = {}
+        numbers = [slot.number for slot in facts.slots if slot.kind is SlotKind.COMMIT]
+        for number in {*numbers, facts.head}:
+            paths = files_of_snapshot(facts, number)
+            if all(facts.files.get(path) == stat.size_bytes for path, stat in paths.items()):
+                rows[number] = self._rows(paths)
+        return replace(facts, rows=rows, visible=dict(visible or {}))
+
+    def slot_of(self, snapshot: Snapshot) -> int:
+        """Number of the newest commit slot that an engine snapshot shows, 0 for none."""
+        self._read_slots()
+        return max(
+            (
+                slot.number
+                for slot in self._slots
+                if slot.kind is EngineKind.COMMIT and slot.requested_time in snapshot.completions
+            ),
+            default=0,
+        )
+
+    # ------------------------------------------------------------ slots and instants
+
+    def _read_slots(self) -> None:
+        while True:
+            number = len(self._slots) + 1
+            path = f"{SLOTS}/{number:020d}"
+            entry = self.world.files.get(path)
+            if entry is None:
+                return
+            slot = decode_slot(entry.data, path=path, number=number)
+            self._slots.append(slot)
+            self._facts_of_slots.append(self._slot_fact(slot))
+
+    def _slot_fact(self, slot: Slot) -> SlotFact:
+        metadata = None
+        if slot.kind is EngineKind.COMMIT:
+            metadata = decode_commit(slot.body, path=f"slot {slot.number}")
+        replaced = (metadata.partition_to_replace_file_ids if metadata else None) or {}
+        operation = metadata.extra_metadata.get(OPERATION_KEY) if metadata else None
+        return SlotFact(
+            number=slot.number,
+            kind=_KINDS[slot.kind],
+            action=slot.action.value,
+            requested_time=slot.requested_time,
+            completion_time=slot.completion_time,
+            own_requested_time=slot.own_requested_time,
+            stats=self._stats(metadata, slot.requested_time) if metadata else (),
+            replaces=frozenset((path, one) for path, ids in replaced.items() for one in ids),
+            removes=frozenset(slot.deletes),
+            operations=frozenset({operation} if operation else ()),
+        )
+
+    def _stats(self, metadata: CommitMetadata, requested_time: str) -> tuple[StatFact, ...]:
+        found = []
+        for partition_path, stats in metadata.partition_to_write_stats.items():
+            for stat in stats:
+                group = (partition_path, stat.file_id)
+                previous = None
+                if stat.prev_commit != NO_PREVIOUS_COMMIT:
+                    unknown = f"an unknown file of {stat.prev_commit}"
+                    previous = self._paths.get((group, stat.prev_commit), unknown)
+                path = stat.path or ""
+                self._paths[group, requested_time] = path
+                found.append(
+                    StatFact(
+                        partition_path=partition_path,
+                        file_id=stat.file_id,
+                        path=path,
+                        size_bytes=stat.file_size_in_bytes,
+                        is_base=parse_base_file_name(path.rpartition("/")[2]) is not None,
+                        previous_base=previous,
+                    )
+                )
+        return tuple(found)
+
+    def _instants(self) -> Iterator[InstantFact]:
+        """Every completed file by itself (a second one is a finding), then what is pending."""
+        names = [
+            path.rpartition("/")[2]
+            for path in self.world.paths_below(TIMELINE)
+            if path.count("/") == TIMELINE.count("/") + 1
+        ]
+        for name in names:
+            instant = parse_instant_name(name)
+            if instant is not None and instant.completed:
+                known = self._completed.get(name)
+                if known is None:
+                    known = self._completed[name] = self._completed_fact(name, instant)
+                yield known
+        for instant in ActiveTimeline.of(names).pending:
+            yield InstantFact(
+                action=instant.action.value,
+                requested_time=instant.requested_time,
+                state=instant.state.value,
+            )
+
+    def _completed_fact(self, name: str, instant: Instant) -> InstantFact:
+        stats: tuple[StatFact, ...] = ()
+        if instant.action.completes_as in WRITE_ACTIONS:
+            path = f"{TIMELINE}/{name}"
+            metadata = decode_commit(self.world.files[path].data, path=path)
+            stats = self._stats(metadata, instant.requested_time)
+        return InstantFact(
+            action=instant.action.completes_as.value,
+            requested_time=instant.requested_time,
+            state=instant.state.value,
+            completion_time=instant.completion_time,
+            stats=stats,
+        )
+
+    def _floor(self) -> int:
+        """The oldest snapshot the cleaner's policy (latest commits) had to keep readable."""
+        floor = 1
+        if self.commits_retained is None:
+            return floor
+        before: list[SlotFact] = []
+        for slot in self._facts_of_slots:
+            if slot.kind is SlotKind.COMMIT:
+                before.append(slot)
+            elif slot.kind is SlotKind.CLEAN and len(before) > self.commits_retained:
+                ordered = sorted(before, key=lambda one: one.requested_time)
+                floor = max(floor, ordered[-self.commits_retained].number)
+        return floor
+
+    # ------------------------------------------------------------ files and rows
+
+    def _data_files(self) -> Iterator[tuple[str, int]]:
+        for path, entry in self.world.files.items():
+            if _requested_time_of(path) is not None:
+                yield path, len(entry.data)
+
+    def _read_journal(self) -> bool:
+        """Follow the journal to its end; whether anything but heartbeats and markers changed."""
+        journal = self.world.journal
+        matters = False
+        for change in journal[self._seen :]:
+            path = change.path
+            matters = matters or not path.startswith((f"{HOODIE}/.heartbeat", f"{HOODIE}/.temp"))
+            if path.startswith(f"{SLOTS}/") and change.kind == "create":
+                self._slots_created += 1
+            requested_time = _requested_time_of(path)
+            if requested_time is None:
+                continue
+            if change.kind == "delete":
+                self._deletions.append(
+                    DeletionFact(
+                        path=path,
+                        actor=change.actor,
+                        head=self._slots_created,
+                        requested_time=requested_time,
+                        owner=self._owners.get(path, ""),
+                    )
+                )
+            else:
+                self._forget_former(path, requested_time)
+                self._owners[path] = change.actor
+        self._seen = len(journal)
+        return matters
+
+    def _forget_former(self, path: str, requested_time: str) -> None:
+        """
+        A name made again: what its owner deleted before was another file.
+
+        Another process may draw the time of an instant that was abandoned without a trace;
+        then its own deletes no longer concern the instant that has the time now.
+        """
+        self._read_slots()
+        if any(slot.requested_time == requested_time for slot in self._slots):
+            return
+        self._deletions = [
+            one for one in self._deletions if one.path != path or one.actor != one.owner
+        ]
+
+    def _rows(self, paths: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+        """Record key to the operations of its rows; more than one is a doubled key."""
+        rows: dict[str, tuple[str, ...]] = {}
+        for path in sorted(paths):
+            known = self._rows_of_files.get(path)
+            if known is None:
+                table = pq.read_table(
+                    pa.BufferReader(self.world.files[path].data),
+                    columns=[_RECORD_KEY, self.operation_column],
+                    use_threads=False,
+                )
+                known = self._rows_of_files[path] = list(
+                    zip(
+                        table.column(_RECORD_KEY).to_pylist(),
+                        table.column(self.operation_column).to_pylist(),
+                        strict=True,
+                    )
+                )
+            for key, operation in known:
+                rows[key] = (*rows.get(key, ()), operation)
+        return rows
+
+
+def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
+    """I14 and I2 in register mode: one row for a key, one slot for an operation."""
+    for number, rows in sorted(facts.rows.items()):
+        for key, operations in sorted(rows.items()):
+            if len(operations) > 1:
+                yield Violation(
+                    invariant="I14", found=f"snapshot {number} has {key} twice: {operations}"
+                )
+    counted = Counter(one for slot in facts.slots for one in slot.operations)
+    for operation, count in sorted(counted.items()):
+        if count > 1:
+            yield Violation(invariant="I12", found=f"{operation} is in {count} slots")
+
+
+def _requested_time_of(path: str) -> str | None:
+    """The requested time in a data file's name, None for every other file."""
+    if path.startswith(f"{HOODIE}/"):
+        return None
+    name = path.rpartition("/")[2]
+    base = parse_base_file_name(name)
+    if base is not None:
+        return base.requested_time
+    log = parse_log_file_name(name)
+    return log.instant_time if log is not None else None
