@@ -27,6 +27,7 @@ from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs
 from timeline.places import timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.world import World
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
 from timeline.snapshot import Snapshot
@@ -96,10 +97,12 @@ def _try_begin(
             "a restore of this table is under way; wait for it to finish, then write again",
             kind="restore_pending",
         )
-    newest = max(filter(None, (timeline.newest_time, least)), default=None)
+    known = (timeline.newest_time, least, context.drawn.newest)
+    newest = max(filter(None, known), default=None)
     requested_time = next_instant_time(
         WallMs(world.clock.now_ms()), newest, begin_residue(action), limits=context.limits.skew
     )
+    context.drawn.note(requested_time)
     check_transition(action, Fate.UNBORN, State.REQUESTED)
     heartbeat = Heartbeat.start(world, requested_time, context.limits.heartbeat)
     name = instant_file_name(
@@ -126,8 +129,7 @@ def _try_begin(
         )
         decided = _decided_since(context, begun, head_before)
     except Exception:
-        world.storage.delete(timeline_path(name))
-        heartbeat.stop()
+        _take_away(world, timeline_path(name), heartbeat)
         raise
     if decided is not None:
         return _withdraw(context, begun, decided)
@@ -155,9 +157,18 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
 def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:
     """BEG-5: nothing is written yet, so giving the time up costs one delete."""
     context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
-    context.world.storage.delete(timeline_path(begun.file_name(State.REQUESTED)))
-    begun.heartbeat.stop()
+    _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
     return decided
+
+
+def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
+    """Remove a begin that came to nothing; what cannot be removed must at least stop beating."""
+    try:
+        world.storage.delete(requested_path)
+    except StorageUnavailableError:
+        heartbeat.stop(remove=False)
+        raise
+    heartbeat.stop()
 
 
 def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:

@@ -8,15 +8,16 @@ it as their first argument and keep nothing themselves.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from timeline.active import ActiveTimeline, TimelineReader
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, StorageUnavailableError
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.places import TABLE_FACTS
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
@@ -25,7 +26,9 @@ from timeline.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
-__all__ = ["TableContext", "TableLimits", "table_id"]
+__all__ = ["DrawnTimes", "TableContext", "TableLimits", "table_id"]
+
+_IDENTITY_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,22 @@ class TableLimits:
     mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
 
 
+@dataclass(slots=True)
+class DrawnTimes:
+    """
+    The greatest requested time this process has begun with.
+
+    A withdrawn or abandoned instant leaves no trace in the table; its time must still not
+    be drawn again, because late requests and straggling tasks would meet files of that name.
+    """
+
+    newest: InstantTime | None = None
+
+    def note(self, requested_time: InstantTime) -> None:
+        """Remember a drawn time."""
+        self.newest = max(self.newest or "", requested_time)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableContext:
     """Everything a path needs to know about one opened table."""
@@ -52,6 +71,7 @@ class TableContext:
     commits: CommitReader
     timelines: TimelineReader
     limits: TableLimits = field(default_factory=TableLimits)
+    drawn: DrawnTimes = field(default_factory=DrawnTimes)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
@@ -89,16 +109,9 @@ def table_id(world: World) -> str:
 
     Raises:
         CorruptTableError: The file that holds it is damaged.
+        StorageUnavailableError: The storage does not answer.
     """
-    fresh = json.dumps({"id": world.ids.uuid(), "slots": "storage"}).encode()
-    try:
-        data = world.storage.read(TABLE_FACTS)
-    except ObjectMissingError:
-        try:
-            world.storage.create(TABLE_FACTS, fresh)
-            data = fresh
-        except ObjectExistsError:
-            data = world.storage.read(TABLE_FACTS)
+    data = _table_facts(world)
     try:
         identity = json.loads(data)["id"]
     except (ValueError, KeyError, TypeError) as error:
@@ -106,3 +119,20 @@ def table_id(world: World) -> str:
             f"the table's identity cannot be read: {TABLE_FACTS}", path=TABLE_FACTS
         ) from error
     return str(identity)
+
+
+def _table_facts(world: World) -> bytes:
+    """What the file of the table's identity holds; whoever creates it first decides."""
+    fresh = b""
+    for _ in range(_IDENTITY_TRIES):
+        try:
+            return world.storage.read(TABLE_FACTS)
+        except ObjectMissingError:
+            fresh = fresh or json.dumps({"id": world.ids.uuid(), "slots": "storage"}).encode()
+        # Taken or not answered: the next look tells who made it (UNK-5).
+        with suppress(ObjectExistsError, AmbiguousWriteError):
+            world.storage.create(TABLE_FACTS, fresh)
+            return fresh
+    raise StorageUnavailableError(
+        f"the storage did not answer; open the table again: {TABLE_FACTS}", path=TABLE_FACTS
+    )
