@@ -24,6 +24,7 @@ from timeline.errors import (
     LeaseLostError,
     OutcomeUnknownError,
     RolledBackError,
+    StorageUnavailableError,
 )
 from timeline.model.claim import Claim, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
@@ -282,7 +283,7 @@ def _look(context: TableContext, lease: Lease | None) -> Turn:
     last = context.chain.read(head) if head else None
     if last is not None and not is_settled(last, timeline):
         context.world.events.emit("publish.helped", number=last.number)
-        settle(context, last)
+        _help(context, last)
         timeline = context.active()
     newest = max(
         filter(None, (timeline.newest_time, last.newest_time if last else None)), default=None
@@ -300,6 +301,18 @@ def _look(context: TableContext, lease: Lease | None) -> Turn:
             fencing_token=lease.fencing_token if lease is not None else None,
         ),
     )
+
+
+def _help(context: TableContext, slot: Slot) -> None:
+    """Settle another's slot; that it cannot be done says nothing about the own write."""
+    try:
+        settle(context, slot)
+    except OutcomeUnknownError as error:
+        raise StorageUnavailableError(
+            "the storage did not let this process finish an earlier publication; write again: "
+            f"slot {slot.number}",
+            slot_number=slot.number,
+        ) from error
 
 
 def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:
@@ -322,7 +335,7 @@ def _judge_since(
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
     """Judge against everything that became visible since ``seen``, ours and foreign."""
     head = context.chain.head()
-    slots = context.chain.between(seen.head, head)
+    slots = _slots_not_seen(context, seen, head)
     rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
     completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
@@ -346,3 +359,18 @@ def _judge_since(
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
+
+
+def _slots_not_seen(context: TableContext, seen: Seen, head: int) -> list[Slot]:
+    """
+    The slots above the seen ones, and the last of those when its file was not there yet.
+
+    A snapshot reads the chain before the timeline, so its newest slot may lack the completed
+    file that makes it visible (PUB-3 settles all before that one).
+    """
+    slots = context.chain.between(seen.head, head)
+    last = context.chain.read(seen.head) if seen.head else None
+    if last is None:
+        return slots
+    unseen = (last.instant_time, last.completion_time) not in seen.completed
+    return [last, *slots] if unseen else slots

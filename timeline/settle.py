@@ -48,11 +48,16 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
     Whether the slot's completed file exists, or was archived since (Java archives ours too).
 
-    Archived means: below the first active write instant, hence committed for every reader.
+    Archived means: below the first active write instant, hence committed for every reader,
+    and without pending files: a rollback or clean whose owner died between its deletes and
+    its completed file may also lie below the first write that is left.
     """
     name = completed_name(slot)
     if name is None or name in timeline.file_names:
         return True
+    action = Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
+    if not timeline.file_names.isdisjoint(pending_file_names(action, slot.instant_time)):
+        return False
     first = timeline.first_write_time
     return first is not None and slot.instant_time < first
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import InternalError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.slot import Slot
+from timeline.model.times import InstantTime
 from timeline.places import SLOTS, slot_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
@@ -37,6 +38,7 @@ class SlotChain:
         self._unknown_ms_max = unknown_ms_max
         self._known: dict[int, Slot] = {}
         self._head = 0
+        self._sent: set[InstantTime] = set()
 
     def head(self) -> int:
         """
@@ -111,6 +113,7 @@ class SlotChain:
         """
         data = encode_slot(slot)
         path = slot_path(slot.number)
+        self._sent.add(slot.requested_time)
         clock = self._world.clock
         started = clock.monotonic_ms()
         pause = 10
@@ -122,8 +125,11 @@ class SlotChain:
                 failure: Exception = error
                 # UNK-2: our own earlier, unanswered request may have made it.
                 found = self._try_read(slot.number)
+                if found is not None and found.nonce == slot.nonce:
+                    return self._remember(slot)
                 if found is not None:
-                    return found.nonce == slot.nonce and self._remember(slot)
+                    self._sent.discard(slot.requested_time)
+                    return False
             except (AmbiguousWriteError, StorageUnavailableError) as error:
                 failure = error
                 self._world.events.emit("slot.unknown", number=slot.number, rt=slot.requested_time)
@@ -137,6 +143,14 @@ class SlotChain:
                 ) from failure
             clock.sleep_ms(pause)
             pause = min(pause * 2, 1_000)
+
+    def may_hold(self, requested_time: InstantTime) -> bool:
+        """
+        Whether a slot of this instant was sent by this process and not seen lost.
+
+        Then the instant may be published, however the call that sent it has ended.
+        """
+        return requested_time in self._sent
 
     def _try_read(self, number: int) -> Slot | None:
         try:

@@ -14,7 +14,11 @@ from timeline.active import ActiveTimeline
 from timeline.begin import Begun
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
-from timeline.errors import UnsupportedTableError
+from timeline.errors import (
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    UnsupportedTableError,
+)
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.filenames import pending_file_names
@@ -189,14 +193,30 @@ def abandon(context: TableContext, begun: Begun) -> None:
     """
     Remove an own write that failed before any slot create was left unknown (RB-9).
 
-    Data files first, the pending files last, so that a crash in between leaves a pending
-    instant that names what is left. Outside: the target's listing and deletes.
+    Data files first, the requested file last: a crash in between leaves a pending instant,
+    and whoever draws the same time once it is gone meets no further delete of ours.
+    Outside: the target's listing and deletes.
+
+    Raises:
+        OutcomeUnknownError: A commit slot of the instant was sent and not seen lost, so it
+            may stand: nothing was touched (UNK-3).
     """
     storage = context.world.storage
-    for path in data_files_of(storage, begun.requested_time):
-        storage.delete(path)
+    if context.chain.may_hold(begun.requested_time):
+        begun.heartbeat.stop()
+        raise OutcomeUnknownError(
+            "an error struck behind the publication; run 'hoodoo explain' on instant "
+            f"{begun.requested_time} before you repeat the write",
+            requested_time=begun.requested_time,
+        )
+    try:
+        for path in data_files_of(storage, begun.requested_time):
+            storage.delete(path)
+        delete_markers(storage, begun.requested_time)
+    except StorageUnavailableError:
+        begun.heartbeat.stop(remove=False)  # others must see that nobody works on it any more
+        raise
+    begun.heartbeat.stop()
     for name in pending_file_names(begun.action, begun.requested_time):
         storage.delete(timeline_path(name))
-    delete_markers(storage, begun.requested_time)
-    begun.heartbeat.stop()
     context.world.events.emit("write.abandoned", rt=begun.requested_time)

@@ -13,12 +13,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from timeline.errors import MalformedNameError
+from timeline.errors import MalformedNameError, StorageUnavailableError
 from timeline.model.filenames import IOType, marker_name, parse_marker_name
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.places import MARKERS
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError, Storage
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
 
 __all__ = [
     "MarkedFile",
@@ -73,6 +78,7 @@ def create_marker(
 
     Raises:
         MalformedNameError: A path that would leave the table.
+        StorageUnavailableError: No answer; the marker may be there or still come.
 
     Outside: 1 create.
     """
@@ -82,6 +88,10 @@ def create_marker(
         storage.create(path, b"", durable=False)
     except ObjectExistsError:
         return
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error
 
 
 def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing:

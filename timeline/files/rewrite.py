@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from timeline.codecs.bloom import BloomFilter, BloomSettings
 from timeline.codecs.properties import format_properties
-from timeline.errors import CorruptTableError, InvariantError
+from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.files.markers import create_marker
 from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
@@ -30,7 +30,7 @@ from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.paths import check_partition_path, join
 from timeline.model.schema import META_COLUMNS, TableSchema, normalise, with_meta
 from timeline.model.times import InstantTime
-from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_base
 
 __all__ = [
@@ -174,6 +174,9 @@ def create_partition_metadata(
     """
     Make the file by which Java finds a partition, unless it is there (fmt 4.1).
 
+    Raises:
+        StorageUnavailableError: No answer; the file may be there or still come.
+
     Outside: 1 stat, and 1 create when it is new.
     """
     path = join(partition_path, PARTITION_METADATA)
@@ -190,6 +193,10 @@ def create_partition_metadata(
         storage.create(path, data)
     except ObjectExistsError:  # another task of this or another write made it first
         return
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error
 
 
 def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:

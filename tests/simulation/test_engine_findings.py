@@ -1,0 +1,180 @@
+"""Defects that the simulation found in the engine, each as the smallest play that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.engine_kit import (
+    EngineFacts,
+    Job,
+    cleaner,
+    client_write,
+    found_by,
+    heal,
+    new_world,
+    open_table,
+    play,
+    ports_of,
+    rows_now,
+    seeded,
+    writer,
+)
+from timeline.errors import (
+    HoodooError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from timeline.testing.faults import Fault, Faults, PlannedFault, PlannedPolicy
+from timeline.testing.ports import Actor, ActorPorts, SimLease, SimLock
+from timeline.testing.scheduler import run
+from timeline.testing.script import Pause, Until, UntilEnd
+
+SLOT = "create .hoodie/.hoodoo/slots/"
+UNANSWERED = (Fault.AMBIGUOUS_APPLIED, Fault.AMBIGUOUS_LOST, Fault.AMBIGUOUS_LATE)
+
+
+@pytest.mark.parametrize("call", [".marker.CREATE", ".hoodie_partition_metadata"])
+@pytest.mark.parametrize("fault", UNANSWERED)
+def test_unanswered_marker_or_partition_file_is_a_typed_error(call: str, fault: Fault) -> None:
+    """The port's own exception reached the caller (seeds 0 and 4 of the first swarm)."""
+    world = seeded("finding-1")
+    answers: dict[str, object] = {}
+    actor = writer("A", [Job(operation="A", keys=("c1",))], answers=answers)  # type: ignore[arg-type]
+    trace = play(world, [actor], [Until("A", f"create {'c' if '_' in call else '.hoodie/.temp'}"),
+                                  Until("A", call, fault), UntilEnd("A")])  # fmt: skip
+    assert trace.failure is None
+    assert isinstance(answers["A"], StorageUnavailableError)
+    assert heal(world, EngineFacts(world)).failure is None
+
+
+def test_rollback_that_died_before_its_completed_file_is_finished_by_the_next_writer() -> None:
+    """
+    Below the first write that was left it counted as archived, its pending files stayed (seed 1).
+
+    The aborted instant was the first of the table, so nothing older is on the timeline.
+    """
+    world = new_world("finding-2")
+    actors = [writer("A", [Job(operation="A", keys=("a1",))]), cleaner()]
+    played = play(
+        world,
+        actors,
+        [
+            Until("A", "open_output a/", Fault.CRASH_BEFORE),
+            Pause(300),
+            Until("cleaner", "delete .hoodie/.heartbeat", Fault.CRASH_AFTER),
+        ],
+    )
+    assert played.outcomes == {"A": "crashed", "cleaner": "crashed"}
+    assert found_by(world, played) == ""
+
+
+class _BrokenLease(SimLease):
+    """A lock provider that loses its connection while the lock is given back."""
+
+    def release(self) -> None:
+        super().release()
+        raise LeaseLostError("the lock service went away")
+
+
+class _BrokenLock(SimLock):
+    def acquire(self, purpose: str) -> SimLease:
+        lease = super().acquire(purpose)
+        return _BrokenLease(self._world, self._actor, self.identity, lease.fencing_token or 0)
+
+
+def test_error_behind_the_slot_deletes_nothing_of_what_was_published() -> None:
+    """The failed write cleaned its data files away although its slot stood, and said "failed"."""
+    world = seeded("finding-3")
+    told: list[object] = []
+
+    def body(ports: ActorPorts) -> None:
+        mine = replace(ports_of(ports), lock=_BrokenLock(world, ports.state))
+        told.append(client_write(ports, open_table(mine), Job(operation="A", keys=("a1",))))
+
+    trace = run(world, [Actor(name="A", body=body)], policy=PlannedPolicy())
+    assert trace.failure is None
+    assert isinstance(told[0], OutcomeUnknownError)
+    assert rows_now(world)["a1"] == "A"
+    assert heal(world, EngineFacts(world)).failure is None
+
+
+def test_helper_that_cannot_finish_anothers_slot_says_that_its_own_write_failed() -> None:
+    """It said "published, do not repeat": the other's instant, not its own."""
+    world = seeded("finding-4")
+    crashed = play(
+        world,
+        [writer("A", [Job(operation="A", keys=("a1",))])],
+        [Until("A", SLOT, Fault.CRASH_AFTER)],
+    )
+    assert crashed.outcomes == {"A": "crashed"}
+    told: list[object] = []
+
+    def body(ports: ActorPorts) -> None:
+        told.append(
+            client_write(ports, open_table(ports_of(ports)), Job(operation="B", keys=("b1",)))
+        )
+
+    budget = Faults(time_jump_ms=4_000)
+    trace = run(
+        world,
+        [Actor(name="B", body=body)],
+        faults=budget,
+        policy=_Unanswered("create .hoodie/timeline", ".commit"),
+    )
+    assert trace.failure is None
+    (answer,) = told
+    assert isinstance(answer, StorageUnavailableError)
+    assert [event.kind.value for event in world.history if event.operation == "B"] == [
+        "invoke",
+        "fail",
+    ]
+    assert heal(world, EngineFacts(world)).failure is None
+
+
+class _Unanswered(PlannedPolicy):
+    """Every completed file stays unanswered, time runs away meanwhile."""
+
+    def __init__(self, call: str, suffix: str) -> None:
+        super().__init__(())
+        self._call, self._suffix, self._jumped = call, suffix, False
+
+    def choose(self, plain, run):  # type: ignore[no-untyped-def]
+        move = super().choose(plain, run)
+        text = run.describe(move)
+        if text.startswith(self._call) and text.endswith(self._suffix):
+            self._jumped = not self._jumped
+            if not self._jumped:
+                return (Fault.TIME_JUMP.value, 0)
+            return (Fault.UNAVAILABLE.value, move[1])
+        return move
+
+
+def test_begin_that_fails_behind_its_requested_file_stops_beating() -> None:
+    """A living process must not keep an instant alive that nobody works on."""
+    world = seeded("finding-5")
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        answer = client_write(ports, context, Job(operation="A", keys=("a1",)))
+        assert isinstance(answer, HoodooError)
+        assert all(ticker.stopped for ticker in ports.state.tickers)
+
+    names = Until("A", "names .hoodie/timeline", Fault.UNAVAILABLE)
+    trace = play(
+        world,
+        [Actor(name="A", body=body)],
+        [Until("A", ".commit.requested"), Until("A", "read .hoodie/.hoodoo/slots"), names],
+    )
+    assert trace.failure is None
+    assert found_by(world, trace) == ""
+
+
+def test_planned_faults_reach_every_kind_of_call() -> None:
+    """The plays above rest on it: a planned fault strikes the call it names."""
+    world = seeded("finding-0")
+    planned = PlannedFault(actor="A", call=0, fault=Fault.UNAVAILABLE)
+    trace = run(world, [writer("A", [])], policy=PlannedPolicy([planned]))
+    assert trace.faults == {"unavailable": 1}
