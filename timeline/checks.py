@@ -18,8 +18,9 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.files.parquet import read_base_file
 from timeline.model.claim import Claim
+from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
-from timeline.model.paths import join, parent_folder
+from timeline.model.paths import join
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
 from timeline.properties_file import load_config
@@ -109,26 +110,27 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
     Whether another upsert inserted a key that is new here too, in another file group (hole 3).
 
     Exact: the keys that carry either instant's commit time are read from the files both
-    wrote, only for partitions into which both inserted.
+    wrote, only for partitions into which both inserted. One and the same file group needs no
+    look: merging it again answers for its keys, and rows both updated carry both times.
     """
     for rival in rivals:
         shared = set(mine.claim.inserting) & set(rival.claim.inserting)
-        for partition_path in sorted(shared):
-            my_keys = _new_keys(
-                context,
-                [path for path in mine.inserted_into if parent_folder(path) == partition_path],
-                mine.requested_time,
-            )
-            their_keys = _new_keys(
-                context,
-                [
-                    join(partition_path, name)
-                    for item in rival.claim.file_groups
-                    if item.file_group.partition_path == partition_path
-                    for name in item.files
-                ],
-                rival.requested_time,
-            )
+        for path in mine.inserted_into:
+            partition_path, _, name = path.rpartition("/")
+            if partition_path not in shared:
+                continue
+            written = parse_base_file_name(name)
+            others = [
+                join(partition_path, other)
+                for item in rival.claim.file_groups
+                if item.file_group.partition_path == partition_path
+                and (written is None or item.file_group.file_id != written.file_id)
+                for other in item.files
+            ]
+            if not others:
+                continue
+            their_keys = _new_keys(context, others, rival.requested_time)
+            my_keys = _new_keys(context, [path], mine.requested_time)
             if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
                 return Refused(
                     RuleId.SAME_NEW_KEY,
