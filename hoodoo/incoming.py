@@ -18,8 +18,8 @@ def as_arrow(data: object) -> pa.Table:
 
     Args:
         data: A pyarrow Table, RecordBatch or RecordBatchReader, anything with
-            ``__arrow_c_stream__`` (polars, pandas 3, DuckDB), a pandas DataFrame, or a
-            sequence of mappings.
+            ``__arrow_c_stream__`` (polars, DuckDB), a pandas DataFrame (its row labels are
+            left out), or a sequence of mappings.
 
     Raises:
         InvalidInputError: Anything else, or values Arrow cannot hold in one column.
@@ -39,10 +39,14 @@ def _taken(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
+    if any(
+        (kind.__module__.partition(".")[0], kind.__name__) == ("pandas", "DataFrame")
+        for kind in type(data).__mro__
+    ):
+        # Before the stream, which would hand over the row labels as one more column.
+        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
-    if type(data).__module__.startswith("pandas."):
-        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return pa.Table.from_pylist(list(data))
     raise InvalidInputError(

@@ -1,0 +1,256 @@
+"""Creating, opening and writing tables by path, with properties from every layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.catalog import layers_of
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    SettingError,
+    TableConfigConflictError,
+    TableNotFoundError,
+    UnsupportedTableError,
+    WriterDisagreementError,
+)
+from timeline.model.operations import MergeMode, TableType, WriteOperation
+from timeline.properties_file import update_properties
+from timeline.setting_names import PublishLock
+
+SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
+ROWS = [{"id": "a", "p": "x", "ts": 1}, {"id": "b", "p": "y", "ts": 1}]
+OCC = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+def made(path: Path, **more: Any) -> hoodoo.Table:
+    chosen = {"record_key": "id", "partition_by": "p", "ordering": "ts", **more}
+    return hoodoo.create_table(path, **chosen)
+
+
+def keys(table: hoodoo.Table) -> list[str]:
+    return sorted(table.to_arrow(columns=["id"])["id"].to_pylist())
+
+
+def test_a_table_is_created_and_opened_again(path: Path):
+    with made(path, schema=SCHEMA) as table:
+        table.insert(ROWS)
+    with hoodoo.open_table(path) as again:
+        assert keys(again) == ["a", "b"]
+        assert again.schema.equals(SCHEMA)
+        assert again.config.record_key_fields == ("id",)
+        assert again.config.table_version == 9
+        assert again.config.name == "t"
+        assert again.config.merge_mode is MergeMode.EVENT_TIME_ORDERING
+
+
+def test_a_table_without_schema_takes_it_from_the_first_rows(path: Path):
+    with made(path) as table:
+        table.insert(ROWS)
+        assert table.schema.names == ["id", "p", "ts"]
+
+
+def test_an_address_may_be_a_text_or_a_uri(path: Path):
+    made(str(path) + "/").close()
+    assert hoodoo.open_table(f"file://{path}").config.name == "t"
+
+
+def test_a_table_is_not_created_twice(path: Path):
+    made(path).close()
+    with pytest.raises(InvalidInputError) as caught:
+        made(path, record_key="p")
+    assert caught.value.kind == "table_exists"
+    assert hoodoo.open_table(path).config.record_key_fields == ("id",)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"record_key": ()},
+        {"record_key": "nope"},
+        {"partition_by": "nope"},
+        {"ordering": "nope"},
+    ],
+)
+def test_columns_the_schema_does_not_have_are_refused(path: Path, wrong: dict[str, Any]):
+    with pytest.raises(InvalidInputError):
+        made(path, schema=SCHEMA, **wrong)
+    assert not (path / ".hoodie").exists()
+
+
+def test_what_this_release_cannot_write_is_not_created(path: Path):
+    with pytest.raises((SettingError, UnsupportedTableError)):
+        made(path, table_type=TableType.MERGE_ON_READ.value)
+    assert not (path / ".hoodie").exists()
+
+
+def test_a_path_without_a_table_is_told(tmp_path: Path):
+    with pytest.raises(TableNotFoundError):
+        hoodoo.open_table(tmp_path)
+
+
+def test_damaged_properties_are_told(path: Path):
+    made(path).close()
+    file = path / ".hoodie" / "hoodie.properties"
+    file.write_bytes(file.read_bytes().replace(b"name=t", b"name=u"))
+    with pytest.raises(CorruptTableError):
+        hoodoo.open_table(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.datasource.write.recordkey.field", "ts"),
+        ("hoodie.datasource.write.partitionpath.field", "id"),
+        ("hoodie.datasource.write.precombine.field", "id"),
+        ("hoodie.datasource.write.hive_style_partitioning", "true"),
+        ("hoodie.datasource.write.partitionpath.urlencode", "true"),
+        ("hoodie.write.record.merge.mode", "COMMIT_TIME_ORDERING"),
+    ],
+)
+def test_options_that_contradict_the_table_are_refused(path: Path, key: str, value: str):
+    made(path).close()
+    with pytest.raises(SettingError) as caught:
+        hoodoo.open_table(path, properties={key: value})
+    assert caught.value.fields["value"]
+
+
+def test_options_that_repeat_the_table_are_accepted(path: Path):
+    made(path).close()
+    repeated = {
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "p",
+        "hoodie.datasource.write.precombine.field": "ts",
+    }
+    hoodoo.open_table(path, properties=repeated).close()
+
+
+def test_later_layers_win(path: Path, tmp_path: Path):
+    made(path).close()
+    file = tmp_path / "w.properties"
+    file.write_text(
+        "hoodie.parquet.max.file.size=1000000\nhoodie.parquet.compression.codec=snappy\n"
+    )
+    table = hoodoo.open_table(path, properties=[file, {"hoodie.parquet.max.file.size": 2_000_000}])
+    assert table.settings.parquet_file_bytes_max == 2_000_000
+    assert table.settings.parquet_compression == "snappy"
+
+
+def test_properties_reach_what_is_written(path: Path):
+    options = {
+        "hoodie.parquet.max.file.size": "1000000",
+        "hoodie.parquet.small.file.limit": "0",
+        "hoodie.copyonwrite.record.size.estimate": "100000",
+        "hoodie.copyonwrite.insert.auto.split": "true",
+    }
+    with made(path, properties=options) as table:
+        table.insert([{"id": f"k{n}", "p": "x", "ts": 1} for n in range(25)])
+        assert len(table.file_slices()) == 3
+
+
+def test_properties_reach_the_limits(path: Path):
+    options = {
+        **OCC,
+        "hoodie.write.num.retries.on.conflict.failures": "7",
+        "hoodie.client.heartbeat.interval_in_ms": "5000",
+        "hoodie.client.heartbeat.tolerable.misses": "3",
+    }
+    table = made(path, properties=options)
+    limits = table.core.context.limits
+    assert limits.retry.conflict_retries_max == 7
+    assert limits.heartbeat.tolerated_ms == 15_000
+    assert limits.publish_lock is PublishLock.LOCK
+    assert table.core.context.world.lock.provider == "filesystem"
+
+
+def test_the_configured_operation_is_used(path: Path):
+    made(path).close()
+    options = {"hoodie.datasource.write.operation": "insert"}
+    with hoodoo.open_table(path, properties=options) as table:
+        table.write(ROWS)
+        assert table.write(ROWS).operation == "insert"
+        assert keys(table) == ["a", "a", "b", "b"]
+        assert table.write(ROWS, WriteOperation.UPSERT).rows_updated >= 2
+
+
+def test_every_verb_of_the_table(path: Path):
+    with made(path) as table:
+        table.bulk_insert(pl.DataFrame(ROWS))
+        table.upsert([{"id": "a", "p": "x", "ts": 2}, {"id": "c", "p": "y", "ts": 1}])
+        assert keys(table) == ["a", "b", "c"]
+        table.delete([{"id": "b", "p": "y"}])
+        assert keys(table) == ["a", "c"]
+        table.insert_overwrite([{"id": "d", "p": "y", "ts": 1}])
+        assert keys(table) == ["a", "d"]
+        table.delete_partitions(["x"])
+        assert keys(table) == ["d"]
+        table.insert_overwrite_table([{"id": "e", "p": "z", "ts": 1}])
+        assert keys(table) == ["e"]
+        assert len(table.timeline) == 6
+        assert table.scan(columns=["p"]).read_all()["p"].to_pylist() == ["z"]
+        first = table.timeline[0]
+        assert table.as_of(first.requested_time).to_arrow().num_rows == 2
+        assert table.changes(table.timeline[4].completion_time).read_all().num_rows == 1
+
+
+def test_deleting_no_partition_is_refused(path: Path):
+    with made(path) as table, pytest.raises(InvalidInputError) as caught:
+        table.delete_partitions([])
+    assert caught.value.kind == "no_partition"
+
+
+def test_a_batch_id_is_written_once(path: Path):
+    with made(path) as table:
+        assert not table.upsert(ROWS, batch_id="b").already_published
+        assert table.upsert(ROWS, batch_id="b").already_published
+
+
+def test_two_writers_with_different_locks_are_refused(path: Path):
+    first = made(path, properties=OCC)
+    first.insert(ROWS)
+    other = hoodoo.open_table(
+        path,
+        properties={
+            **OCC,
+            "hoodie.write.lock.provider": "in_process",
+            "hoodoo.write.lock.single.process": "true",
+        },
+    )
+    with pytest.raises(WriterDisagreementError) as caught:
+        other.upsert(ROWS)
+    assert "lock_provider" in caught.value.fields["differences"]
+    first.close()
+
+
+def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
+    with made(path) as table:
+        table.insert(ROWS)
+        storage = table.core.context.world.storage
+        update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError):
+        table.upsert(ROWS)
+    with hoodoo.open_table(path, properties={"hoodie.metadata.enable": "false"}) as table:
+        table.upsert(ROWS)
+        assert not table.config.metadata_table_on
+    with hoodoo.open_table(path) as table:
+        table.upsert(ROWS)
+
+
+def test_layers_from_what_callers_give(tmp_path: Path):
+    file = tmp_path / "f.properties"
+    assert layers_of(None).load().get("hoodie.table.name") is None
+    assert layers_of({"hoodie.table.name": "m"}).load()["hoodie.table.name"] == "m"
+    file.write_text("hoodie.table.name=f\n")
+    assert layers_of(file).load()["hoodie.table.name"] == "f"
+    assert layers_of([file, {"hoodie.table.name": "m"}]).load()["hoodie.table.name"] == "m"
