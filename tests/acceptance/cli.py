@@ -63,7 +63,7 @@ def table_with_rows(folder: Path) -> Path:
         table,
         "--input",
         source,
-        *"--key id --partition-by day".split(),
+        *["--key", "id", "--partition-by", "day"],
         "--ordering",
         "version",
     )

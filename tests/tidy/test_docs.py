@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_configuration_page_is_made_from_the_option_tables() -> None:
-    check = subprocess.run([sys.executable, "tools/option_docs.py", "--check"], cwd=ROOT)
+    check = subprocess.run(
+        [sys.executable, "tools/option_docs.py", "--check"], cwd=ROOT, check=False
+    )
     assert check.returncode == 0, "run: python tools/option_docs.py"
 
 

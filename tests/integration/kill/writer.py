@@ -82,7 +82,7 @@ def main() -> None:
         step += 1
 
 
-def _insist(write, rows: pa.Table, batch: str) -> int:  # noqa: ANN001
+def _insist(write, rows: pa.Table, batch: str) -> int:
     """Try again after clear refusals; an unknown outcome is settled by the batch id."""
     for _ in range(50):
         try:
@@ -93,14 +93,14 @@ def _insist(write, rows: pa.Table, batch: str) -> int:  # noqa: ANN001
     raise SystemExit(f"{batch} was refused 50 times")
 
 
-def _local_writer(address: str, role: str):  # noqa: ANN202
+def _local_writer(address: str, role: str):
     table = hoodoo.open_table(
         address, properties={**PROPERTIES, "hoodie.write.application.id": role}
     )
     return lambda rows, batch: table.upsert(rows, batch_id=batch).attempts
 
 
-def _spark_writer(address: str, role: str):  # noqa: ANN202
+def _spark_writer(address: str, role: str):
     from pyspark.sql import SparkSession
 
     import hoodoo.spark
