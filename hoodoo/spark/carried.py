@@ -11,13 +11,21 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import timeline.errors as known_errors
 from timeline.errors import HoodooError, InternalError
 
-__all__ = ["TaskFailedError", "error_from_json", "error_from_spark", "error_to_json"]
+__all__ = [
+    "TaskFailedError",
+    "error_from_json",
+    "error_from_rows",
+    "error_from_spark",
+    "error_to_json",
+]
 
+_ROWS = re.compile(r"\brows=\d+$")
 _MARKED = re.compile(r"hoodoo-error:([A-Za-z0-9+/=]+):")
 
 
@@ -48,6 +56,18 @@ def error_from_json(text: str) -> HoodooError:
     if not (isinstance(found, type) and issubclass(found, HoodooError)):
         found = InternalError
     return found(document["message"], kind=document["kind"], **document["fields"])
+
+
+def error_from_rows(texts: Sequence[str]) -> HoodooError:
+    """One error out of those of many batches; where they count rows, the counts are added."""
+    errors = [error_from_json(text) for text in sorted(texts)]
+    first = errors[0]
+    alike = [each for each in errors if each.kind == first.kind]
+    if not isinstance(first.fields.get("rows"), int):
+        return first
+    rows = sum(each.fields["rows"] for each in alike)
+    message = _ROWS.sub(f"rows={rows}", first.message)
+    return type(first)(message, kind=first.kind, **{**first.fields, "rows": rows})
 
 
 def error_from_spark(error: Exception) -> HoodooError | None:

@@ -1,19 +1,26 @@
 """
 The Python data source of Spark 4: read-only, for what goes around the session's reader.
 
-SQL's ``CREATE TEMPORARY VIEW v USING hoodoo OPTIONS (path ...)`` reaches it. Everything else
-is better served by ``hoodoo.spark.install``, which can prune columns and shuffle rows.
+Streams (``readStream``) and SQL's ``CREATE TEMPORARY VIEW v USING hoodoo OPTIONS (path ...)``
+reach it. Everything else is better served by ``hoodoo.spark.install``, which can prune
+columns and shuffle rows. Spark calls these objects in short-lived processes: they hold
+plain values only and open the table anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from hoodoo.assembly import Layers
@@ -25,8 +32,16 @@ from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.files.parquet import read_batches
+from timeline.model.schema import META_COLUMNS
+from timeline.model.times import EARLIEST
 
 __all__ = ["HoodooDataSource"]
+
+_COMMIT_TIME = META_COLUMNS[0]
+_OFFSET = "completion_time"
+_QUERY = "hoodie.datasource.query.type"
+_BEGIN = "hoodie.datasource.read.begin.instanttime"
+_END = "hoodie.datasource.read.end.instanttime"
 
 
 class HoodooDataSource(DataSource):
@@ -37,19 +52,14 @@ class HoodooDataSource(DataSource):
         return "hoodoo"
 
     def schema(self) -> Any:
-        with self._open() as table:
+        with _opened(self.options) as table:
             return spark_schema_of(plan_load(table, table.properties).schema)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        with self._open() as table:
-            found = plan_load(table, table.properties)
-            address = StorageAddress(
-                base_uri=table.core.context.world.storage.base_uri,
-                options=tuple(storage_options(table).items()),
-            )
-        prefix = address.base_uri + "/"
-        paths = [path.removeprefix(prefix) for path in found.paths]
-        return HoodooDataSourceReader(address, paths, found.schema, found.times, schema)
+        return HoodooDataSourceReader(dict(self.options), schema)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return HoodooStreamSource(dict(self.options), schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002, FBT001 - Spark's
         raise InvalidInputError(
@@ -57,45 +67,70 @@ class HoodooDataSource(DataSource):
             kind="unsupported_spark_call",
         )
 
-    def _open(self) -> Table:
-        options = dict(self.options)
-        path = path_of(None, options, "the option path")
-        return Table.open(path, Layers(code=without_reader_words(options)))
 
+class _Files:
+    """Planned files as partitions, and a partition's rows as batches of the asked columns."""
 
-class HoodooDataSourceReader(DataSourceReader):
-    """Reads planned files, one partition each."""
-
-    def __init__(
-        self,
-        address: StorageAddress,
-        paths: Sequence[str],
-        file_schema: pa.Schema,
-        times: Sequence[str] | None,
-        schema: Any,
-    ) -> None:
-        self._address = address
-        self._paths = tuple(paths)
-        self._file_schema = file_schema
-        self._times = times
+    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
+        self._options = dict(options)
         self._schema = schema
 
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(path) for path in self._paths]
+    def _planned(self, more: Mapping[str, str]) -> list[InputPartition]:
+        with _opened({**self._options, **more}) as table:
+            found = plan_load(table, table.properties)
+            address = StorageAddress(
+                base_uri=table.core.context.world.storage.base_uri,
+                options=tuple(storage_options(table).items()),
+            )
+        prefix = address.base_uri + "/"
+        return [
+            InputPartition((address, path.removeprefix(prefix), found.schema, found.times))
+            for path in found.paths
+        ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # a table without files
             return
+        address, path, file_schema, times = partition.value
         zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
         shape = to_arrow_schema(self._schema, **zone)
-        condition = None
-        if self._times is not None:
-            condition = pc.field("_hoodie_commit_time").isin(list(self._times))
+        condition = pc.field(_COMMIT_TIME).isin(list(times)) if times is not None else None
         for batch in read_batches(
-            self._address.open(),
-            partition.value,
-            schema=self._file_schema,
-            columns=shape.names,
-            row_filter=condition,
+            address.open(), path, schema=file_schema, columns=shape.names, row_filter=condition
         ):
             yield batch.cast(shape)
+
+
+class HoodooDataSourceReader(_Files, DataSourceReader):
+    """A load: the newest state, a time of the past or a range."""
+
+    def partitions(self) -> list[InputPartition]:
+        return self._planned({})
+
+
+class HoodooStreamSource(_Files, DataSourceStreamReader):
+    """A stream of changed rows; offsets are completion times, so nothing is met twice."""
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        begin = {key.lower(): value for key, value in self._options.items()}.get(_BEGIN)
+        return {_OFFSET: begin or EARLIEST}
+
+    def latestOffset(self, *_start_and_limit: Any) -> dict[str, str]:  # noqa: N802
+        # Spark 4.2 and later pass where the stream is and how much it wants.
+        with _opened(self._options) as table:
+            done = table.core.snapshot.active.completed_writes
+            newest = max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
+        return {_OFFSET: max(newest, self.initialOffset()[_OFFSET])}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        if start[_OFFSET] >= end[_OFFSET]:
+            return []
+        return self._planned({_QUERY: "incremental", _BEGIN: start[_OFFSET], _END: end[_OFFSET]})
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Nothing to give up: a table keeps its own history."""
+
+
+def _opened(options: Mapping[str, str]) -> Table:
+    path = path_of(None, options, "the option path")
+    return Table.open(path, Layers(code=without_reader_words(options)))

@@ -239,7 +239,7 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
 
 
 class HoodooStreamReader(_Told, DataStreamReader):
-    """Spark's stream reader; our format is refused where this release cannot serve it."""
+    """Spark's stream reader; our format needs Python data sources, Spark 4.0 or later."""
 
     def load(
         self,
@@ -248,9 +248,11 @@ class HoodooStreamReader(_Told, DataStreamReader):
         schema: Any = None,
         **options: Any,
     ) -> Any:
-        """As Spark's."""
+        """As Spark's; served by the data source, which Spark has since 4.0."""
         if serves(self._spark, format or self._told_format):
-            raise _unsupported("readStream")
+            if not hasattr(self._spark, "dataSource"):
+                raise _unsupported("readStream before Spark 4.0")
+            format = FORMAT  # noqa: A001 - "hudi" too
         return super().load(path, format, schema, **options)
 
 

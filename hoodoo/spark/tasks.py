@@ -105,8 +105,8 @@ class PrepareRows:
             try:
                 rows = self._prepared(pa.Table.from_batches([batch]), position, shape)
             except HoodooError as error:
-                yield _error_row(shape, error)
-                return
+                yield _error_row(shape, error)  # and on, so that the message counts all rows
+                continue
             position += rows.num_rows
             yield from rows.combine_chunks().to_batches()
 

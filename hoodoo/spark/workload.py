@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from hoodoo.spark.carried import error_from_json, error_from_spark
+from hoodoo.spark.carried import error_from_rows, error_from_spark
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
 from hoodoo.spark.spreading import spread_targets
 from hoodoo.spark.tasks import (
@@ -96,10 +96,12 @@ class SparkWorkload:
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
         counted = _collect(
             self._prepared.groupBy(PARTITION).agg(
-                F.count("*").alias("rows"), F.min(ERROR).alias(ERROR)
+                F.count("*").alias("rows"), F.collect_list(ERROR).alias(ERROR)
             )
         )
-        _raise_first(counted)
+        failed = [text for row in counted for text in row[ERROR]]
+        if failed:
+            raise error_from_rows(failed)
         self._counts = {row[PARTITION]: row["rows"] for row in counted}
 
     def partition_paths(self) -> tuple[str, ...]:
@@ -169,7 +171,9 @@ class SparkWorkload:
             .drop(ORDER)
             .mapInArrow(work, spark_schema_of(ANSWERS))
         )
-        _raise_first(answers)
+        failed = [row[ERROR] for row in answers if row[ERROR] is not None]
+        if failed:
+            raise error_from_rows(failed)
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
         return [stats.get(number, ()) for number in numbers]
 
@@ -256,9 +260,3 @@ def _collect(df: Any) -> list[Any]:
             raise
         raise carried from error
     return rows
-
-
-def _raise_first(rows: Sequence[Any]) -> None:
-    for row in rows:
-        if row[ERROR] is not None:
-            raise error_from_json(row[ERROR])

@@ -1,0 +1,83 @@
+"""One small Spark session for all tests of this folder, and tables in a fresh place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+OPTIONS = {
+    "hoodie.table.name": "orders",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "day",
+    "hoodie.datasource.write.precombine.field": "at",
+}
+COLUMNS = "id long, day string, at long, amount double"
+
+Row = tuple[Any, ...]
+Save = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    import hoodoo.spark
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "OFF",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("hoodoo tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    hoodoo.spark.install(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def save(spark: Any, path: str) -> Save:
+    """Save rows (id, day, at, amount) with the usual options; more by keyword."""
+
+    def run(rows: list[Row], mode: str = "append", columns: str = COLUMNS, **more: str) -> Any:
+        writer = spark.createDataFrame(rows, columns).write.format("hoodoo").options(**OPTIONS)
+        for key, value in more.items():
+            writer = writer.option(key.replace("__", "."), value)
+        return writer.mode(mode).save(path)
+
+    return run
+
+
+@pytest.fixture
+def rows(spark: Any, path: str) -> Callable[..., list[Row]]:
+    """The table's rows as sorted tuples without meta columns, read by Spark."""
+
+    def run(**options: str) -> list[Row]:
+        reader = spark.read.format("hoodoo")
+        for key, value in options.items():
+            reader = reader.option(key.replace("__", "."), value)
+        df = reader.load(path)
+        own = [name for name in df.columns if not name.startswith("_hoodie_")]
+        return sorted(tuple(row) for row in df.select(*own).collect())
+
+    return run

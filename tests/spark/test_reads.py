@@ -1,0 +1,179 @@
+"""Loading tables: meta columns, time travel, ranges, pruning, and formats that are not ours."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+import hoodoo.spark
+from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
+
+pytestmark = pytest.mark.spark
+
+THREE = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+OWN = ["id", "day", "at", "amount"]
+
+
+def test_meta_columns_come_first(save: Any, spark: Any, path: str) -> None:
+    receipt = save(THREE)
+    df = spark.read.format("hoodoo").load(path)
+    assert df.columns == [
+        "_hoodie_commit_time",
+        "_hoodie_commit_seqno",
+        "_hoodie_record_key",
+        "_hoodie_partition_path",
+        "_hoodie_file_name",
+        *OWN,
+    ]
+    row = df.where("id = 3").first()
+    assert row["_hoodie_commit_time"] == receipt.requested_time
+    assert (row["_hoodie_record_key"], row["_hoodie_partition_path"]) == ("3", "tue")
+
+
+def test_time_travel_shows_the_table_as_it_was(save: Any, rows: Any) -> None:
+    first = save(THREE)
+    save([(1, "mon", 11, 10.0)])
+    assert rows(as__of__instant=first.requested_time)[0] == (1, "mon", 10, 1.0)
+    assert rows()[0] == (1, "mon", 11, 10.0)
+
+
+def test_incremental_reads_exclude_their_start(save: Any, rows: Any) -> None:
+    first = save(THREE)
+    second = save([(1, "mon", 11, 10.0), (4, "tue", 11, 4.0)])
+    save([(4, "tue", 12, 44.0)])
+    changed = rows(
+        hoodie__datasource__query__type="incremental",
+        hoodie__datasource__read__begin__instanttime=first.completion_time,
+    )
+    assert changed == [(1, "mon", 11, 10.0), (4, "tue", 12, 44.0)]
+    bounded = rows(
+        hoodie__datasource__query__type="incremental",
+        hoodie__datasource__read__begin__instanttime=first.completion_time,
+        hoodie__datasource__read__end__instanttime=second.completion_time,
+    )
+    assert bounded == [(1, "mon", 11, 10.0), (4, "tue", 11, 4.0)]
+
+
+def test_an_incremental_read_needs_its_start(save: Any, rows: Any) -> None:
+    save(THREE)
+    with pytest.raises(SettingError, match="start"):
+        rows(hoodie__datasource__query__type="incremental")
+
+
+def test_a_table_without_rows_has_its_columns(spark: Any, path: str) -> None:
+    hoodoo.create_table(
+        path, schema=pa.schema([("id", pa.int64()), ("day", pa.string())]), record_key="id"
+    ).close()
+    df = spark.read.format("hoodoo").load(path)
+    assert df.count() == 0
+    assert df.columns[5:] == ["id", "day"]
+
+
+def test_columns_are_pruned_and_filters_pushed(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    df = spark.read.format("hoodoo").load(path).where("amount > 2").select("id")
+    plan = df._jdf.queryExecution().executedPlan().toString()
+    assert "ReadSchema: struct<id:bigint,amount:double>" in plan
+    assert "GreaterThan(amount,2.0)" in plan
+
+
+def test_characters_of_patterns_in_a_path_mean_themselves(
+    save: Any, spark: Any, path: str, tmp_path: Path
+) -> None:
+    save(THREE)
+    odd = str(tmp_path / "a {1,2} [b] 50%20 c")
+    shutil.move(path, odd)
+    assert spark.read.format("hoodoo").load(odd).count() == 3
+
+
+def test_a_path_without_a_table_is_told(spark: Any, path: str) -> None:
+    with pytest.raises(TableNotFoundError):
+        spark.read.format("hoodoo").load(path)
+
+
+def test_hudi_is_served_too_without_its_bundle(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    assert spark.read.format("hudi").load(path).count() == 3
+
+
+def test_other_formats_pass_through(spark: Any, tmp_path: Path) -> None:
+    place = str(tmp_path / "plain")
+    spark.range(3).write.mode("overwrite").option("compression", "none").parquet(place)
+    spark.range(3).write.format("json").save(place + "-json")
+    assert spark.read.parquet(place).count() == 3
+    assert spark.read.load(place, format="parquet").count() == 3
+    assert spark.read.format("json").load(place + "-json").count() == 3
+
+
+def test_installing_again_changes_nothing(spark: Any) -> None:
+    before = type(spark.range(0)).write
+    assert hoodoo.spark.install(spark) is spark
+    assert type(spark.range(0)).write is before
+
+
+def test_what_is_not_supported_is_refused_by_name(spark: Any, path: str) -> None:
+    if not hasattr(spark, "dataSource"):
+        with pytest.raises(InvalidInputError, match="readStream"):
+            spark.readStream.format("hoodoo").load(path)
+    with pytest.raises(InvalidInputError, match="saveAsTable"):
+        spark.range(1).write.format("hoodoo").saveAsTable("orders")
+
+
+def test_sql_views_read_through_the_data_source(save: Any, spark: Any, path: str) -> None:
+    if not hasattr(spark, "dataSource"):
+        pytest.skip("this Spark has no Python data sources")
+    save(THREE)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING hoodoo OPTIONS (path '{path}')")
+    assert spark.sql("SELECT sum(amount) FROM orders").first()[0] == 6.0
+
+
+def test_micro_batches_are_written_once(
+    save: Any, spark: Any, path: str, tmp_path: Path, rows: Any
+) -> None:
+    save(THREE)
+    source = str(tmp_path / "source")
+    columns = "id long, day string, at long, amount double"
+    spark.createDataFrame([(1, "mon", 11, 9.0), (7, "wed", 11, 7.0)], columns).write.parquet(source)
+    query = (
+        spark.readStream.schema(columns)
+        .parquet(source)
+        .writeStream.format("hoodoo")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(path)
+    )
+    query.awaitTermination()
+    assert [row[0] for row in rows()] == [1, 2, 3, 7]
+    assert rows()[0] == (1, "mon", 11, 9.0)
+
+
+def test_a_stream_gives_each_change_once(save: Any, spark: Any, path: str, tmp_path: Path) -> None:
+    if not hasattr(spark, "dataSource"):
+        pytest.skip("this Spark has no Python data sources")
+    seen: list[tuple[Any, ...]] = []
+
+    def take(batch: Any, _number: int) -> None:
+        seen.extend(sorted(tuple(row) for row in batch.select(*OWN).collect()))
+
+    def follow() -> None:
+        stream = spark.readStream.format("hoodoo").load(path)
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    save(THREE)
+    follow()
+    assert seen == THREE
+    seen.clear()
+    save([(1, "mon", 11, 10.0)])
+    follow()
+    assert seen == [(1, "mon", 11, 10.0)]

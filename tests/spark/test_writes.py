@@ -1,0 +1,297 @@
+"""Saving DataFrames: operations, save modes, duplicates, order, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+import hoodoo.spark
+from hoodoo.spark.workload import SparkWorkload
+from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
+
+pytestmark = pytest.mark.spark
+
+OPERATION = "hoodie__datasource__write__operation"
+THREE = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+
+
+def test_first_save_creates_the_table_and_upserts_replace_by_key(save: Any, rows: Any) -> None:
+    first = save(THREE)
+    second = save([(2, "mon", 11, 22.0), (4, "wed", 11, 4.0)])
+    assert (first.rows_inserted, first.rows_updated) == (3, 0)
+    assert (second.rows_inserted, second.rows_updated) == (1, 1)
+    assert rows() == [
+        (1, "mon", 10, 1.0),
+        (2, "mon", 11, 22.0),
+        (3, "tue", 10, 3.0),
+        (4, "wed", 11, 4.0),
+    ]
+
+
+def test_receipt_of_the_newest_save_is_kept_by_the_session(save: Any, spark: Any) -> None:
+    receipt = save(THREE)
+    assert hoodoo.spark.last_receipt(spark) == receipt
+
+
+def test_late_rows_do_not_replace_newer_ones(save: Any, rows: Any) -> None:
+    save([(1, "mon", 10, 1.0)])
+    save([(1, "mon", 9, 99.0)])
+    assert rows() == [(1, "mon", 10, 1.0)]
+
+
+def test_one_row_of_each_key_stays_by_the_ordering_field(save: Any, rows: Any) -> None:
+    save([(1, "mon", 10, 1.0), (1, "mon", 30, 3.0), (1, "mon", 20, 2.0)])
+    assert rows() == [(1, "mon", 30, 3.0)]
+
+
+def test_last_row_of_each_key_stays_without_an_ordering_field(
+    spark: Any, path: str, rows: Any
+) -> None:
+    df = spark.createDataFrame([(1, 1.0), (1, 3.0), (1, 2.0)], "id long, amount double").coalesce(1)
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    df.write.format("hoodoo").options(**options).mode("append").save(path)
+    assert rows() == [(1, 2.0)]
+
+
+def test_insert_keeps_duplicates_and_upsert_updates_every_copy(save: Any, rows: Any) -> None:
+    save(THREE, **{OPERATION: "insert"})
+    save([(1, "mon", 10, 1.5)], **{OPERATION: "insert"})
+    assert rows()[:2] == [(1, "mon", 10, 1.0), (1, "mon", 10, 1.5)]
+    save([(1, "mon", 11, 7.0)])
+    assert rows()[:2] == [(1, "mon", 11, 7.0), (1, "mon", 11, 7.0)]
+
+
+def test_insert_may_drop_keys_that_are_there(save: Any, rows: Any) -> None:
+    save(THREE)
+    dropping = {OPERATION: "insert", "hoodie__datasource__insert__dup__policy": "drop"}
+    save([(1, "mon", 99, 9.0), (5, "mon", 10, 5.0)], **dropping)
+    assert [row[0] for row in rows()] == [1, 2, 3, 5]
+    assert rows()[0] == (1, "mon", 10, 1.0)
+
+
+def test_delete_needs_keys_and_partitions_only(save: Any, rows: Any) -> None:
+    save(THREE)
+    receipt = save(
+        [(2, "mon"), (77, "tue")], columns="id long, day string", **{OPERATION: "delete"}
+    )
+    assert receipt.rows_deleted == 1
+    assert [row[0] for row in rows()] == [1, 3]
+
+
+def test_insert_overwrite_replaces_the_partitions_it_meets(save: Any, rows: Any) -> None:
+    save(THREE)
+    save([(9, "mon", 1, 9.0)], **{OPERATION: "insert_overwrite"})
+    assert rows() == [(3, "tue", 10, 3.0), (9, "mon", 1, 9.0)]
+
+
+def test_delete_partition_takes_the_partitions_of_the_rows(save: Any, rows: Any) -> None:
+    save(THREE)
+    save([(0, "mon", 0, 0.0)], **{OPERATION: "delete_partition"})
+    assert rows() == [(3, "tue", 10, 3.0)]
+
+
+def test_mode_overwrite_replaces_all_and_keeps_the_past(save: Any, rows: Any) -> None:
+    before = save(THREE)
+    receipt = save([(9, "wed", 2, 9.0), (9, "wed", 1, 8.0)], mode="overwrite")
+    assert receipt.operation == "insert_overwrite_table"
+    assert rows() == [(9, "wed", 2, 9.0)]
+    assert len(rows(as__of__instant=before.requested_time)) == 3
+
+
+def test_modes_ignore_and_errorifexists_leave_a_table_alone(save: Any, rows: Any) -> None:
+    save(THREE, mode="errorifexists")
+    with pytest.raises(InvalidInputError) as caught:
+        save([(9, "wed", 2, 9.0)], mode="errorifexists")
+    assert caught.value.kind == "table_exists"
+    assert save([(9, "wed", 2, 9.0)], mode="ignore") is None
+    assert len(rows()) == 3
+
+
+def test_partition_by_of_the_writer_names_the_partition_path(spark: Any, path: str) -> None:
+    df = spark.createDataFrame([(1, "mon")], "id long, day string")
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    df.write.partitionBy("day").save(path, format="hoodoo", mode="append", **options)
+    assert hoodoo.open_table(path).config.partition_fields == ("day",)
+
+
+def test_new_columns_grow_the_schema(save: Any, rows: Any) -> None:
+    save(THREE)
+    grown = "id long, day string, at long, amount double, note string"
+    save([(2, "mon", 12, 2.0, "late")], columns=grown)
+    assert rows() == [
+        (1, "mon", 10, 1.0, None),
+        (2, "mon", 12, 2.0, "late"),
+        (3, "tue", 10, 3.0, None),
+    ]
+
+
+def test_a_null_key_is_told_as_it_is_and_changes_nothing(save: Any, path: str) -> None:
+    save(THREE)
+    with pytest.raises(InvalidInputError, match="rows have no record key") as caught:
+        save([(None, "mon", 10, 1.0)] * 3)
+    assert caught.value.kind == "null_key"
+    assert caught.value.fields == {"columns": ["id"], "rows": 3}
+    assert str(caught.value).endswith("columns=['id'] rows=3")
+    assert len(hoodoo.open_table(path).timeline) == 1
+
+
+def test_a_null_ordering_value_is_refused(save: Any) -> None:
+    save(THREE)
+    with pytest.raises(InvalidInputError) as caught:
+        save([(1, "mon", None, 1.0)])
+    assert caught.value.kind == "null_ordering"
+
+
+def test_a_missing_key_column_makes_no_table(spark: Any, path: str) -> None:
+    df = spark.createDataFrame([("mon",)], "day string")
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    with pytest.raises(InvalidInputError) as caught:
+        df.write.format("hoodoo").options(**options).mode("append").save(path)
+    assert caught.value.kind == "missing_key_column"
+    with pytest.raises(TableNotFoundError):
+        hoodoo.open_table(path)
+
+
+def test_options_that_contradict_the_table_are_refused(save: Any) -> None:
+    save(THREE)
+    with pytest.raises(SettingError) as caught:
+        save(THREE, hoodie__datasource__write__recordkey__field="amount")
+    assert caught.value.kind == "setting_against_table"
+
+
+def test_session_properties_are_a_layer(save: Any, spark: Any) -> None:
+    spark.conf.set("spark.hoodie.datasource.write.operation", "bulk_insert")
+    try:
+        assert save(THREE).operation == "bulk_insert"
+    finally:
+        spark.conf.unset("spark.hoodie.datasource.write.operation")
+
+
+def test_a_failing_task_leaves_nothing_behind(save: Any, spark: Any, path: str, rows: Any) -> None:
+    save(THREE)
+    before = {file.name for file in Path(path).rglob("*.parquet")}
+    bad = spark.createDataFrame(
+        [(1, "mon", 20, 5.0)], "id long, day string, at long, amount double"
+    )
+    bad = bad.selectExpr(
+        "id", "day", "at", "if(id = 1, raise_error('broken source'), amount) amount"
+    )
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    with pytest.raises(Exception, match="broken source"):
+        bad.selectExpr("id", "day", "at", "cast(amount as double) amount").write.format(
+            "hoodoo"
+        ).options(**options).mode("append").save(path)
+    assert {file.name for file in Path(path).rglob("*.parquet")} == before
+    assert len(rows()) == 3
+
+
+def test_rows_of_both_executors_are_equal(save: Any, path: str, rows: Any) -> None:
+    save(THREE)
+    with hoodoo.open_table(path) as table:
+        table.upsert(pa.table({"id": [3], "day": ["tue"], "at": [12], "amount": [33.0]}))
+    save([(1, "mon", 12, 11.0)])
+    with hoodoo.open_table(path) as table:
+        local = sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
+    assert (
+        rows()
+        == local
+        == [
+            (1, "mon", 12, 11.0),
+            (2, "mon", 10, 2.0),
+            (3, "tue", 12, 33.0),
+        ]
+    )
+
+
+def test_every_type_survives_the_way_through_spark(spark: Any, path: str) -> None:
+    df = spark.range(3).selectExpr(
+        "id",
+        "timestamp_micros(1600000000000000 + id) zoned",
+        "timestamp_ntz'2020-01-01 00:00:00.123456' plain",
+        "date'2020-02-29' day",
+        "cast(id as decimal(20, 2)) money",
+        "cast(cast(id as string) as binary) bytes",
+        "array(id, null) many",
+        "map('a', id) named",
+        "named_struct('x', cast(id as int), 'y', cast(null as string)) both",
+        "id = 1 flag",
+        "cast(id as float) small",
+    )
+    options = {"hoodie.datasource.write.recordkey.field": "id"}
+    df.write.format("hoodoo").options(**options).mode("append").save(path)
+    back = spark.read.format("hoodoo").load(path).select(*df.columns)
+    assert sorted(map(str, back.collect())) == sorted(map(str, df.collect()))
+    assert [f.dataType.simpleString() for f in back.schema] == [
+        f.dataType.simpleString() for f in df.schema
+    ]
+
+
+def test_handle_upserts_and_deletes(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    with hoodoo.spark.table(spark, path) as table:
+        table.merge(
+            spark.createDataFrame(
+                [(1, "mon", 11, 5.0)], "id long, day string, at long, amount double"
+            )
+        )
+        table.delete(spark.createDataFrame([(3, "tue")], "id long, day string"))
+        found = sorted(tuple(r) for r in table.to_df().select("id", "amount").collect())
+    assert found == [(1, 5.0), (2, 2.0)]
+
+
+def test_a_conflict_redoes_the_overlapping_file_group_only(
+    save: Any, spark: Any, path: str, rows: Any
+) -> None:
+    save(THREE)
+    many = {
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.write.lock.provider": "in_process",
+    }
+    calls: list[list[str]] = []
+    begun, met = threading.Event(), threading.Event()
+
+    class Earlier(LocalWorkload):
+        """Begins first and publishes while the other has written already."""
+
+        def rewrite(self, tasks: Any) -> Any:
+            begun.set()
+            met.wait(120)
+            return super().rewrite(tasks)
+
+    def rival() -> None:
+        data = pa.table({"id": [3], "day": ["tue"], "at": [12], "amount": [33.0]})
+        with hoodoo.open_table(path, properties=many) as table:
+            table.run(WriteOperation.UPSERT, Earlier(table.core.context.world, data))
+
+    class Later(SparkWorkload):
+        def rewrite(self, tasks: Any) -> Any:
+            done = super().rewrite(tasks)
+            calls.append([task.partition_path for task in tasks])
+            met.set()
+            other.join()
+            return done
+
+    other = threading.Thread(target=rival)
+    other.start()
+    begun.wait(120)
+    df = spark.createDataFrame(
+        [(1, "mon", 20, 11.0), (3, "tue", 11, 0.0), (4, "tue", 20, 4.0)],
+        "id long, day string, at long, amount double",
+    )
+    with hoodoo.open_table(path, properties=many) as table:
+        receipt = table.run(WriteOperation.UPSERT, Later(table.core.context.world, df))
+    assert [sorted(each) for each in calls] == [["mon", "tue"], ["tue"]]
+    assert receipt.attempts == 2
+    assert rows() == [
+        (1, "mon", 20, 11.0),
+        (2, "mon", 10, 2.0),
+        (3, "tue", 12, 33.0),
+        (4, "tue", 20, 4.0),
+    ]
