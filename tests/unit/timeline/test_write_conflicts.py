@@ -23,6 +23,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import (
     BudgetSpentError,
     ClaimConflictError,
@@ -33,8 +34,10 @@ from timeline.errors import (
     WriteConflictError,
 )
 from timeline.local_workload import LocalWorkload
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import State
 from timeline.model.operations import WriteOperation
+from timeline.model.times import WallMs, instant_time
 from timeline.places import timeline_path
 from timeline.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage
@@ -543,3 +546,33 @@ def test_the_same_batch_published_before_writing_gives_the_first_receipt():
     )
     assert second.already_published
     assert rows_of(mine, "id") == [("a",), ("b",), ("n",)]
+
+
+def test_a_commit_of_another_engine_is_a_rival_without_a_slot():
+    mine, _ = two_writers()
+    storage = mine.context.world.storage
+    [slice_] = mine.file_slices(["x"])
+    group = slice_.file_group
+
+    def another_engine() -> None:
+        now = instant_time(WallMs(mine.context.world.clock.now_ms() + 50))
+        end = instant_time(WallMs(mine.context.world.clock.now_ms() + 60))
+        name = f"{group.file_id}_0-9-9_{now}.parquet"
+        storage.create(f"x/{name}", storage.read(slice_.base_file.path))
+        stat = WriteStat(
+            file_id=group.file_id,
+            path=f"x/{name}",
+            prev_commit=slice_.base_instant_time,
+            partition_path="x",
+            num_writes=1,
+        )
+        content = CommitMetadata(
+            partition_to_write_stats={"x": (stat,)}, operation_type=UPSERT.hudi_name
+        )
+        storage.create(timeline_path(f"{now}_{end}.commit"), encode_commit(content))
+
+    receipt = upsert(mine, [row("a", "x", 2, 2)], another_engine)
+    assert receipt.attempts == 2
+    assert receipt.refusals[0].winners[0].endswith("commit by another engine")
+    assert len(heard(mine, "publish.foreign")) == 1
+    assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
