@@ -62,7 +62,6 @@ class Placement:
     replaced: tuple[FileGroupId, ...]
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
-    clustering: Mapping[FileGroupId, str]  # file groups of plans that were pending already
 
 
 def place(
@@ -114,7 +113,6 @@ def place(
             replaced=replaced,
             claimed_partitions=claimed,
             profile=profile,
-            clustering={group: str(instant) for group, instant in owned.items()},
         )
     latest = {} if operation.replaces else _latest_of(view.latest_slices(touched))
     counts = workload.tag(_candidates(latest.values()) if rules.tags else {})
@@ -143,7 +141,6 @@ def place(
         replaced=replaced,
         claimed_partitions=claimed,
         profile=_profile(operation, WorkloadProfile(inserts=inserts, updates=updates), latest),
-        clustering={group: str(instant) for group, instant in owned.items()},
     )
 
 
