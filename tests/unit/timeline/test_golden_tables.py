@@ -260,3 +260,30 @@ def described(one: FileSlice) -> dict[str, Any]:
         "base_file": None if one.base_file is None else one.base_file.name,
         "log_files": [log.name for log in one.log_files],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "crashed"),
+    [
+        ("v8_inflight_crashed", "20261121101039910"),
+        ("v9_inflight_crashed", "20261121101124728"),
+    ],
+)
+def test_a_crash_of_java_is_rolled_back(tmp_path: Path, name: str, crashed: str) -> None:
+    path = golden_tables.unpack(name, tmp_path)
+    assert len(data_files_of(path, crashed)) == 2, "a base file and a log file"
+    with hoodoo.open_table(path) as table:
+        (undone,) = table.services.rollback_dead_writers()
+        assert (undone.target, undone.why) == (crashed, "rolled back")
+        expected = [e for e in golden_tables.account(name)["timeline"] if e["completion"]]
+        assert [e.requested_time for e in table.timeline if e.action != "rollback"] == [
+            entry["requested"] for entry in expected
+        ]
+        assert table.timeline[-1].action == "rollback"
+    assert data_files_of(path, crashed) == []
+    assert not (path / ".hoodie" / ".temp" / crashed).exists()
+
+
+def data_files_of(path: Path, requested_time: str) -> list[Path]:
+    found = path.glob(f"region=*/*_{requested_time}.*")
+    return sorted(file for file in found if not file.name.endswith(".crc"))
