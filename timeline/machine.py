@@ -46,7 +46,7 @@ _SECRET_FIELD = re.compile(
     r"password|passwd|secret|credential|sasl|jaas|access_key|api_key|(?<!fencing_)(?<!write_)token",
     re.IGNORECASE,
 )
-_WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown")
+_WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown", "noticed")
 
 
 class SystemClock:

@@ -29,6 +29,7 @@ from timeline.errors import (
 from timeline.model.claim import Claim, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import pending_file_names
+from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs
 from timeline.ports.lock import Lease
@@ -129,7 +130,7 @@ def judge_early(
     meet now than after writing (early conflict detection). Outside: 1 list, chain probes.
     """
     planned = Candidate(claim=claim, metadata=CommitMetadata())
-    return _judge_since(context, begun, planned, seen, context.active())
+    return _judge_unlocked(context, begun, planned, seen)
 
 
 def publish(
@@ -154,7 +155,7 @@ def publish(
         BudgetSpentError: Too many slots were lost to others.
     """
     begun.heartbeat.check()
-    verdict, seen = _judge_since(context, begun, candidate, seen, context.active())
+    verdict, seen = _judge_unlocked(context, begun, candidate, seen)
     if not isinstance(verdict, Clean):
         return Met(verdict=verdict, seen=seen)
     body = encode_commit(candidate.metadata)
@@ -188,10 +189,32 @@ def publish(
             body=body,
         )
 
+    known = context.chain.last_own or begun.snapshot.head
     slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
     if slot is None:
         return met[-1]
+    _notice_second_writer(context, known, slot)
     return Published(slot=slot, lost_slots=lost)
+
+
+def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None:
+    """
+    SGL-1: commits of another process between my slots mean that I am not the single writer.
+
+    Nothing is lost, because every slot is judged (PUB-4); but the set-up is not what its
+    owner believes, so it is said (hole 13). My services take no commit slots.
+    """
+    if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
+        return
+    for slot in context.chain.between(known, mine.number - 1):
+        if slot.kind is SlotKind.COMMIT and slot.owner.writer_id != mine.owner.writer_id:
+            context.world.events.emit(
+                "writer.second_noticed",
+                writer=slot.owner.text,
+                number=slot.number,
+                rt=slot.requested_time,
+                advice="set hoodie.write.concurrency.mode on all writers of this table",
+            )
 
 
 def take_turn(
@@ -358,6 +381,24 @@ def _judge_since(
         refused = candidate.check(timeline, rivals)
         if refused is not None:
             return refused, now_seen
+    return verdict, now_seen
+
+
+def _judge_unlocked(
+    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
+) -> tuple[Clean | Rebaseable | Refused, Seen]:
+    """
+    The look before the turn, which only spares one.
+
+    What an unsettled slot refuses is left to the turn, which settles it first: its owner may
+    be dead, and a writer refused here would never see the files it has to begin from.
+    """
+    timeline = context.active()
+    verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline)
+    if not isinstance(verdict, Clean):
+        last = context.chain.read(now_seen.head) if now_seen.head else None
+        if last is not None and not is_settled(last, timeline):
+            return Clean(), seen
     return verdict, now_seen
 
 

@@ -39,6 +39,7 @@ class SlotChain:
         self._known: dict[int, Slot] = {}
         self._head = 0
         self._sent: set[InstantTime] = set()
+        self._last_own = 0
 
     def head(self) -> int:
         """
@@ -144,6 +145,11 @@ class SlotChain:
             clock.sleep_ms(pause)
             pause = min(pause * 2, 1_000)
 
+    @property
+    def last_own(self) -> int:
+        """Number of the newest slot this process took here, 0 for none."""
+        return self._last_own
+
     def may_hold(self, requested_time: InstantTime) -> bool:
         """
         Whether a slot of this instant was sent by this process and not seen lost.
@@ -161,4 +167,5 @@ class SlotChain:
     def _remember(self, slot: Slot) -> bool:
         self._known[slot.number] = slot
         self._head = max(self._head, slot.number)
+        self._last_own = slot.number
         return True

@@ -24,8 +24,8 @@ from timeline.errors import (
 from timeline.files.parquet import ParquetSettings
 from timeline.local_workload import LocalWorkload
 from timeline.model.new_table import new_table_properties
-from timeline.model.operations import MergeMode, WriteOperation
-from timeline.places import HEARTBEATS, MARKERS
+from timeline.model.operations import ConcurrencyMode, MergeMode, WriteOperation
+from timeline.places import HEARTBEATS, MARKERS, TIMELINE, slot_path
 from timeline.placing import FileRules
 from timeline.ports.world import World as EngineWorld
 from timeline.properties_file import load_config
@@ -39,6 +39,7 @@ from timeline.testing.invariants import Violation
 from timeline.testing.ports import Actor, ActorPorts, make_ports
 from timeline.testing.scheduler import run
 from timeline.testing.script import Script, Stage
+from timeline.testing.table_facts import SlotKind
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
 from timeline.workload import RowRules
@@ -52,6 +53,7 @@ LIMITS = TableLimits(
     heartbeat=HeartbeatLimits(interval_ms=INTERVAL_MS, misses=2),
     retry=RetryBudget(conflict_retries_max=6, pause_base_ms=5, pause_cap_ms=50),
     unknown_ms_max=3_000,
+    mode=ConcurrencyMode.OPTIMISTIC_CONCURRENCY_CONTROL,
 )
 FILES = FileRules(
     parquet=ParquetSettings(compression="none", dictionary=False),
@@ -380,3 +382,28 @@ def rows_now(world: World) -> dict[str, str]:
 def events_of(world: World, name: str) -> list[dict[str, object]]:
     """Fields of every event of this name."""
     return [dict(fields) for _, _, event, fields in world.events if event == name]
+
+
+def check_files_in_slot_order(world: World) -> list[Violation]:
+    """PUB-3: when a commit slot appears, the completed files of all commits before it exist."""
+    facts = EngineFacts(world).structure()
+    created = {
+        change.path: place for place, change in enumerate(world.journal) if change.kind == "create"
+    }
+    shown = {
+        one.requested_time: created.get(
+            f"{TIMELINE}/{one.requested_time}_{one.completion_time}.{one.action}", len(created)
+        )
+        for one in facts.instants
+        if one.state == "completed"
+    }
+    commits = [slot for slot in facts.slots if slot.kind is SlotKind.COMMIT]
+    return [
+        Violation(
+            invariant="I17", found=f"slot {slot.number} was taken before {before.number} showed"
+        )
+        for slot in facts.slots
+        for before in commits
+        if before.number < slot.number
+        and shown.get(before.requested_time, len(world.journal)) > created[slot_path(slot.number)]
+    ]

@@ -108,7 +108,8 @@ class Script:
                     return (stage.fault.value, move[1])
             if self._began:
                 return None
-        return mine[0] if mine else (Fault.TIME_JUMP.value, 0)
+        # Background work that a ``Tick`` started goes first: it is the newest task.
+        return mine[-1] if mine else (Fault.TIME_JUMP.value, 0)
 
     def _once(self, stage: Tick | Land | Fault, plain: Sequence[Move]) -> Move | None:
         if self._began:

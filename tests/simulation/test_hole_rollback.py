@@ -1,0 +1,165 @@
+"""
+Holes of liveness and undoing: woken writers, rollbacks that race with them (5, 6, 8).
+
+Being dead is only a guess; the abort slot makes it safe to act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation import mutants
+from tests.simulation.engine_kit import (
+    TOLERATED_MS,
+    Job,
+    MakeContext,
+    events_of,
+    found_by,
+    open_table,
+    play,
+    ports_of,
+    rows_now,
+    seeded,
+    writer,
+)
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.places import HEARTBEATS
+from timeline.testing.faults import Fault
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.script import Pause, Stage, Tick, Until, UntilEnd
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+CREATE = "create .hoodie/.hoodoo/slots/"
+PAUSE = Pause(TOLERATED_MS // 10 + 50)
+Undo = Callable[[TableContext, "ActiveTimeline | None"], None]
+
+
+def undoer(undo: Undo = mutants.roll_back_dead_writers, name: str = "R") -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        undo(context, context.active())
+
+    return Actor(name=name, body=body)
+
+
+# ---------------------------------------------------------------- hole 5
+
+
+def paused(make_context: MakeContext) -> tuple[World, Trace]:
+    """A stands still for longer than others tolerate; then its heartbeat thread wakes first."""
+    world = seeded("hole-5")
+    actors = [writer("A", [Job(operation="A", keys=("a1",))], make_context=make_context)]
+    stages: list[Stage] = [Until("A", "open_output"), PAUSE, Tick(), UntilEnd("A")]
+    return world, play(world, actors, stages)
+
+
+def beats_of_first_instant(world: World) -> int:
+    first = str(events_of(world, "begin.done")[1]["rt"])
+    return sum(
+        change.path == f"{HEARTBEATS}/{first}" and change.kind == "write"
+        for change in world.journal
+    )
+
+
+def test_hole_5_heartbeat_never_comes_back_after_a_pause() -> None:
+    """HB-3: the writer fences itself for good and begins anew."""
+    world, trace = paused(open_table)
+    assert found_by(world, trace) == ""
+    assert beats_of_first_instant(world) == 1
+    assert len(events_of(world, "heartbeat.fenced")) == 1
+    assert rows_now(world)["a1"] == "final"
+
+
+def test_hole_5_mutant_that_never_fences_itself_is_found() -> None:
+    world, _ = paused(mutants.unfenced)
+    assert beats_of_first_instant(world) > 1
+
+
+# ---------------------------------------------------------------- hole 6
+
+
+def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[World, Trace]:
+    """A sleeps right before its slot; R takes it for dead and undoes it; A wakes."""
+    world = seeded("hole-6")
+    actors = [
+        writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
+        undoer(undo),
+    ]
+    stages: list[Stage] = [Until("A", CREATE), Fault.LEASE_LOST, PAUSE, UntilEnd("R")]
+    return world, play(world, actors, [*stages, UntilEnd("A")])
+
+
+def test_hole_6_woken_writer_cannot_publish_what_was_rolled_back() -> None:
+    """Its slot is taken by the abort; it begins anew and its rows are there in the end."""
+    world, trace = woken(mutants.roll_back_dead_writers)
+    assert trace.failure is None
+    assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
+    assert len(events_of(world, "write.redo")) == 1
+    assert found_by(world, trace) == ""
+
+
+def test_hole_6_mutant_that_deletes_without_an_abort_slot_is_found() -> None:
+    world, trace = woken(mutants.delete_dead_writers)
+    assert "I9" in found_by(world, trace)
+
+
+def test_hole_6_writer_that_published_first_is_helped_instead_of_undone() -> None:
+    """A stands still between its slot and its completed file (RB-3)."""
+    world = seeded("hole-6-helped")
+    actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer()]
+    stages: list[Stage] = [
+        Until("A", CREATE),
+        Until("A", "create .hoodie/timeline/"),
+        Fault.LEASE_LOST,
+        PAUSE,
+        UntilEnd("R"),
+    ]
+    trace = play(world, actors, [*stages, UntilEnd("A")])
+    assert trace.failure is None
+    assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
+    assert events_of(world, "rollback.done") == []
+    assert found_by(world, trace) == ""
+
+
+@pytest.mark.parametrize("call", ["open_output", "close", "marker", ".inflight", "sync_folders"])
+def test_hole_6_writer_rolled_back_at_any_step_leaves_nothing_and_tries_again(call: str) -> None:
+    """RB-10: it deletes what it wrote after its abort."""
+    world = seeded("hole-6-any")
+    actors = [writer("A", [Job(operation="A", keys=("a1", "c1"))]), undoer()]
+    stages: list[Stage] = [Until("A", call), PAUSE, UntilEnd("R"), UntilEnd("A")]
+    trace = play(world, actors, stages)
+    assert found_by(world, trace) == ""
+    assert [one.kind.value for one in world.history if one.operation == "A"] == ["invoke", "ok"]
+
+
+# ---------------------------------------------------------------- hole 8
+
+
+def just_committed(undo: Undo) -> tuple[World, Trace]:
+    """R listed A as pending; A publishes and removes its heartbeat; R looks for the heartbeat."""
+    world = seeded("hole-8")
+    actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer(undo)]
+    stages: list[Stage] = [
+        Until("A", "acquire"),
+        Until("R", f"list {HEARTBEATS}"),
+        UntilEnd("A"),
+        UntilEnd("R"),
+    ]
+    return world, play(world, actors, stages)
+
+
+def test_hole_8_just_committed_instant_without_heartbeat_is_left_alone() -> None:
+    world, trace = just_committed(mutants.roll_back_dead_writers)
+    assert trace.failure is None
+    assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
+    assert events_of(world, "rollback.done") == []
+    assert found_by(world, trace) == ""
+
+
+def test_hole_8_mutant_that_believes_its_old_listing_is_found() -> None:
+    world, trace = just_committed(mutants.delete_dead_writers)
+    assert "I7" in found_by(world, trace)

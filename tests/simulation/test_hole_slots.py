@@ -1,0 +1,295 @@
+"""
+Holes of publishing: lost leases, two rollbackers, lost answers, helpers, batches (4, 7, 15, 17).
+
+A lease is no fence and an answer may be lost; the slot decides all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation import mutants
+from tests.simulation.engine_kit import (
+    LIMITS,
+    EngineFacts,
+    Job,
+    MakeContext,
+    check_files_in_slot_order,
+    do_write,
+    events_of,
+    found_by,
+    open_table,
+    play,
+    ports_of,
+    rows_now,
+    seeded,
+    writer,
+)
+from timeline.errors import OutcomeUnknownError
+from timeline.testing.faults import Fault, PlannedFault, PlannedPolicy
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import run
+from timeline.testing.script import Land, Pause, Stage, Until, UntilEnd
+from timeline.testing.trace import Trace
+from timeline.testing.world import CallKind, World
+from timeline.undo import rollback_dead_writers
+
+SLOT = " .hoodie/.hoodoo/slots/"
+CREATE = "create" + SLOT
+IMPATIENT = replace(LIMITS, unknown_ms_max=-1)
+UNANSWERED = (
+    Fault.AMBIGUOUS_APPLIED,
+    Fault.AMBIGUOUS_LOST,
+    Fault.AMBIGUOUS_LATE,
+    Fault.DUPLICATED,
+)
+
+
+def kinds_of(world: World) -> list[str]:
+    return [slot.kind.value for slot in EngineFacts(world).structure().slots]
+
+
+# ---------------------------------------------------------------- holes 4 and 15
+
+
+def zombie(make_context: MakeContext, call: str) -> tuple[World, Trace]:
+    """A loses its lease right before its slot; B publishes; A wakes and goes on."""
+    world = seeded("hole-4")
+    actors = [
+        writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
+        writer("B", [Job(operation="B", keys=("a1", "a3"))]),
+    ]
+    stages: list[Stage] = [Until("A", call), Fault.LEASE_LOST, UntilEnd("B"), UntilEnd("A")]
+    return world, play(world, actors, stages)
+
+
+def test_hole_4_writer_that_lost_its_lease_cannot_publish_over_another() -> None:
+    world, trace = zombie(open_table, CREATE)
+    assert trace.failure is None
+    assert rows_now(world) == {"a1": "A", "a2": "A", "a3": "B", "b1": "seed"}
+    assert len(events_of(world, "publish.slot_lost")) == 1
+    assert found_by(world, trace) == ""
+
+
+def test_hole_4_mutant_that_trusts_its_lease_is_found() -> None:
+    world, trace = zombie(mutants.with_chain(mutants.OverwritingChain), "write" + SLOT)
+    assert found_by(world, trace)
+
+
+def test_hole_15_lock_taken_away_by_a_stranger_costs_a_turn_and_frees_no_other_lock() -> None:
+    """The stranger deletes A's lock; B holds the next one while A notices and gives back."""
+    world = seeded("hole-15")
+    actors = [
+        writer("A", [Job(operation="A", keys=("a1",))]),
+        writer("B", [Job(operation="B", keys=("b1",))]),
+    ]
+    stages: list[Stage] = [
+        Until("A", "assert_held"),
+        Fault.LEASE_LOST,
+        Until("B", CREATE),
+        Until("A", "sleep"),
+    ]
+    trace = play(world, actors, [*stages, UntilEnd("B"), UntilEnd("A")])
+    assert trace.failure is None
+    assert len(events_of(world, "publish.lease_lost")) == 1
+    returned = [step for step in trace.steps if step.call == "lock.acquire"]
+    assert [step.actor for step in returned] == ["A", "B", "A"]
+    assert found_by(world, trace) == ""
+
+
+# ---------------------------------------------------------------- hole 7
+
+
+def two_rollbackers(make_context: MakeContext, call: str) -> tuple[World, Trace]:
+    """A died; R1 is about to take its abort slot, R2 rolls back meanwhile."""
+    world = seeded("hole-7")
+
+    def rollbacker(name: str) -> Actor:
+        def body(ports: ActorPorts) -> None:
+            rollback_dead_writers(make_context(ports_of(ports)))
+
+        return Actor(name=name, body=body)
+
+    died = writer("A", [Job(operation="A", keys=("a1",))])
+    play(world, [died], [Until("A", CREATE, Fault.CRASH_BEFORE)])
+    world.now_ms += 10_000
+    stages: list[Stage] = [Until("R1", call), Fault.LEASE_LOST, UntilEnd("R2"), UntilEnd("R1")]
+    return world, play(world, [rollbacker("R1"), rollbacker("R2")], stages)
+
+
+def test_hole_7_two_rollbackers_make_one_rollback() -> None:
+    world, trace = two_rollbackers(open_table, CREATE)
+    assert found_by(world, trace) == ""
+    assert kinds_of(world)[:3] == ["commit", "abort", "commit"]
+    completed = [one for one in EngineFacts(world).structure().instants if one.action == "rollback"]
+    assert len(completed) == 1
+
+
+def test_hole_7_mutant_that_overwrites_the_abort_slot_is_found() -> None:
+    world, trace = two_rollbackers(mutants.with_chain(mutants.OverwritingChain), "write" + SLOT)
+    assert "I9" in found_by(world, trace)
+
+
+# ---------------------------------------------------------------- hole 17
+
+
+def unanswered(make_context: MakeContext, call: str, fault: Fault) -> tuple[World, Trace]:
+    """One create of A goes wrong; B publishes into the same file group afterwards."""
+    world = seeded("hole-17")
+    actors = [
+        writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
+        writer("B", [Job(operation="B", keys=("a1",))], start_after="A"),
+    ]
+    return world, play(world, actors, [Until("A", call, fault), UntilEnd("A")])
+
+
+@pytest.mark.parametrize("fault", UNANSWERED)
+def test_hole_17_unanswered_slot_create_is_resolved_by_repeating_it(fault: Fault) -> None:
+    world, trace = unanswered(open_table, CREATE, fault)
+    assert found_by(world, trace) == ""
+    answers = [one.kind.value for one in world.history if one.operation == "A"]
+    assert answers == ["invoke", "ok"]
+    assert kinds_of(world)[:3] == ["commit", "commit", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "fault"),
+    [
+        (mutants.ImpatientChain, Fault.AMBIGUOUS_APPLIED),
+        (mutants.ForgetfulChain, Fault.DUPLICATED),
+    ],
+)
+def test_hole_17_mutant_that_takes_a_lost_answer_for_a_failure_is_found(
+    mutant: type, fault: Fault
+) -> None:
+    world, trace = unanswered(mutants.with_chain(mutant), CREATE, fault)
+    assert "I7" in found_by(world, trace)
+
+
+@pytest.mark.parametrize("fault", UNANSWERED)
+def test_hole_17_no_create_of_a_write_can_make_it_dishonest(fault: Fault) -> None:
+    """Every create of a writer in turn (marker, requested, inflight, slot, completed)."""
+
+    def attempt(call: int | None) -> tuple[World, Trace]:
+        world = seeded("hole-17-all")
+        facts = EngineFacts(world)
+        planned = [PlannedFault(actor="A", call=call, fault=fault)] if call is not None else []
+        trace = run(
+            world,
+            [writer("A", [Job(operation="A", keys=("a1", "c1"))])],
+            policy=PlannedPolicy(planned),
+            check_step=facts.check_step,
+            check_end=facts.check_end,
+        )
+        return world, trace
+
+    _, plain = attempt(None)
+    creates = [at for at, step in enumerate(plain.steps) if step.call.endswith(CallKind.CREATE)]
+    assert len(creates) >= 7
+    for call in creates:
+        world, trace = attempt(call)
+        assert found_by(world, trace) == "", f"call {call}"
+
+
+# ---------------------------------------------------------------- helping
+
+
+def crashed_publication(make_context: MakeContext) -> tuple[World, Trace]:
+    """A dies between its slot and its completed file; B comes."""
+    world = seeded("helper")
+    actors = [
+        writer("A", [Job(operation="A", keys=("a1",))]),
+        writer("B", [Job(operation="B", keys=("a1", "a2"))], make_context=make_context),
+    ]
+    stages: list[Stage] = [Until("B", "acquire"), Until("A", CREATE, Fault.CRASH_AFTER)]
+    return world, play(world, actors, [*stages, Pause(300), UntilEnd("B")])
+
+
+def test_helper_finishes_a_crashed_publication_before_its_own_slot() -> None:
+    """PUB-3: completed files appear in the order of the slots."""
+    world, trace = crashed_publication(open_table)
+    assert trace.outcomes["A"] == "crashed"
+    assert found_by(world, trace) == ""
+    assert check_files_in_slot_order(world) == []
+    assert len(events_of(world, "publish.helped")) >= 1
+
+
+def test_helper_mutant_that_believes_every_slot_settled_is_found() -> None:
+    world, trace = crashed_publication(mutants.no_helper)
+    found = [found_by(world, trace), *map(str, check_files_in_slot_order(world))]
+    assert any(found)
+
+
+def test_writer_that_meets_an_unsettled_publication_helps_it_instead_of_being_refused() -> None:
+    """Both insert c1 into a new partition; the winner is dead and shows nothing yet."""
+    world = seeded("helper-refused")
+    actors = [
+        writer("A", [Job(operation="A", keys=("c1",))]),
+        writer("B", [Job(operation="B", keys=("c1",))], start_after="A"),
+    ]
+    trace = play(world, actors, [Until("A", CREATE, Fault.CRASH_AFTER), UntilEnd("B")])
+    assert trace.failure is None
+    assert rows_now(world)["c1"] == "B"
+    assert [one.kind.value for one in world.history if one.operation == "B"] == ["invoke", "ok"]
+    assert found_by(world, trace) == ""
+
+
+# ---------------------------------------------------------------- batches
+
+
+def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[World, Trace]:
+    """The answer to the slot is lost for so long that the client gives up, and comes again."""
+    world = seeded("batch")
+
+    def body(ports: ActorPorts) -> None:
+        job = Job(operation="A", keys=("a1", "c1"), batch_id=batch_id)
+        ports.client.invoke("A", job.keys)
+        with pytest.raises(OutcomeUnknownError):
+            do_write(ports, open_table(ports_of(ports), IMPATIENT), job)
+        do_write(ports, open_table(ports_of(ports)), job)
+        ports.client.ok("A")
+
+    return world, play(
+        world, [Actor(name="A", body=body)], [Until("A", CREATE, fault), UntilEnd("A")]
+    )
+
+
+@pytest.mark.parametrize("fault", UNANSWERED[:3])
+def test_batch_repeated_after_an_unknown_outcome_is_published_once(fault: Fault) -> None:
+    world, trace = repeated_batch(fault, batch_id="source/1")
+    assert found_by(world, trace) == ""
+    operations = [op for slot in EngineFacts(world).structure().slots for op in slot.operations]
+    assert operations.count("A") == 1
+
+
+def test_batch_mutant_without_an_id_is_found() -> None:
+    world, trace = repeated_batch(Fault.AMBIGUOUS_APPLIED, batch_id=None)
+    assert "I12" in found_by(world, trace)
+
+
+def test_batch_whose_first_slot_lands_between_check_and_slot_of_the_second() -> None:
+    """The late request of the first attempt wins the slot the second one wants."""
+    world = seeded("batch-late")
+
+    def body(ports: ActorPorts) -> None:
+        job = Job(operation="A", keys=("a1",), batch_id="source/1")
+        ports.client.invoke("A", job.keys)
+        with pytest.raises(OutcomeUnknownError):
+            do_write(ports, open_table(ports_of(ports), IMPATIENT), job)
+        receipt = do_write(ports, open_table(ports_of(ports)), job)
+        assert receipt.already_published
+        ports.client.ok("A")
+
+    stages: list[Stage] = [
+        Until("A", CREATE, Fault.AMBIGUOUS_LATE),
+        Until("A", "acquire"),
+        Until("A", CREATE),
+        Land(),
+        UntilEnd("A"),
+    ]
+    trace = play(world, [Actor(name="A", body=body)], stages)
+    assert trace.failure is None
+    assert found_by(world, trace) == ""
+    assert rows_now(world)["a1"] == "final"
