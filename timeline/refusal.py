@@ -56,7 +56,8 @@ class RefusalReport:
         what = ", ".join(self.file_groups[:3] or self.partitions[:3]) or "this instant"
         more = len(self.file_groups or self.partitions) - 3
         tail = f" and {more} more" if more > 0 else ""
-        return f"{self.rule}: {self.why}; winner {'; '.join(self.winners)}; meets on {what}{tail}"
+        winner = f"; winner {'; '.join(self.winners)}" if self.winners else ""
+        return f"{self.rule}: {self.why}{winner}; meets on {what}{tail}"
 
     def as_document(self) -> dict[str, Any]:
         """JSON-ready form."""

@@ -8,6 +8,8 @@ slot shows ours or another's, and until then it is UNKNOWN, never "failed".
 
 from __future__ import annotations
 
+import re
+
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import InternalError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.slot import Slot
@@ -18,7 +20,7 @@ from timeline.ports.world import World
 
 __all__ = ["SlotChain"]
 
-_FIRST = 1
+_NAME = re.compile(r"[0-9]{20}")  # anything else in the folder is not ours
 
 
 class SlotChain:
@@ -50,7 +52,7 @@ class SlotChain:
         """
         if self._head == 0:
             names = self._world.storage.names(SLOTS)
-            numbers = [int(name) for name in names if name.isdigit()]
+            numbers = [int(name) for name in names if _NAME.fullmatch(name)]
             self._head = max(numbers, default=0)
         while self.read(self._head + 1) is not None:
             self._head += 1
