@@ -120,6 +120,10 @@ def plan_scan(
         if columns is not None
         else tuple(name for name in schema.names if with_hoodie_columns or name not in META_COLUMNS)
     )
+    if not names:
+        raise InvalidInputError(
+            "name at least one column; rows are counted on any of them", kind="no_column"
+        )
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise InvalidInputError(
