@@ -22,6 +22,8 @@ def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> An
     """
     settings = {
         "spark.driver.memory": f"{heap_mb}m",
+        # A short job ends before the better compiler pays: measured, half the processor time.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -47,6 +47,7 @@ __all__ = ["SparkWorkload"]
 
 _BROADCAST_ROWS_MAX = 500_000  # keys of that many rows fit every executor's memory
 _TASKS_PER_CORE = 4
+_SMALL_TASKS = 4  # tasks for the found keys of a small batch
 _NUMBER, _BUCKET_PATH = "_hoodoo_number", "_hoodoo_bucket_path"
 
 
@@ -127,6 +128,9 @@ class SparkWorkload:
         held = named.mapInArrow(ReadKeys(address=self._address), spark_schema_of(FOUND_KEYS))
         wanted = self._prepared.select(PARTITION, KEY)
         met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
+        if self._small:
+            # A cached result keeps its shuffle's partitions, by default 200 of a few keys each.
+            met = met.repartition(self._width(_SMALL_TASKS), PARTITION, KEY)
         # A key that lies in several file groups goes to the first of them, as locally.
         found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(_NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
@@ -230,8 +234,11 @@ class SparkWorkload:
         return self._prepared.join(self._shared(self._hits), [PARTITION, KEY], "left")
 
     def _shared(self, keys: Any) -> Any:
-        small = sum(self._counts.values()) <= _BROADCAST_ROWS_MAX
-        return F.broadcast(keys) if small else keys
+        return F.broadcast(keys) if self._small else keys
+
+    @property
+    def _small(self) -> bool:
+        return sum(self._counts.values()) <= _BROADCAST_ROWS_MAX
 
     def _width(self, pieces: int) -> int:
         most = self._shuffle_tasks or (
