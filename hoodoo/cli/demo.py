@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -42,8 +43,8 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
     """
     if engine == "spark" and importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError(
-            "the demonstration's writers are PySpark jobs; install hoodoo[spark] and a Java 17",
-            extra="spark",
+            "the demonstration's writers are PySpark jobs; install hoodoo[demo] and a Java 17",
+            extra="demo",
         )
     printer = invocation.printer
     told = printer.tells
@@ -54,7 +55,8 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
             style = {"bad": "red", "good": "green"}.get(manner, _STYLES.get(who, ""))
             printer.line(f"{at} {who:<10} {what}", style=style)
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _as_interrupt)
     outcome = perform(path, engine=engine, say=say, batches_max=half_months)
     if told:
         _tell(invocation, outcome)

