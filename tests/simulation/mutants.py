@@ -63,6 +63,14 @@ class OverwritingChain(SlotChain):
         return self._remember(slot)
 
 
+class RelaxedChain(SlotChain):
+    """Does not wait until its slot is on the disk (LOC-2)."""
+
+    def take(self, slot: Slot) -> bool:
+        self._world.storage.create(slot_path(slot.number), encode_slot(slot), durable=False)
+        return self._remember(slot)
+
+
 class ImpatientChain(SlotChain):
     """Takes a lost answer for a failure (hole 17, UNK-1)."""
 

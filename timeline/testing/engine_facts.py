@@ -39,7 +39,7 @@ from timeline.testing.table_facts import (
     StatFact,
     TableFacts,
 )
-from timeline.testing.world import World
+from timeline.testing.world import POWER_CUT, World
 
 __all__ = ["OPERATION_KEY", "EngineFacts", "check_unique_keys"]
 
@@ -256,8 +256,8 @@ class EngineFacts:
             if path.startswith(f"{SLOTS}/") and change.kind == "create":
                 self._slots_created += 1
             requested_time = _requested_time_of(path)
-            if requested_time is None:
-                continue
+            if requested_time is None or change.actor == POWER_CUT:
+                continue  # nobody decided what a power cut takes; I7 says what it must not
             if change.kind == "delete":
                 self._deletions.append(
                     DeletionFact(

@@ -20,6 +20,7 @@ from timeline.ports.events import Value
 from timeline.testing.table_facts import ClientEvent, ClientEventKind
 
 __all__ = [
+    "POWER_CUT",
     "START_MS",
     "ActorCrashed",
     "ActorState",
@@ -36,6 +37,9 @@ __all__ = [
 
 #: 2026-01-01 00:00:00 UTC, when every simulated world begins.
 START_MS = 1_767_225_600_000
+
+#: Who the journal names for what a power cut took away.
+POWER_CUT = "power cut"
 
 
 class ActorCrashed(BaseException):
@@ -333,7 +337,7 @@ class World:
         for path in sorted(self.files):
             entry = self.files[path]
             if not entry.name_durable and chance.random() < 0.5:
-                self.remove("power cut", path)
+                self.remove(POWER_CUT, path)
             elif not entry.data_durable and chance.random() < 0.5:
                 torn = entry.data[: chance.randrange(len(entry.data) + 1)]
                 entry.data = entry.durable_before if entry.durable_before is not None else torn

@@ -1,0 +1,197 @@
+"""
+Every death, one by one: a writer, a cleaner, a rollbacker killed at each of their port calls.
+
+After each a survivor comes, and everything must hold: rows exact, nothing pending, nothing
+left over. The same with a power cut at each call, which also drops what was not synced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from tests.simulation import mutants
+from tests.simulation.engine_kit import (
+    RETAINED,
+    EngineFacts,
+    Job,
+    check_files_in_slot_order,
+    cleaner,
+    heal,
+    play,
+    seeded,
+    writer,
+)
+from timeline.errors import ChecksumError
+from timeline.model.operations import WriteOperation
+from timeline.testing.faults import Chooser, Fault, Move, PlannedFault, PlannedPolicy
+from timeline.testing.ports import Actor
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Until
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+KEYS = ("a1", "b1", "p1")
+JOBS = {
+    WriteOperation.UPSERT: Job(operation="A", keys=("a1", "a2", "c1")),
+    WriteOperation.INSERT_OVERWRITE: Job(
+        operation="A", keys=("p1",), kind=WriteOperation.INSERT_OVERWRITE
+    ),
+    WriteOperation.DELETE: Job(operation="A", keys=("b1",), kind=WriteOperation.DELETE),
+}
+
+
+def writing(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+    """A writes, B overlaps with it afterwards, then a clean."""
+    world = seeded("crash-writer", KEYS)
+    return world, [
+        writer("A", [JOBS[kind]]),
+        writer("B", [Job(operation="B", keys=("a1", "a3"))], start_after="A"),
+        cleaner(rounds=1),
+    ]
+
+
+def rebasing() -> tuple[World, Sequence[Actor]]:
+    """A met B's publication and has to merge one file group again."""
+    world = seeded("crash-rebase", KEYS)
+    return world, [
+        writer("A", [Job(operation="A", keys=("a1", "c1"))]),
+        writer("B", [Job(operation="B", keys=("a1", "a3"))]),
+    ]
+
+
+def cleaning() -> tuple[World, Sequence[Actor]]:
+    """Old slices to clean, one dead writer to roll back, markers and a heartbeat of it."""
+    world = seeded("crash-cleaner", KEYS)
+    jobs = [Job(operation=f"old{number}", keys=("a1", "b1")) for number in range(4)]
+    play(world, [writer("old", jobs)], [])
+    dead = writer("dead", [Job(operation="dead", keys=("a1", "d1"))])
+    play(world, [dead], [Until("dead", "assert_held", Fault.CRASH_BEFORE)])
+    world.now_ms += 10_000
+    return world, [cleaner(rounds=2)]
+
+
+def expect_healed(world: World, trace: Trace, why: str) -> None:
+    assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
+    healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+    assert healing.failure is None, (
+        f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
+    )
+    assert check_files_in_slot_order(world) == [], why
+
+
+def checks(world: World) -> EngineFacts:
+    return EngineFacts(world, commits_retained=RETAINED)
+
+
+@pytest.mark.parametrize("kind", list(JOBS))
+def test_writer_killed_at_every_call(kind: WriteOperation) -> None:
+    cases = list(crash_points(partial(writing, kind), "A"))
+    assert len(cases) >= 35
+    for case in cases:
+        expect_healed(case.world, case.trace, f"{kind.value}, call {case.call} {case.fault}")
+
+
+def test_cleaner_and_rollbacker_killed_at_every_call() -> None:
+    cases = list(crash_points(cleaning, "cleaner"))
+    assert len(cases) >= 60
+    assert cases[0].world.counters["rollback.done"] == 1
+    assert cases[0].world.counters["cleaning.done"] >= 1
+    for case in cases:
+        expect_healed(case.world, case.trace, f"call {case.call} {case.fault}")
+
+
+class _RebasePolicy(PlannedPolicy):
+    """A runs to its lock, B to its end, then A; a crash strikes A's call of this number."""
+
+    def __init__(self, call: int | None) -> None:
+        faults = (
+            [] if call is None else [PlannedFault(actor="A", call=call, fault=Fault.CRASH_BEFORE)]
+        )
+        super().__init__(faults)
+        self._waits = False
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        of_b = [move for move in plain if (run.task_of(move) or ("", 0))[0] == "B"]
+        self._waits = self._waits or any(
+            "acquire" in run.describe(move)
+            for move in plain
+            if (run.task_of(move) or ("", 0))[0] == "A"
+        )
+        return super().choose(of_b if self._waits and of_b else plain, run)
+
+
+def test_writer_killed_at_every_call_of_a_rebase() -> None:
+    def attempt(call: int | None) -> tuple[World, Trace]:
+        world, actors = rebasing()
+        facts = checks(world)
+        policy = _RebasePolicy(call)
+        return world, run(world, actors, policy=policy, check_step=facts.check_step)
+
+    world, plain = attempt(None)
+    assert world.counters["write.refused"] == 1
+    assert plain.calls["A"] >= 50
+    for call in range(plain.calls["A"]):
+        expect_healed(*attempt(call), f"call {call}")
+
+
+class _PowerCut(PlannedPolicy):
+    """Everybody dies before step number ``at``; what was not synced may be gone or torn."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        self._left -= 1
+        return (Fault.POWER_CUT.value, 0) if self._left == -1 else super().choose(plain, run)
+
+
+@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 1))
+def test_power_cut_at_every_call_of_a_write_and_of_a_clean(seed: int) -> None:
+    """LOC-2: what was acknowledged survives, what was torn is never visible."""
+    for make in (partial(writing, WriteOperation.UPSERT), cleaning):
+        world, actors = make()
+        steps = len(run(world, actors, policy=PlannedPolicy()).steps)
+        for at in range(steps):
+            world, actors = make()
+            trace = run(world, actors, seed=seed, policy=_PowerCut(at))
+            expect_healed(world, trace, f"power cut at {at}")
+
+
+def test_power_cut_mutant_that_does_not_wait_for_its_slot_is_found() -> None:
+    """The slot's name was never made durable, its completed file was."""
+    found = []
+    for at in range(60):
+        world = seeded("power-mutant", KEYS)
+        job = JOBS[WriteOperation.UPSERT]
+        actor = writer("A", [job], make_context=mutants.with_chain(mutants.RelaxedChain))
+        run(world, [actor], seed=at, policy=_PowerCut(at))
+        try:
+            found.append(heal(world, checks(world)).failure or "")
+        except ChecksumError:
+            found.append("torn slot")
+    assert "torn slot" in found
+    assert any("I6" in failure for failure in found)
+
+
+@pytest.mark.slow
+def test_cleaner_killed_at_every_call_after_a_writer_was_killed_at_every_call() -> None:
+    """Two deaths in a row, all pairs; for the night."""
+    for first in crash_points(partial(writing, WriteOperation.UPSERT), "A"):
+        if first.fault is None:
+            continue
+
+        def make(call: int = first.call) -> tuple[World, Sequence[Actor]]:
+            world, actors = writing(WriteOperation.UPSERT)
+            fault = PlannedFault(actor="A", call=call, fault=Fault.CRASH_BEFORE)
+            run(world, actors[:1], policy=PlannedPolicy([fault]))
+            world.now_ms += 10_000
+            return world, [cleaner(rounds=1)]
+
+        for second in crash_points(make, "cleaner"):
+            expect_healed(second.world, second.trace, f"calls {first.call}, {second.call}")
