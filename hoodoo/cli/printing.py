@@ -28,6 +28,7 @@ __all__ = ["Output", "Printer"]
 
 ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
+_WHOLE_MAX = 24
 
 
 class Output(Enum):
@@ -77,10 +78,13 @@ class Printer:
     def grid(self, headings: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
         """Print a table for people."""
         made = Grid(box=None, header_style="bold", pad_edge=False)
-        for heading in headings:
-            made.add_column(heading, overflow="fold")
-        for line in lines:
-            made.add_row(*(Text(harmless("" if cell is None else cell)) for cell in line))
+        cells = [[harmless("" if cell is None else cell) for cell in line] for line in lines]
+        for number, heading in enumerate(headings):
+            longest = max((len(line[number]) for line in cells), default=0)
+            # Times and names stay whole on a narrow terminal, long texts are folded.
+            made.add_column(heading, overflow="fold", no_wrap=longest <= _WHOLE_MAX)
+        for line in cells:
+            made.add_row(*(Text(cell) for cell in line))
         _console(sys.stdout).print(made)
 
     def line(self, text: str = "", *, style: str = "") -> None:

@@ -57,19 +57,43 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
 def print_accounts(printer: Printer, accounts: list[Account]) -> None:
     """The timeline for people: who did what, from when to when, and what it met."""
     printer.grid(
-        ("instant", "from", "to", "action", "operation", "by", "rows", "tries", "refused by"),
+        ("instant", "from", "to", "what", "by", "rows"),
         [
             (
                 one.requested_time,
-                moment(one.requested_time)[5:],
+                moment(one.requested_time)[11:],
                 moment(one.completion_time)[11:] if one.completion_time else one.state,
-                one.action + (" (archived)" if one.archived else ""),
-                one.operation.lower(),
+                _what(one),
                 one.who,
                 one.rows_text or (f"{one.files_deleted} files" if one.files_deleted else ""),
-                one.attempts or "",
-                "; ".join(one.met),
             )
             for one in accounts
         ],
     )
+    refused = [(one, refusal) for one in accounts for refusal in one.refusals]
+    if not refused:
+        return
+    printer.line()
+    printer.line("Refused by a conflict first, and done again", style="bold")
+    printer.grid(
+        ("instant", "by", "rule", "done again", "the winner"),
+        [
+            (
+                one.requested_time,
+                one.who,
+                refusal.get("rule", ""),
+                refusal.get("redo", ""),
+                "; ".join(refusal.get("winners", ())) or "nobody known",
+            )
+            for one, refusal in refused
+        ],
+    )
+    whys = {str(refusal.get("rule", "")): refusal.get("why", "") for _, refusal in refused}
+    for rule, why in sorted(whys.items()):
+        printer.line(f"{rule}: {why}")
+
+
+def _what(one: Account) -> str:
+    operation = one.operation.lower()
+    words = one.action if operation in ("", one.action) else f"{one.action} {operation}"
+    return words + (" (archived)" if one.archived else "")
