@@ -2,9 +2,8 @@
 """
 `make bench`: hoodoo next to its peers, all in one run, then ratios and targets.
 
-It drives the framework in this folder (README.md) with the settings our targets are stated for,
-in less than ten minutes on a quiet machine of two cores. Only ratios within one run are judged:
-seconds belong to the machine. Engines that are not installed are left out and named; a target
+It drives the framework in this folder (README.md) with the settings our targets are stated for.
+Only ratios within one run are judged: seconds belong to the machine. Engines that are not installed are left out and named; a target
 that needs one of them is then reported as not decided.
 """
 
@@ -96,7 +95,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; ``--quick`` is a look in about two minutes, at a tenth of the size."""
+    """The command line; ``--quick`` is a look at a tenth of the size."""
     parser = argparse.ArgumentParser(description="hoodoo next to its peers")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, one round")
     parser.add_argument("--rows", type=int)
