@@ -13,13 +13,13 @@ from hoodoo.configuration import PropertySource
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.schema import TableSchema
-from timeline.model.table_config import new_table_properties
+from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
 from timeline.settings import WriteSettings
 from timeline.table import Table as CoreTable
 from timeline.table import refuse_unwritable
 
-__all__ = ["create_table", "layers_of", "open_table"]
+__all__ = ["create_table", "layers_of", "new_table_config", "open_table"]
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -101,7 +101,29 @@ def create_table(
     }
     layers = layers.with_code({key: value for key, value in told.items() if value})
     settings = WriteSettings.from_properties(layers.load())
-    named = settings.table_name or name or PurePath(os.fspath(path).rstrip("/")).name
+    planned = new_table_config(path, settings, schema)
+    world = assemble(path, layers.load(), events=events)
+    core = CoreTable.create(world, planned.raw, limits_of(settings))
+    return Table(core, layers.load(core.config.raw), settings)
+
+
+def new_table_config(
+    path: str | os.PathLike[str], settings: WriteSettings, schema: pa.Schema | None
+) -> TableConfig:
+    """
+    What a new table would be, before anything of it is made.
+
+    Args:
+        path: Where it would lie; gives the name when no option does.
+        settings: The caller's.
+        schema: Columns without meta columns; None takes them from the first write.
+
+    Raises:
+        InvalidInputError: A named column is not in the schema, a type is not supported, or
+            there is no record key.
+        UnsupportedTableError: A kind of table this release cannot write.
+    """
+    named = settings.table_name or PurePath(os.fspath(path).rstrip("/")).name
     create_schema = None
     if schema is not None:
         create_schema = TableSchema.from_arrow(schema, named)
@@ -112,23 +134,23 @@ def create_table(
             "hoodie.datasource.write.recordkey.field",
             kind="no_key_fields",
         )
-    new = new_table_properties(
-        named,
-        table_type=settings.table_type,
-        table_version=settings.table_version,
-        record_key_fields=settings.record_key_fields,
-        partition_fields=settings.partition_fields,
-        ordering_fields=settings.ordering_fields,
-        merge_mode=settings.merge_mode,
-        hive_style=settings.hive_style_partitioning,
-        url_encode=settings.url_encode_partitioning,
-        key_generator_type=settings.effective_key_generator.value,
-        create_schema_json=create_schema.avro_json if create_schema is not None else None,
+    planned = TableConfig.from_properties(
+        new_table_properties(
+            named,
+            table_type=settings.table_type,
+            table_version=settings.table_version,
+            record_key_fields=settings.record_key_fields,
+            partition_fields=settings.partition_fields,
+            ordering_fields=settings.ordering_fields,
+            merge_mode=settings.merge_mode,
+            hive_style=settings.hive_style_partitioning,
+            url_encode=settings.url_encode_partitioning,
+            key_generator_type=settings.effective_key_generator.value,
+            create_schema_json=create_schema.avro_json if create_schema is not None else None,
+        )
     )
-    world = assemble(path, layers.load(), events=events)
-    core = CoreTable.create(world, new, limits_of(settings))
-    refuse_unwritable(core.config)
-    return Table(core, layers.load(core.config.raw), settings)
+    refuse_unwritable(planned)
+    return planned
 
 
 def _listed(names: Sequence[str] | str) -> str:

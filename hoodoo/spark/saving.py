@@ -15,14 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from hoodoo.assembly import Layers, plan_of, properties_of_table
-from hoodoo.catalog import create_table
+from hoodoo.assembly import Layers, assemble, plan_of, properties_of_table
+from hoodoo.catalog import create_table, new_table_config
 from hoodoo.spark.options import layers_for, session_properties, without_reader_words
 from hoodoo.spark.schemas import arrow_schema_of
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
+from timeline.model.schema import TableSchema
 from timeline.rules.keys import partition_paths
 from timeline.settings import OverwriteMode, WriteSettings
 from timeline.write import Receipt
@@ -84,25 +85,39 @@ def save_dataframe(
         return None
     if exists and chosen == "errorifexists":
         raise _table_exists(path)
+    settings = WriteSettings.from_properties(layers.load())
+    operation = settings.operation
+    if chosen == "overwrite":
+        operation, layers = _overwriting(settings, layers)
+    workload = None
     if not exists:
+        workload = _prepared_for_new_table(df, path, layers, operation)
         lost_the_race = not _create(df, path, layers)
         if lost_the_race and chosen == "ignore":
             return None
         if lost_the_race and chosen == "errorifexists":
             raise _table_exists(path)
-    settings = WriteSettings.from_properties(layers.load())
-    operation = settings.operation
-    if chosen == "overwrite":
-        operation, layers = _overwriting(settings, layers)
     with Table.open(path, layers) as table:
-        return write_dataframe(table, df, operation, batch_id=batch_id)
+        return write_dataframe(table, df, operation, batch_id=batch_id, prepared=workload)
 
 
 def write_dataframe(
-    table: Table, df: Any, operation: WriteOperation, *, batch_id: str | None = None
+    table: Table,
+    df: Any,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    prepared: SparkWorkload | None = None,
 ) -> Receipt:
     """
     Write a DataFrame into an opened table by one operation, on the cluster.
+
+    Args:
+        table: The table.
+        df: The rows.
+        operation: What to do with them.
+        batch_id: Makes a repeated write of one batch return the first receipt.
+        prepared: The same rows, looked at already because the table is new.
 
     Raises:
         InvalidInputError: The rows do not fit; nothing was changed.
@@ -111,7 +126,7 @@ def write_dataframe(
     if operation is WriteOperation.DELETE_PARTITION:
         named = table.settings.partitions_to_delete or _partitions_in(table, df)
         return table.delete_partitions(named)
-    workload = SparkWorkload(
+    workload = prepared or SparkWorkload(
         table.core.context.world,
         df,
         storage_options=storage_options(table),
@@ -121,6 +136,25 @@ def write_dataframe(
         return table.run(operation, workload, batch_id=batch_id)
     finally:
         workload.release()
+
+
+def _prepared_for_new_table(
+    df: Any, path: str, layers: Layers, operation: WriteOperation
+) -> SparkWorkload | None:
+    """Look at every row before the table is made, so that bad rows leave no empty table behind."""
+    if operation in (WriteOperation.DELETE, WriteOperation.DELETE_PARTITION):
+        return None
+    properties = layers.load()
+    settings = WriteSettings.from_properties(properties)
+    config = new_table_config(path, settings, arrow_schema_of(df.schema))
+    schema = TableSchema.from_avro(config.create_schema_json or "")
+    workload = SparkWorkload(assemble(path, properties), df, shuffle_tasks=settings.shuffle_tasks)
+    try:
+        workload.prepare(plan_of(settings, config, operation).rules, schema.arrow)
+    except BaseException:
+        workload.release()
+        raise
+    return workload
 
 
 def storage_options(table: Table) -> dict[str, str]:

@@ -33,7 +33,7 @@ from hoodoo.spark.tasks import (
     WriteGroups,
     prepared_schema,
 )
-from timeline.errors import InvariantError
+from timeline.errors import InvariantError, UnsafeSetupError
 from timeline.files.rewrite import FileGroupTask, stats_from_json
 from timeline.index import IndexedFile
 from timeline.model.claim import FileGroupId
@@ -72,12 +72,14 @@ class SparkWorkload:
     ) -> None:
         self._df = df
         self._spark = df.sparkSession
+        _refuse_speculation(self._spark)
         self._address = StorageAddress(
             base_uri=world.storage.base_uri, options=tuple((storage_options or {}).items())
         )
         self._shuffle_tasks = shuffle_tasks
         self._schema = arrow_schema_of(df.schema)
         self._rules: RowRules | None = None
+        self._shape: pa.Schema | None = None
         self._prepared: Any = None
         self._counts: dict[str, int] = {}
         self._hits: Any = None
@@ -91,7 +93,10 @@ class SparkWorkload:
 
     def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
         """As the contract; duplicates are combined later, in each file group's task."""
+        if self._prepared is not None and (rules, schema) == (self._rules, self._shape):
+            return  # looked at before the table was made
         self._rules = rules
+        self._shape = schema
         shape = spark_schema_of(prepared_schema(rules, schema))
         self._prepared = self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
@@ -256,6 +261,17 @@ class SparkWorkload:
         if self._rules is None:
             raise InvariantError("a workload was used before it was prepared")
         return self._rules
+
+
+def _refuse_speculation(spark: Any) -> None:
+    """PUB-2: a losing attempt that ends after the publication would leave a visible file."""
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+        raise UnsafeSetupError(
+            "a speculative task may finish its file after the write was published; set "
+            "spark.speculation=false for jobs that write tables",
+            kind="speculation",
+            key="spark.speculation",
+        )
 
 
 def _collect(df: Any) -> list[Any]:

@@ -142,6 +142,13 @@ def test_a_null_key_is_told_as_it_is_and_changes_nothing(save: Any, path: str) -
     assert len(hoodoo.open_table(path).timeline) == 1
 
 
+def test_a_null_key_in_the_first_save_makes_no_table(save: Any, path: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        save([{"id": None, "part": "a", "ts": 1, "v": "x"}])
+    assert caught.value.kind == "null_key"
+    assert not Path(path, ".hoodie").exists()
+
+
 def test_a_null_ordering_value_is_refused(save: Any) -> None:
     save(THREE)
     with pytest.raises(InvalidInputError) as caught:
