@@ -11,7 +11,7 @@ from __future__ import annotations
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.files.markers import delete_markers, marker_files
+from timeline.files.markers import marker_files
 from timeline.model.filenames import (
     instant_file_name,
     parse_base_file_name,
@@ -117,14 +117,18 @@ def _create_surely(context: TableContext, path: str, data: bytes, slot: Slot) ->
 
 
 def _undo_target(context: TableContext, target: InstantTime) -> None:
-    """Delete what an aborted instant wrote, then its pending files, markers and heartbeat (RB-6)."""
+    """
+    Delete what an aborted instant wrote, then its pending files and heartbeat (RB-6).
+
+    The markers stay: a paused owner may stand between a marker and its file, and once it
+    wakes the markers are all that tells of it (RB-10). The clean sweeps both when they are old.
+    """
     storage = context.world.storage
     for path in data_files_of(storage, target):
         storage.delete(path)
     for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         for name in pending_file_names(action, target):
             storage.delete(timeline_path(name))
-    delete_markers(storage, target)
     storage.delete(heartbeat_path(target))
 
 

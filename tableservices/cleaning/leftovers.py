@@ -2,7 +2,9 @@
 Sweeping what crashed writers left beside the table: heartbeats and markers of nobody.
 
 Only what no pending instant owns and nobody renewed for the tolerated silence goes. The
-timeline is listed after the folders, so that an instant begun in between is seen.
+timeline is listed after the folders, so that an instant begun in between is seen. Markers
+of a rolled back instant may tell of files that its owner wrote after the rollback had
+looked (RB-10); the abort slot allows to delete those too.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from __future__ import annotations
 from timeline.context import TableContext
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import stray_heartbeats
+from timeline.model.slot import SlotKind
+from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
+from timeline.settle import data_files_of
 
 __all__ = ["remove_leftovers"]
 
@@ -20,7 +25,8 @@ def remove_leftovers(context: TableContext) -> int:
     """
     Remove stray heartbeats and marker folders; returns how many.
 
-    Outside: 2 lists, and when something is old 1 list more and 1 delete each.
+    Outside: 2 lists, and when something is old 1 list more and 1 delete each; for a rolled
+    back instant 1 list per partition and 1 delete per late file.
     """
     storage = context.world.storage
     limits = context.limits.heartbeat
@@ -33,12 +39,21 @@ def remove_leftovers(context: TableContext) -> int:
     marked = tuple(one for one in marked if one not in pending)
     for requested_time in beats:
         storage.delete(heartbeat_path(requested_time))
+    aborted = _aborted(context) if marked else frozenset()
     for requested_time in marked:
+        if requested_time in aborted:
+            for path in data_files_of(storage, requested_time):
+                storage.delete(path)
         delete_markers(storage, requested_time)
     context.world.events.emit(
         "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
     )
     return len(beats) + len(marked)
+
+
+def _aborted(context: TableContext) -> frozenset[InstantTime]:
+    slots = context.chain.between(0, context.chain.head())
+    return frozenset(slot.requested_time for slot in slots if slot.kind is SlotKind.ABORT)
 
 
 def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
+from timeline.active import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
     HoodooError,
@@ -42,6 +43,7 @@ from timeline.testing.script import Script, Stage
 from timeline.testing.table_facts import SlotKind
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
+from timeline.undo import rollback_dead_writers
 from timeline.workload import RowRules
 from timeline.write import Receipt, WritePlan, write
 
@@ -235,6 +237,24 @@ def cleaner(
                 ports.events.emit("sim.clean_failed", why=str(error))
 
     return Actor(name=name, body=body, clock_offset_ms=clock_offset_ms)
+
+
+Undo = Callable[[TableContext, ActiveTimeline | None], None]
+
+
+def roll_back_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
+    """The engine's own, in the shape that its mutants have."""
+    rollback_dead_writers(context, timeline)
+
+
+def undoer(undo: Undo = roll_back_dead_writers, name: str = "R") -> Actor:
+    """Rolls back, once, whoever seems dead."""
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        undo(context, context.active())
+
+    return Actor(name=name, body=body)
 
 
 def reader(facts: EngineFacts, name: str = "reader", *, rounds: int = 3) -> Actor:

@@ -28,7 +28,6 @@ from timeline.rules.liveness import HeartbeatLimits
 from timeline.settle import completed_name, data_files_of
 from timeline.slots import SlotChain
 from timeline.snapshot import Snapshot
-from timeline.undo import rollback_dead_writers
 
 
 def with_chain(kind: type[SlotChain]) -> object:
@@ -255,11 +254,6 @@ def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None =
             storage.delete(path)
         for name in pending_file_names(Action.COMMIT, time):
             storage.delete(timeline_path(name))
-
-
-def roll_back_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
-    """The real one, in the same shape."""
-    rollback_dead_writers(context, timeline)
 
 
 def enter_with_one_look(context: TableContext, agreement: dict[str, str]) -> bool:

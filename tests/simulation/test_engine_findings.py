@@ -19,6 +19,7 @@ from tests.simulation.engine_kit import (
     ports_of,
     rows_now,
     seeded,
+    undoer,
     writer,
 )
 from timeline.errors import (
@@ -169,6 +170,26 @@ def test_begin_that_fails_behind_its_requested_file_stops_beating() -> None:
         [Until("A", ".commit.requested"), Until("A", "read .hoodie/.hoodoo/slots"), names],
     )
     assert trace.failure is None
+    assert found_by(world, trace) == ""
+
+
+def test_file_written_after_its_rollback_had_looked_is_swept_by_a_later_clean() -> None:
+    """
+    A's rollback deleted what it had listed; A then wrote a file and failed to clean up (seed 1976).
+
+    Nothing told of it any more, and Java takes it for committed once the timeline is archived.
+    """
+    world = seeded("finding-6")
+    stages = [
+        Until("A", "open_output a/"),
+        Pause(300),
+        UntilEnd("R"),
+        Until("A", "sync_folders"),
+        Until("A", "list .hoodie/.temp", Fault.CRASH_AFTER),
+    ]
+    actors = [writer("A", [Job(operation="A", keys=("a1", "c1"))]), undoer()]
+    trace = play(world, actors, stages)
+    assert trace.outcomes == {"A": "crashed", "R": "returned"}
     assert found_by(world, trace) == ""
 
 

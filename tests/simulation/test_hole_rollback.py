@@ -6,8 +6,6 @@ Being dead is only a guess; the abort slot makes it safe to act on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.simulation import mutants
@@ -15,35 +13,25 @@ from tests.simulation.engine_kit import (
     TOLERATED_MS,
     Job,
     MakeContext,
+    Undo,
     events_of,
     found_by,
     open_table,
     play,
-    ports_of,
+    roll_back_dead_writers,
     rows_now,
     seeded,
+    undoer,
     writer,
 )
-from timeline.active import ActiveTimeline
-from timeline.context import TableContext
 from timeline.places import HEARTBEATS
 from timeline.testing.faults import Fault
-from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.script import Pause, Stage, Tick, Until, UntilEnd
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
 
 CREATE = "create .hoodie/.hoodoo/slots/"
 PAUSE = Pause(TOLERATED_MS // 10 + 50)
-Undo = Callable[[TableContext, "ActiveTimeline | None"], None]
-
-
-def undoer(undo: Undo = mutants.roll_back_dead_writers, name: str = "R") -> Actor:
-    def body(ports: ActorPorts) -> None:
-        context = open_table(ports_of(ports))
-        undo(context, context.active())
-
-    return Actor(name=name, body=body)
 
 
 # ---------------------------------------------------------------- hole 5
@@ -95,7 +83,7 @@ def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[World, Tr
 
 def test_hole_6_woken_writer_cannot_publish_what_was_rolled_back() -> None:
     """Its slot is taken by the abort; it begins anew and its rows are there in the end."""
-    world, trace = woken(mutants.roll_back_dead_writers)
+    world, trace = woken(roll_back_dead_writers)
     assert trace.failure is None
     assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
     assert len(events_of(world, "write.redo")) == 1
@@ -153,7 +141,7 @@ def just_committed(undo: Undo) -> tuple[World, Trace]:
 
 
 def test_hole_8_just_committed_instant_without_heartbeat_is_left_alone() -> None:
-    world, trace = just_committed(mutants.roll_back_dead_writers)
+    world, trace = just_committed(roll_back_dead_writers)
     assert trace.failure is None
     assert rows_now(world) == {"a1": "A", "a2": "A", "b1": "seed"}
     assert events_of(world, "rollback.done") == []

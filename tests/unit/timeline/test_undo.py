@@ -78,7 +78,8 @@ def test_a_rollback_leaves_the_table_as_before(storage: MemoryStorage | LocalSto
     target = crashed_write(table)
     done = rollback(table.context, target)
     assert data_files(table) == before
-    assert leftovers(table) == []
+    # The markers stay for a later clean: the owner may stand between one and its file (RB-10).
+    assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
     assert rows_of(table, "id") == [("a",)]
     assert done.slot is not None
     assert (done.slot.kind, done.slot.requested_time) == (SlotKind.ABORT, target.requested_time)
@@ -139,7 +140,8 @@ def test_two_rollbacks_of_one_write_take_one_slot():
     assert second.why == "another process rolled it back"
     assert second.slot == first.slot
     assert table.context.chain.head() == 2
-    assert leftovers(table) == []
+    # The markers stay for a later clean: the owner may stand between one and its file (RB-10).
+    assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
 
 
 def test_a_rollback_repeats_deletes_that_were_interrupted():
