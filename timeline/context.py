@@ -26,7 +26,7 @@ from timeline.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
-__all__ = ["DrawnTimes", "TableContext", "TableLimits", "table_id"]
+__all__ = ["DrawnTimes", "TableContext", "TableIdentity", "TableLimits"]
 
 _IDENTITY_TRIES = 5
 
@@ -60,13 +60,36 @@ class DrawnTimes:
         self.newest = max(self.newest or "", requested_time)
 
 
+@dataclass(slots=True)
+class TableIdentity:
+    """
+    The table's own identity, made by its first writer and never changed (F27).
+
+    Reading needs none, so that a table on a read-only disk can be opened.
+    """
+
+    known: str | None
+
+    def ensure(self, world: World) -> str:
+        """
+        The identity, made when the table has none yet. Outside: at most 1 get, 1 create.
+
+        Raises:
+            CorruptTableError: The file that holds it is damaged.
+            StorageUnavailableError: The storage does not answer.
+        """
+        if self.known is None:
+            self.known = _identity_in(_table_facts(world))
+        return self.known
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableContext:
     """Everything a path needs to know about one opened table."""
 
     world: World
     config: TableConfig
-    table_id: str
+    identity: TableIdentity
     chain: SlotChain
     commits: CommitReader
     timelines: TimelineReader
@@ -75,18 +98,31 @@ class TableContext:
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
-        """Open over ports. Outside: 1 get, and 1 create when the table has no identity yet."""
+        """
+        Open over ports; nothing is written. Outside: 1 get.
+
+        Raises:
+            CorruptTableError: The table's identity is damaged.
+        """
         chosen = limits or TableLimits()
-        identity = table_id(world)
+        try:
+            known = _identity_in(world.storage.read(TABLE_FACTS))
+        except ObjectMissingError:
+            known = None
         return TableContext(
             world=world,
             config=config,
-            table_id=identity,
-            chain=SlotChain(world, identity, unknown_ms_max=chosen.unknown_ms_max),
+            identity=TableIdentity(known),
+            chain=SlotChain(world, known, unknown_ms_max=chosen.unknown_ms_max),
             commits=CommitReader(world.storage),
             timelines=TimelineReader(world.storage, files_max=chosen.instant_files_max),
             limits=chosen,
         )
+
+    @property
+    def table_id(self) -> str:
+        """The table's identity, for what is written; made on first use."""
+        return self.identity.ensure(self.world)
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""
@@ -103,15 +139,7 @@ class TableContext:
         return Snapshot(active=self.active(), head=head, commits=self.commits, as_of=as_of)
 
 
-def table_id(world: World) -> str:
-    """
-    The table's own identity, made on first use and never changed (F27).
-
-    Raises:
-        CorruptTableError: The file that holds it is damaged.
-        StorageUnavailableError: The storage does not answer.
-    """
-    data = _table_facts(world)
+def _identity_in(data: bytes) -> str:
     try:
         identity = json.loads(data)["id"]
     except (ValueError, KeyError, TypeError) as error:

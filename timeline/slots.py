@@ -29,12 +29,13 @@ class SlotChain:
 
     Args:
         world: The ports.
-        table_id: The table's identity; a slot with another one means that the table was
+        table_id: The table's identity, None when it has none yet and the first slot read
+            tells it; a slot with another one means that the table was
             dropped and made again under this writer (F27).
         unknown_ms_max: How long an unanswered create is repeated before it is reported.
     """
 
-    def __init__(self, world: World, table_id: str, *, unknown_ms_max: int = 60_000) -> None:
+    def __init__(self, world: World, table_id: str | None, *, unknown_ms_max: int = 60_000) -> None:
         self._world = world
         self._table_id = table_id
         self._unknown_ms_max = unknown_ms_max
@@ -75,6 +76,8 @@ class SlotChain:
         except ObjectMissingError:
             return None
         slot = decode_slot(data, path=path, number=number)
+        if self._table_id is None:
+            self._table_id = slot.table_id
         if slot.table_id != self._table_id:
             raise InternalError(
                 "the table was dropped and made again while this handle was open; open it "

@@ -281,7 +281,8 @@ def test_a_crash_of_java_is_rolled_back(tmp_path: Path, name: str, crashed: str)
         ]
         assert table.timeline[-1].action == "rollback"
     assert data_files_of(path, crashed) == []
-    assert not (path / ".hoodie" / ".temp" / crashed).exists()
+    # RB-10: the markers stay until they are old, a woken owner may still write behind them.
+    assert (path / ".hoodie" / ".temp" / crashed).exists()
 
 
 def data_files_of(path: Path, requested_time: str) -> list[Path]:
