@@ -63,6 +63,7 @@ def set_up(path: Path, schema: pa.Schema) -> None:
         properties=ready_properties(WRITER_PROPERTIES),
     )
     table.close()
+    (path / _SIGN).parent.mkdir(parents=True, exist_ok=True)
     (path / _SIGN).write_text(json.dumps({"made_by": "hoodoo demo"}), encoding="utf-8")
 
 
