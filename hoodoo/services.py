@@ -31,11 +31,15 @@ class Services:
     Args:
         context: The table.
         properties: Effective properties; each service reads its own keys.
+
+    Raises:
+        SettingError: A service's property is wrong.
     """
 
     def __init__(self, context: TableContext, properties: Mapping[str, str]) -> None:
         self._context = context
         self._properties = properties
+        self._after_commit = services_of(properties)
 
     def clean(self) -> CleanReceipt | None:
         """
@@ -57,4 +61,4 @@ class Services:
 
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
-        return run_inline(self._context, services_of(self._properties))
+        return run_inline(self._context, self._after_commit)

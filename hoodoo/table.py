@@ -24,7 +24,7 @@ from hoodoo.assembly import (
     properties_of_table,
 )
 from hoodoo.incoming import as_arrow
-from hoodoo.services import Services, services_of
+from hoodoo.services import Services
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.local_workload import LocalWorkload
@@ -55,6 +55,7 @@ class Table:
         self._core = core
         self._properties = properties
         self._settings = settings
+        self._services = Services(core.context, properties)
 
     @classmethod
     def open(
@@ -76,7 +77,6 @@ class Table:
         world = assemble(address, properties, events=events)
         core = CoreTable.open(world, limits_of(settings))
         check_against_table(settings, core.config)
-        services_of(properties)  # a wrong service property is found now, not after a commit
         return cls(core, properties, settings)
 
     # ---- what it is
@@ -118,7 +118,7 @@ class Table:
     @property
     def services(self) -> Services:
         """Upkeep: cleaning, rollback of dead writers."""
-        return Services(self._core.context, self._properties)
+        return self._services
 
     # ---- reading
 
@@ -244,6 +244,7 @@ class Table:
         """
         if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
             self._core = self._core.switch_metadata_table_off()
+            self._services = Services(self._core.context, self._properties)
             self._core.context.world.events.emit(
                 "metadata_table.switched_off", table=self._core.config.name
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tableservices.cleaning.execute import clean
+from tableservices.cleaning.memory import CleanMemory
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.context import TableContext
 from timeline.model.times import InstantTime
@@ -50,6 +51,7 @@ class CleaningService:
 
     settings: CleaningSettings
     name: str = "clean"
+    memory: CleanMemory = field(default_factory=CleanMemory)
 
     @property
     def inline(self) -> bool:
@@ -58,4 +60,4 @@ class CleaningService:
 
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """Clean once; errors as ``clean``."""
-        return clean(context, self.settings)
+        return clean(context, self.settings, memory=self.memory)

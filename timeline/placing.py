@@ -114,7 +114,9 @@ def place(
             claimed_partitions=claimed,
             profile=profile,
         )
-    latest = {} if operation.replaces else _latest_of(view.latest_slices(touched))
+    # A bulk insert looks at no file that is there: it opens new file groups only.
+    blind = operation.replaces or operation is WriteOperation.BULK_INSERT
+    latest = {} if blind else _latest_of(view.latest_slices(touched))
     counts = workload.tag(_candidates(latest.values()) if rules.tags else {})
     if rules.refuse_found and counts.updates:
         raise InvalidInputError(

@@ -390,9 +390,15 @@ def _judge_unlocked(
     """
     The look before the turn, which only spares one.
 
+    While the chain stands still there is nothing of ours to meet; what another engine
+    published or planned is met under the lock, where the timeline is listed anyway.
+    Outside: 1 get; 1 list when the chain moved.
+
     What an unsettled slot refuses is left to the turn, which settles it first: its owner may
     be dead, and a writer refused here would never see the files it has to begin from.
     """
+    if context.chain.head() == seen.head:
+        return Clean(), seen
     timeline = context.active()
     verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline)
     if not isinstance(verdict, Clean):

@@ -15,6 +15,7 @@ from enum import Enum
 from tableservices.cleaning.facts import SAVEPOINTED, Gathered, gather
 from tableservices.cleaning.foreign import ForeignCleans, finish_foreign_cleans
 from tableservices.cleaning.leftovers import remove_leftovers
+from tableservices.cleaning.memory import CleanMemory
 from tableservices.cleaning.plan import CleanPlan, plan_clean
 from tableservices.cleaning.refusal import refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
@@ -61,7 +62,9 @@ class _Stale(Enum):
     STALE = "stale"
 
 
-def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | None:
+def clean(
+    context: TableContext, settings: CleaningSettings, *, memory: CleanMemory | None = None
+) -> CleanReceipt | None:
     """
     Clean the table once.
 
@@ -71,6 +74,8 @@ def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | N
     Args:
         context: The table.
         settings: Policy and retention.
+        memory: Kept between the looks of one process, so that a table with nothing to
+            supersede is not listed again and again.
 
     Returns:
         None when there was nothing to delete or it was not due.
@@ -92,14 +97,16 @@ def clean(context: TableContext, settings: CleaningSettings) -> CleanReceipt | N
     if foreign is not ForeignCleans.AT_WORK:
         if foreign is ForeignCleans.ENDED:
             snapshot = context.snapshot()
-        receipt = _clean_own(context, settings, snapshot)
+        receipt = _clean_own(context, settings, snapshot, memory or CleanMemory())
     remove_leftovers(context)
     return receipt
 
 
 def _clean_own(
-    context: TableContext, settings: CleaningSettings, snapshot: Snapshot
+    context: TableContext, settings: CleaningSettings, snapshot: Snapshot, memory: CleanMemory
 ) -> CleanReceipt | None:
+    if memory.still_quiet(context):
+        return None
     for _ in range(_PLANS_MAX):
         started = context.world.clock.monotonic_ms()
         if not is_due(snapshot.active, settings):
@@ -107,6 +114,7 @@ def _clean_own(
         gathered = gather(context, snapshot, settings)
         plan = plan_clean(gathered.facts, settings)
         if not plan.paths:
+            memory.note(snapshot, gathered.facts)
             return None
         taken = context.world.clock.monotonic_ms() - started
         outcome = _publish(context, settings, gathered, plan, taken)
