@@ -97,6 +97,7 @@ def candidate_of(
                 batch_id=plan.batch_id,
                 schemas=(written.schema.avro_json, written.schema_before),
                 claim=claim,
+                missed_in=written.placement.missed_in,
                 inserted_into=tuple(
                     stat.path
                     for _, stats in written.stats

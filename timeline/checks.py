@@ -40,6 +40,7 @@ class WhatIPublish:
     batch_id: str | None
     schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
     claim: Claim
+    missed_in: tuple[str, ...]  # partitions in which my delete did not find all its keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
 
 
@@ -73,7 +74,7 @@ def further_checks(
                 (),
                 retry_can_succeed=False,
             )
-        refused = _owned_by_new_plan(context, timeline, mine.claim)
+        refused = _owned_by_new_plan(context, timeline, mine.claim) or _missed_key(mine, rivals)
         if refused is not None or not mine.keys_looked_up:
             return refused
         return _same_new_key(context, mine, rivals)
@@ -103,6 +104,24 @@ def _owned_by_new_plan(
         met,
         retry_can_succeed=False,
     )
+
+
+def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether a key that my delete did not find may have been inserted meanwhile (hole 3).
+
+    Not exact: the keys are not compared, a new look at the table finds them if they are there.
+    """
+    for rival in rivals:
+        met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
+        if met:
+            return Refused(
+                RuleId.SAME_NEW_KEY,
+                "the other inserted keys where this delete did not find all of its own",
+                (rival,),
+                partitions=met,
+            )
+    return None
 
 
 def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:

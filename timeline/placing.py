@@ -62,6 +62,7 @@ class Placement:
     replaced: tuple[FileGroupId, ...]
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
+    missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
 
 
 def place(
@@ -143,6 +144,7 @@ def place(
         replaced=replaced,
         claimed_partitions=claimed,
         profile=_profile(operation, WorkloadProfile(inserts=inserts, updates=updates), latest),
+        missed_in=tuple(counts.inserts) if operation is WriteOperation.DELETE else (),
     )
 
 
