@@ -82,12 +82,21 @@ class Heartbeat:
             )
 
     def stop(self, *, remove: bool = True) -> None:
-        """End the beating; ``remove`` takes the file away (a finished instant needs none)."""
+        """
+        End the beating; ``remove`` takes the file away (a finished instant needs none).
+
+        Never fails: what the instant came to must not be hidden by a heartbeat that could not
+        be removed; the next clean takes it for a stray.
+        """
         if self._ticker is not None:
             self._ticker.stop()
             self._ticker = None
-        if remove:
+        if not remove:
+            return
+        try:
             self._world.storage.delete(heartbeat_path(self._requested_time))
+        except (StorageUnavailableError, AmbiguousWriteError) as error:
+            self._world.events.emit("heartbeat.left", rt=self._requested_time, why=str(error))
 
 
 def instants_that_seem_dead(
