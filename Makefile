@@ -68,6 +68,7 @@ demo: $(STAMP) ## two PySpark writers and a cleaning worker on 336,776 real flig
 	$(RUN) $(VENV)/bin/hoodoo demo $(ARGS)
 
 bench: $(BENCH_STAMP) ## next to the other engines, with ratios
+	$(RUN) $(PY) tools/setup_bench_spark.py || true
 	$(RUN) $(PY) benchmarks/bench.py $(ARGS)
 
 nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
