@@ -212,7 +212,8 @@ def test_we_carry_java_s_table_on_and_roll_its_crash_back(
         (undone,) = table.services.rollback_dead_writers()
         assert (undone.target, undone.why) == (crashed, "rolled back")
         assert leftovers(path, crashed) == []
-        assert not (path / ".hoodie" / ".temp" / crashed).exists()
+        # RB-10: markers stay until they are old, a woken owner may still write behind them.
+        assert (path / ".hoodie" / ".temp" / crashed).exists()
         assert crashed not in flights.pending(path)
         table.delete(rows.slice(100, 40).select(flights.KEY))
         expected = upserted(expected, rows.slice(100, 40), delete=True)
