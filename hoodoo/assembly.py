@@ -141,6 +141,7 @@ def assemble(
         events=sink,
         executor=executor,
         table_identity=storage.base_uri,
+        table_address=os.fspath(address),
     )
     return World(storage=storage, clock=clock, ids=ids, events=sink, executor=executor, lock=lock)
 

@@ -61,6 +61,7 @@ class LockContext:
 
     properties: Mapping[str, str]
     table_identity: str  # canonical; equal for all writers of one table
+    table_address: str  # as the caller spelled it; Java's implicit providers hash exactly that
     table_folder: str | None  # absolute local folder of the table, None when it lies elsewhere
     clock: Clock
     ids: Ids

@@ -189,6 +189,7 @@ def build_lock(
     events: EventSink,
     executor: Executor,
     table_identity: str,
+    table_address: str | None = None,
     registry: ProviderRegistry | None = None,
 ) -> ProviderLock:
     """
@@ -202,6 +203,8 @@ def build_lock(
         events: Event port.
         executor: Runs renewal and alarms.
         table_identity: Canonical identity of the table, equal for all its writers.
+        table_address: The table as the caller spelled it, where ``hoodie.base.path`` does not
+            say; the storage's own address by default.
         registry: The providers to choose from; the built-in ones by default.
 
     Raises:
@@ -218,6 +221,7 @@ def build_lock(
         LockContext(
             properties=properties,
             table_identity=table_identity,
+            table_address=properties.get("hoodie.base.path") or table_address or storage.base_uri,
             table_folder=capabilities.local_root,
             clock=clock,
             ids=ids,

@@ -23,6 +23,7 @@ def context(machine, table_folder: str | None, **properties: str) -> LockContext
     return LockContext(
         properties=properties,
         table_identity="t",
+        table_address="/tables/t",
         table_folder=table_folder,
         clock=machine.clock,
         ids=machine.ids,

@@ -55,6 +55,7 @@ def lock_for(machine, storage: StorageAt, **properties: str):
         events=machine.events,
         executor=machine.executor,
         table_identity="t",
+        table_address="/tables/t",
     )
 
 
