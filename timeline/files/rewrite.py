@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.codecs.bloom import BloomFilter, BloomSettings
+from timeline.codecs.bloom import DYNAMIC, BloomFilter, BloomSettings
 from timeline.codecs.properties import format_properties
 from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.files.markers import create_marker
@@ -269,6 +269,7 @@ def _repeated(value: str, count: int) -> pa.Array:
 def _bloom(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
     if task.bloom is None:
         return None
+    rows = outcome.table.num_rows
     if task.base_path is not None:
         footer = read_footer(storage, task.base_path)
         if footer.bloom_base64 is not None:
@@ -277,10 +278,13 @@ def _bloom(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> Bloo
             except CorruptTableError:
                 pass  # of an old format: made anew below, all keys are at hand
             else:
-                # Keys of deleted records stay in it, which only costs a needless look.
-                old.add(outcome.new_keys)
-                return old
-    made = BloomFilter(task.bloom)
+                # One made for fewer keys is made anew: every further row of bits is one
+                # more look for each key that is sought.
+                if old.kind != DYNAMIC or old.entries >= min(rows, task.bloom.entries):
+                    # Keys of deleted records stay in it, which only costs a needless look.
+                    old.add(outcome.new_keys)
+                    return old
+    made = BloomFilter(task.bloom.fitted(rows))
     made.add(outcome.table.column(_KEY))
     return made
 

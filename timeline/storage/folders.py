@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from timeline.errors import MalformedNameError, StorageCapabilityError, StorageU
 
 __all__ = [
     "FolderWalker",
+    "OpenFolder",
     "Syscalls",
     "no_hard_links",
     "open_regular",
@@ -33,6 +35,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDER_MODE = 0o750
 _ATTEMPTS_MAX = 3
+_KEPT_MAX = 16  # open folders a table keeps: its few own ones, and partitions in use
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free space or move the table, then repeat",
@@ -88,9 +91,36 @@ def symlink_refused(path: str) -> MalformedNameError:
     )
 
 
+class OpenFolder:
+    """
+    An open folder; its descriptor is closed when the last user lets go of it.
+
+    Never list through ``descriptor`` itself: all users share one position in the folder.
+    """
+
+    __slots__ = ("descriptor", "identity")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        found = os.fstat(descriptor)
+        self.identity = (found.st_dev, found.st_ino)
+
+    def again(self) -> int:
+        """A descriptor of its own for the caller, with a position of its own."""
+        return os.open(".", _FOLDER_FLAGS, dir_fd=self.descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self.descriptor)
+
+
 class FolderWalker:
     """
-    Opens folders below one base folder.
+    Opens folders below one base folder, and keeps the last few open.
+
+    A kept folder is used again only while its path still leads to it, which one ``stat``
+    tells: whatever was put on the way since, a link to elsewhere included, makes the answer
+    another folder, and then the path is walked anew.
 
     Args:
         root: Absolute real path of the base folder; may not exist yet.
@@ -105,10 +135,11 @@ class FolderWalker:
         # Folders whose own name is known to be on the disk: one more fsync per folder and
         # process, because whoever made it may have died before his.
         self._anchored: set[str] = set()
+        self._kept: OrderedDict[str, OpenFolder] = OrderedDict()
 
-    def open(self, folder: str, *, make: bool = False, durable: bool = False) -> int:
+    def open(self, folder: str, *, make: bool = False, durable: bool = False) -> OpenFolder:
         """
-        Open a checked relative folder (``""`` is the base) and return its descriptor.
+        Open a checked relative folder (``""`` is the base).
 
         Raises:
             FileNotFoundError, NotADirectoryError: There is none, and ``make`` is not set.
@@ -116,6 +147,32 @@ class FolderWalker:
             OSError: Anything else.
         """
         durable = durable and self._strict
+        if not durable or folder in self._anchored:
+            kept = self._still_there(folder)
+            if kept is not None:
+                return kept
+        opened = OpenFolder(self._walk(folder, make=make, durable=durable))
+        self._kept[folder] = opened
+        while len(self._kept) > _KEPT_MAX:
+            with contextlib.suppress(KeyError):  # another thread was faster
+                self._kept.popitem(last=False)
+        return opened
+
+    def _still_there(self, folder: str) -> OpenFolder | None:
+        kept = self._kept.get(folder)
+        if kept is None:
+            return None
+        try:
+            found = os.stat(f"{self._root}/{folder}")  # noqa: PTH116 - as the calls around it
+        except OSError:
+            return None
+        if (found.st_dev, found.st_ino) != kept.identity:
+            return None
+        with contextlib.suppress(KeyError):
+            self._kept.move_to_end(folder)
+        return kept
+
+    def _walk(self, folder: str, *, make: bool, durable: bool) -> int:
         descriptor = self._open_root(make=make, durable=durable)
         if not folder:
             return descriptor
@@ -137,6 +194,9 @@ class FolderWalker:
         self._anchored = {
             known for known in self._anchored if known != folder and not known.startswith(prefix)
         }
+        for known in tuple(self._kept):
+            if known == folder or known.startswith(prefix):
+                self._kept.pop(known, None)
 
     def unanchored(self, folders: Iterable[str]) -> set[str]:
         """Those of these folders whose own name may not be on the disk yet."""

@@ -46,6 +46,7 @@ from timeline.storage.folders import (
     unavailable,
 )
 from timeline.storage.leftovers import TEMPORARY_PREFIX, checksum_sibling, is_leftover
+from timeline.storage.listing import NameLists
 
 __all__ = ["Durability", "LocalStorage"]
 
@@ -101,6 +102,7 @@ class LocalStorage:
         self._clock: Clock = clock or SystemClock()
         self._calls = calls or Syscalls()
         self._folders = FolderWalker(self._root, self._calls, strict=self._strict)
+        self._names = NameLists()
 
     @property
     def base_uri(self) -> str:
@@ -157,18 +159,14 @@ class LocalStorage:
 
     def names(self, folder: str) -> Names:
         """Names of the direct child files, sorted; a missing folder is empty."""
-        found = []
-        # The hottest loop of small commits: a timeline has thousands of names.
-        with self._scanned(folder) as entries:
-            for entry in entries:
-                if is_leftover(entry.name):
-                    continue
-                if entry.is_file(follow_symlinks=False):
-                    found.append(entry.name)
-                elif entry.is_symlink():
-                    raise symlink_refused(_below(folder, entry.name))
-        found.sort()
-        return found
+        if folder:
+            check_relative_path(folder)
+        try:
+            return self._names.read(folder, self._folders.open(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise unavailable(error, folder, "listing") from error
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
@@ -295,11 +293,7 @@ class LocalStorage:
         # Deepest first: a name is worth syncing only when what it names is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
             try:
-                descriptor = self._folders.open(folder)
-                try:
-                    self._calls.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                self._calls.fsync(self._folders.open(folder).descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 fresh.discard(folder)  # nothing was created there
             except OSError as error:
@@ -311,11 +305,8 @@ class LocalStorage:
         """The open folder of a path and its last segment; system errors become typed ones."""
         folder, _, name = check_relative_path(path).rpartition("/")
         try:
-            descriptor = self._folders.open(folder)
-            try:
-                yield descriptor, name
-            finally:
-                os.close(descriptor)
+            opened = self._folders.open(folder)
+            yield opened.descriptor, name
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectMissingError(path) from error
         except OSError as error:
@@ -328,11 +319,8 @@ class LocalStorage:
         folder, _, name = check_relative_path(path).rpartition("/")
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                descriptor = self._folders.open(folder, make=True, durable=durable)
-                try:
-                    return put(descriptor, name)
-                finally:
-                    os.close(descriptor)
+                opened = self._folders.open(folder, make=True, durable=durable)
+                return put(opened.descriptor, name)
             except OSError as error:
                 # Another process may remove the folder between opening and using it.
                 if isinstance(error, FileNotFoundError) and attempt + 1 < _ATTEMPTS_MAX:
@@ -381,7 +369,7 @@ class LocalStorage:
         if folder:
             check_relative_path(folder)
         try:
-            descriptor = self._folders.open(folder)
+            descriptor = self._folders.open(folder).again()
         except (FileNotFoundError, NotADirectoryError):
             yield ()
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import stat
 from collections.abc import Callable
@@ -293,18 +294,74 @@ def test_new_files_and_folders_are_closed_to_others(tmp_path: Path) -> None:
     assert modes == {"a": "0o750", "x": "0o640", "y": "0o640", "z": "0o640", "own": "0o600"}
 
 
+def _descriptors() -> int:
+    gc.collect()  # what other tests let go of
+    return len(list(Path("/dev/fd").iterdir()))
+
+
 def test_no_descriptor_is_leaked(tmp_path: Path) -> None:
+    before = _descriptors()
     storage = LocalStorage(tmp_path)
-    storage.create("a/x", b"1")
-    before = len(list(Path("/dev/fd").iterdir()))
     for number in range(20):
         storage.create(f"a/{number}", b"1", durable=False)
+        storage.write("a/x", b"1")
         storage.read("a/x")
         storage.list("a")
+        storage.names("a")
         storage.names("missing")
         with pytest.raises(ObjectExistsError):
             storage.create("a/x", b"2")
         storage.open_input("a/x").close()
         storage.open_output(f"d/{number}").close()
         storage.delete(f"a/{number}")
-    assert len(list(Path("/dev/fd").iterdir())) == before
+    assert _descriptors() == before + 2  # the folders a and d are kept open
+    del storage
+    assert _descriptors() == before
+
+
+def test_few_folders_are_kept_open(tmp_path: Path) -> None:
+    before = _descriptors()
+    storage = LocalStorage(tmp_path)
+    for number in range(100):
+        storage.write(f"p{number}/x", b"1")
+        assert storage.read(f"p{number}/x") == b"1"
+    assert _descriptors() == before + 16
+
+
+def test_kept_folder_is_not_used_once_its_path_leads_elsewhere(tmp_path: Path) -> None:
+    table, elsewhere = tmp_path / "table", tmp_path / "elsewhere"
+    (elsewhere / "inner").mkdir(parents=True)
+    storage = LocalStorage(table)
+    storage.write("a/inner/x", b"old")
+    (table / "a").rename(tmp_path / "moved")
+    assert storage.stat("a/inner/x") is None
+    storage.write("a/inner/x", b"new")
+    assert (table / "a" / "inner" / "x").read_bytes() == b"new"
+    assert (tmp_path / "moved" / "inner" / "x").read_bytes() == b"old"
+    (table / "a").rename(tmp_path / "moved again")
+    (table / "a").symlink_to(elsewhere)
+    with pytest.raises(MalformedNameError):
+        storage.write("a/inner/x", b"out")
+    assert list((elsewhere / "inner").iterdir()) == []
+
+
+def test_names_are_those_of_now_however_often_they_were_listed(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.write("a/1", b"")
+    assert storage.names("a") == ["1"]
+    storage.write("a/0", b"")
+    (tmp_path / "a" / "folder").mkdir()
+    (tmp_path / "a" / ".x.crc").touch()
+    assert storage.names("a") == ["0", "1"]
+    storage.delete("a/1")
+    assert storage.names("a") == ["0"]
+    for number in range(200):
+        (tmp_path / "a" / f"n{number:03d}").touch()
+    assert storage.names("a") == ["0", *(f"n{number:03d}" for number in range(200))]
+    storage.delete_folder("a")
+    assert storage.names("a") == []
+    storage.write("a/2", b"")
+    assert storage.names("a") == ["2"]
+    (tmp_path / "a" / "3").symlink_to(tmp_path / "a" / "2")
+    with pytest.raises(MalformedNameError):
+        storage.names("a")
