@@ -9,13 +9,15 @@ alike: jittered polling, and one total deadline over the retries that Hudi multi
 - At least one try is made, also with a deadline of 0.
 - A provider that does not answer is waited for like a taken lock, within the same budget.
 - Not re-entrant: a second acquire by the holder waits like anybody else's.
+- Where the service keeps a queue, one acquire has one place in it from the first try to the
+  end of the budget, pauses included, and leaves it however the acquire ends without the lock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockproviders.client import Holding, LockClient
+from lockproviders.client import Holding, LockClient, QueueingLockClient, QueuePlace
 from lockproviders.lease import HeldLease, LeaseTerms
 from lockproviders.owner import OwnerNote, describe_owner, note_owner
 from timeline.errors import LockTimeoutError, UnavailableError
@@ -149,10 +151,23 @@ class ProviderLock:
         )
 
     def _wait(self, note: OwnerNote, asked_at_ms: int) -> Holding:
+        wait = _Wait(note, asked_at_ms, self._place_for(note))
+        try:
+            return self._wait_in(wait)
+        except BaseException:
+            # Also when interrupted: a place nobody waits in would block all behind it.
+            wait.place.leave()
+            raise
+
+    def _place_for(self, note: OwnerNote) -> QueuePlace:
+        if isinstance(self._client, QueueingLockClient):
+            return self._client.enter(note.text)
+        return _PollingPlace(self._client, note.text, self._ports.clock)
+
+    def _wait_in(self, wait: _Wait) -> Holding:
         """All rounds within the deadline; each starts polling fast again."""
         clock = self._ports.clock
-        deadline_ms = asked_at_ms + self._budget.deadline_ms
-        wait = _Wait(note, asked_at_ms)
+        deadline_ms = wait.asked_at_ms + self._budget.deadline_ms
         for round_number in range(self._budget.retries + 1):
             round_end_ms = min(deadline_ms, clock.monotonic_ms() + self._budget.try_ms)
             holding = self._poll_until(round_end_ms, wait)
@@ -164,7 +179,7 @@ class ProviderLock:
             if round_number < self._budget.retries:
                 pause_ms = int(self._budget.pause_ms * (0.5 + self._ports.ids.jitter() / 2))
                 # Never nothing, or rounds and pauses of 0 ms would make a busy loop.
-                clock.sleep_ms(min(left_ms, max(pause_ms, self._budget.poll_first_ms)))
+                wait.place.wait(min(left_ms, max(pause_ms, self._budget.poll_first_ms)))
         raise self._timeout(wait)
 
     def _poll_until(self, end_ms: int, wait: _Wait) -> Holding | None:
@@ -181,13 +196,13 @@ class ProviderLock:
             # Between half and one and a half of the interval, so that waiters do not march
             # in step; the last look comes exactly at the end.
             jittered_ms = round(interval_ms * (0.5 + self._ports.ids.jitter()))
-            clock.sleep_ms(max(1, min(left_ms, jittered_ms, self._budget.poll_max_ms)))
+            wait.place.wait(max(1, min(left_ms, jittered_ms, self._budget.poll_max_ms)))
             interval_ms = min(interval_ms * POLL_GROWTH, float(self._budget.poll_max_ms))
 
     def _try_once(self, wait: _Wait) -> Holding | None:
         wait.tries += 1
         try:
-            holding = self._client.try_acquire(wait.note.text)
+            holding = wait.place.try_acquire()
         except UnavailableError as error:
             wait.trouble = error
             return None
@@ -246,11 +261,32 @@ class ProviderLock:
 class _Wait:
     """What one acquire met so far."""
 
-    __slots__ = ("asked_at_ms", "note", "told", "tries", "trouble")
+    __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble")
 
-    def __init__(self, note: OwnerNote, asked_at_ms: int) -> None:
+    def __init__(self, note: OwnerNote, asked_at_ms: int, place: QueuePlace) -> None:
         self.note = note
         self.asked_at_ms = asked_at_ms
+        self.place = place
         self.tries = 0
         self.told = False
         self.trouble: UnavailableError | None = None
+
+
+class _PollingPlace:
+    """The place of a client without a queue: it asks anew each time and sleeps in between."""
+
+    __slots__ = ("_client", "_clock", "_owner_text")
+
+    def __init__(self, client: LockClient, owner_text: str, clock: Clock) -> None:
+        self._client = client
+        self._owner_text = owner_text
+        self._clock = clock
+
+    def try_acquire(self) -> Holding | None:
+        return self._client.try_acquire(self._owner_text)
+
+    def wait(self, duration_ms: int) -> None:
+        self._clock.sleep_ms(duration_ms)
+
+    def leave(self) -> None:
+        """Nothing is left behind: a refused try of such a client leaves no trace."""

@@ -10,13 +10,17 @@ answers "can I have it now", "do I still have it" and "take it back". Rules for 
   deletes a stranger's).
 - An error after the lock may have been taken must give it back before it is raised.
 - Ports only: no ``time``, no threads, no randomness of its own.
+
+A service that keeps a queue of its own (ZooKeeper, the metastore) offers ``enter`` as well:
+a waiter then has one place in that queue for the whole acquire, instead of asking anew and
+being overtaken (concurrency 7.1), and is woken instead of polling blindly.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Holding", "LockClient"]
+__all__ = ["Holding", "LockClient", "QueuePlace", "QueueingLockClient"]
 
 
 class Holding(Protocol):
@@ -82,3 +86,34 @@ class LockClient(Protocol):
 
     def close(self) -> None:
         """Give up connections. Twice is no error."""
+
+
+class QueuePlace(Protocol):
+    """One waiter's place in the queue of a service; made by ``enter``, used by one thread."""
+
+    def try_acquire(self) -> Holding | None:
+        """
+        Queue up on the first call, take the lock if it is our turn, else answer None at once.
+
+        Raises:
+            UnavailableError: No answer; the place may be kept or not, the next call sees to it.
+            UnsafeSetupError: The set-up cannot work; waiting does not help.
+        """
+
+    def wait(self, duration_ms: int) -> None:
+        """Wait, but end as soon as ``try_acquire`` may answer otherwise than before."""
+
+    def leave(self) -> None:
+        """
+        Give up the place, so that nobody waits behind it; does not raise. Twice is no error.
+
+        Called exactly when no holding came of it, whatever the reason.
+        """
+
+
+@runtime_checkable
+class QueueingLockClient(LockClient, Protocol):
+    """A client whose service keeps its own queue."""
+
+    def enter(self, owner_text: str) -> QueuePlace:
+        """A place for one acquire; asks the service nothing yet."""
