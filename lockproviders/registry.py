@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pluggy
 
-from lockproviders import filesystem, hookspecs, inprocess
+from lockproviders import dynamodb, filesystem, hookspecs, inprocess
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
@@ -44,7 +44,12 @@ class _BuiltIn:
 
     @hookimpl
     def lock_provider_entries(self) -> tuple[LockProviderEntry, ...]:
-        return (filesystem.ENTRY, inprocess.ENTRY)
+        return (
+            filesystem.ENTRY,
+            inprocess.ENTRY,
+            dynamodb.ENTRY,
+            dynamodb.IMPLICIT_ENTRY,
+        )
 
 
 class ProviderRegistry:

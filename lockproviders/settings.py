@@ -28,10 +28,6 @@ JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {
     _JAVA + "ZookeeperBasedLockProvider": "ZooKeeper",
     _JAVA + "ZookeeperBasedImplicitBasePathLockProvider": "ZooKeeper",
     _JAVA + "StorageBasedLockProvider": "storage based",
-    "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider": "DynamoDB",
-    "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider": (
-        "DynamoDB"
-    ),
     "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider": "Hive metastore",
 }
 

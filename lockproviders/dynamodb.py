@@ -1,0 +1,435 @@
+"""
+The lock in a DynamoDB table that Java Hudi writers use, too: the very same rows.
+
+A holder is alive as long as it changes the row's version number; whoever waits measures that
+on his own monotonic clock (concurrency 7.2, proven against Java's provider). Invariants:
+
+- One conditional write takes the lock. An answer that never came is looked up in the row by
+  the version number, which is drawn anew for every attempt (F10, F14, F16).
+- What this client saw (number, since when) survives its tries, or a dead holder would never
+  be followed by tries that are shorter than its lease.
+- Version numbers whose request may still land are remembered; a row with one of them is
+  nobody's, and this client may take it at once.
+- The lease is ``hoodie.write.lock.wait_time_ms``, as in Java.
+- The fencing token is counted after the lock is held, in a row that Java never touches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lockproviders.dynamodb_connection import (
+    BotoTransport,
+    ConditionFailedError,
+    MissingTableError,
+    TableExistsError,
+    Transport,
+    check_extra,
+    region_of_machine,
+)
+from lockproviders.dynamodb_rows import (
+    LockRow,
+    RowAddress,
+    Sighting,
+    Take,
+    count_request,
+    create_request,
+    decide,
+    decode_row,
+    decode_token,
+    put_request,
+    read_request,
+    release_request,
+    renew_request,
+)
+from lockproviders.dynamodb_settings import OPTIONS, DynamoSettings
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
+from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+
+__all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
+
+GIVEN_UP_MAX = 64
+OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
+TAKES_PER_TRY = 2  # a guess without reading, then what the row says
+_NO_ROW = (ConditionFailedError, MissingTableError)
+
+
+class DynamoHolding:
+    """One holding: the own row, known by owner and version number."""
+
+    def __init__(self, client: DynamoClient, row: LockRow, *, sent_at_ms: int) -> None:
+        self._client = client
+        self._row = row
+        self._ours: tuple[str, ...] = (row.version,)  # several after unanswered renewals
+        self._ends_at_ms = sent_at_ms + row.lease_ms
+        self._lost = False
+        self._released = False
+        self.token: int | None = None
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The count of holdings; None when counting is switched off."""
+        return self.token
+
+    def expires_in_ms(self) -> int:
+        """Time until a waiter may take over, counted from before the last request was sent."""
+        return self._ends_at_ms - self._client.monotonic_ms()
+
+    def is_held(self) -> bool:
+        """What is known without a request."""
+        return not self._lost and not self._released
+
+    def renew(self) -> None:
+        """Write a new version number. Raises: ``LeaseLostError``, ``UnavailableError``."""
+        if not self.is_held():
+            raise self._lost_error("it was released or lost before")
+        row = replace(self._row, version=self._client.new_version())
+        sent_at_ms = self._client.monotonic_ms()
+        with _seen_by_holder():
+            self._change_version(row)
+        self._ours = (row.version,)
+        self._ends_at_ms = sent_at_ms + row.lease_ms
+
+    def release(self) -> None:
+        """Delete the own row; a row of somebody else stays. Raises: ``UnavailableError``."""
+        if self._released:
+            return
+        self._released = True
+        request = release_request(self._client.address, self._row.owner, self._ours)
+        try:
+            with _seen_by_holder():
+                self._client.ask("delete_item", request)
+        except ConditionFailedError:
+            pass  # stolen, or our first copy of this request was faster
+        except UnavailableError:
+            # Should the row outlive this, the same client need not wait for its end.
+            self._client.give_up(*self._ours)
+            with _seen_by_holder():
+                left = self._client.read()
+            if left is not None and left.version in self._ours:
+                raise
+
+    def _change_version(self, row: LockRow) -> None:
+        """One renewal; returns only when the row has the new number."""
+        request = renew_request(self._client.address, row, self._ours)
+        try:
+            self._client.ask("update_item", request)
+        except ConditionFailedError as failure:
+            found = self._client.row_after(failure)
+            if found is None or found.version != row.version:
+                raise self._lose() from None
+        except UnavailableError as error:
+            if not error.fields.get("maybe_done", True):
+                raise
+            self._ours = (*self._ours, row.version)[-OURS_MAX:]
+            found = self._client.read()
+            if found is None or found.version not in self._ours:
+                raise self._lose() from error
+            if found.version != row.version:
+                raise
+
+    def _lose(self) -> LeaseLostError:
+        self._lost = True
+        return self._lost_error("another holder took over, or the row was deleted")
+
+    def _lost_error(self, because: str) -> LeaseLostError:
+        return LeaseLostError(
+            f"the dynamodb lock is no longer held, stop this write; {because}: "
+            f"{self._client.identity}",
+            identity=self._client.identity,
+            because=because,
+        )
+
+
+class DynamoClient:
+    """
+    The client of one row; several threads may share it.
+
+    Args:
+        settings: Where the row is and how long a lease lasts.
+        connect: Makes the transport, at the first request and again in a forked child.
+        clock: Monotonic time of leases and sightings.
+        ids: Owner names and version numbers.
+    """
+
+    def __init__(
+        self,
+        settings: DynamoSettings,
+        connect: Callable[[], Transport],
+        *,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.address = RowAddress(table=settings.table, key=settings.key)
+        self._settings = settings
+        self._connect = connect
+        self._clock = clock
+        self._ids = ids
+        self._transport: Transport | None = None
+        self._process = 0
+        self._owner = ""
+        self._guard = threading.Lock()
+        self._sighting: Sighting | None = None
+        self._given_up: deque[str] = deque(maxlen=GIVEN_UP_MAX)
+        self._created_at_ms: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """Region, endpoint, table and key."""
+        return self._settings.identity
+
+    @property
+    def margin_ms(self) -> int:
+        """Twice the time-out of a request."""
+        return 2 * self._settings.request_ms
+
+    def monotonic_ms(self) -> int:
+        """Time of leases and sightings."""
+        return self._clock.monotonic_ms()
+
+    def try_acquire(self, owner_text: str) -> DynamoHolding | None:
+        """
+        Take the lock if it is free or its holder is dead, else None.
+
+        Two or three requests: the write (before it a read, when the row was seen taken),
+        and one for the token. A missing table is created here when that was asked for.
+
+        Raises:
+            UnavailableError: No answer, throttled, or the table is being created.
+            UnsafeSetupError: No table, a wrong one, no access, no credentials, no lock's row.
+        """
+        # Without news from the row, writing is also the fastest way to read it.
+        try:
+            row = None if self._sighting is None else self.read()
+            for _ in range(TAKES_PER_TRY):
+                take = decide(row, self._sighting, tuple(self._given_up), self.monotonic_ms())
+                if take is None:
+                    return None
+                holding, row = self._take(take, row, owner_text)
+                if holding is not None:
+                    self._finish(holding)
+                    return holding
+        except MissingTableError as error:
+            raise self._missing_table(error) from error
+        return None
+
+    def holder(self) -> str | None:
+        """The note of the holder, or Java's owner name; one read."""
+        try:
+            row = self.read()
+        except MissingTableError:
+            return None
+        return None if row is None else row.holder_text
+
+    def close(self) -> None:
+        """Take back what an unanswered request may have left, then close the connections."""
+        if self._transport is None or self._process != self._ids.identity().pid:
+            return
+        if self._given_up:
+            with contextlib.suppress(UnavailableError, UnsafeSetupError, *_NO_ROW):
+                row = self.read()
+                if row is not None and row.version in self._given_up:
+                    request = release_request(self.address, row.owner, (row.version,))
+                    self.ask("delete_item", request)
+        transport, self._transport = self._transport, None
+        transport.close()
+
+    def ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One request; raises what the transport raises."""
+        return self._connected().call(operation, request)
+
+    def read(self) -> LockRow | None:
+        """The row now; notes when its version number was seen first."""
+        return self._noted(self.ask("get_item", read_request(self.address)).get("Item"))
+
+    def row_after(self, failure: ConditionFailedError) -> LockRow | None:
+        """The row that failed a condition; read where the server does not send it along."""
+        return self.read() if failure.item is None else self._noted(failure.item)
+
+    def new_version(self) -> str:
+        """A version number that no row had before."""
+        return self._ids.uuid()
+
+    def give_up(self, *versions: str) -> None:
+        """Remember numbers whose row is nobody's, should it ever be there."""
+        self._given_up.extend(versions)
+
+    def _take(
+        self, take: Take, seen: LockRow | None, owner_text: str
+    ) -> tuple[DynamoHolding | None, LockRow | None]:
+        """One conditional write: the holding, or the row that stood in the way."""
+        self._connected()  # which names the owner, and may take long the first time
+        row = LockRow(
+            owner=self._owner,
+            lease_ms=self._settings.lease_ms,
+            version=self.new_version(),
+            note=owner_text,
+        )
+        request = put_request(self.address, row, take, None if seen is None else seen.version)
+        sent_at_ms = self.monotonic_ms()
+        try:
+            try:
+                self.ask("put_item", request)
+            except ConditionFailedError as failure:
+                found = self.row_after(failure)
+            except UnavailableError as error:
+                if not error.fields.get("maybe_done", True):
+                    raise
+                found = self.read()
+            else:
+                found = row
+        except BaseException:
+            self.give_up(row.version)
+            raise
+        if found is None or found.version != row.version:
+            self.give_up(row.version)  # an unanswered request may land even now
+            return None, found
+        self._sighting = None
+        return DynamoHolding(self, row, sent_at_ms=sent_at_ms), None
+
+    def _finish(self, holding: DynamoHolding) -> None:
+        """Count the holding, and refuse one whose lease went by while we waited for answers."""
+        try:
+            if self._settings.count_holdings:
+                holding.token = self._count()
+            if holding.expires_in_ms() <= self.margin_ms:
+                raise UnavailableError(
+                    "dynamodb answers too slowly for the lease; raise "
+                    f"hoodie.write.lock.wait_time_ms: {self.identity}"
+                )
+        except BaseException:
+            with contextlib.suppress(UnavailableError):
+                holding.release()
+            raise
+
+    def _count(self) -> int | None:
+        request = count_request(self.address, self._owner, self.new_version(), self._clock.now_ms())
+        return decode_token(self.ask("update_item", request))
+
+    def _noted(self, item: Mapping[str, Any] | None) -> LockRow | None:
+        """The row of an item; since when its version number is known is kept."""
+        row = decode_row(self.address, item)
+        if row is None or row.released:
+            self._sighting = None
+            return row
+        now_ms = self.monotonic_ms()
+        known = self._sighting or Sighting(version=row.version, since_ms=now_ms)
+        self._sighting = known.or_newer(row, now_ms)
+        return row
+
+    def _missing_table(self, error: MissingTableError) -> UnavailableError | UnsafeSetupError:
+        """Create the table if that was asked for; the caller waits by trying again."""
+        settings = self._settings
+        if not settings.create_table:
+            return UnsafeSetupError(
+                "there is no such table of locks: check region and endpoint, create it with "
+                "one hash key named 'key' of type text, or set "
+                f"{OPTIONS['create_table'].key}=true in one writer; {settings.table!a} in "
+                f"{settings.region}: {error}",
+                kind="lock_table_missing",
+                table=settings.table,
+                region=settings.region,
+            )
+        now_ms = self.monotonic_ms()
+        if self._created_at_ms is None:
+            # Another writer may be faster: as good as our own.
+            with contextlib.suppress(TableExistsError):
+                self.ask("create_table", create_request(settings.table, settings.capacity))
+            self._created_at_ms = now_ms
+        elif now_ms - self._created_at_ms > settings.creation_timeout_ms:
+            return UnsafeSetupError(
+                "the table of locks was created and did not become usable; look at it, or "
+                f"raise {OPTIONS['creation_timeout_ms'].key}: {settings.table!a} in "
+                f"{settings.region}",
+                kind="lock_table_missing",
+                table=settings.table,
+                region=settings.region,
+            )
+        return UnavailableError(
+            f"the table of locks is being created: {settings.table}", maybe_done=False
+        )
+
+    def _connected(self) -> Transport:
+        """The transport of this process; a forked child never shares its parent's sockets."""
+        identity = self._ids.identity()
+        with self._guard:
+            if self._process != identity.pid:
+                self._transport = None
+                self._process = identity.pid
+                self._owner = identity.host + self._ids.uuid()  # as Java composes it
+            if self._transport is None:
+                self._transport = self._connect()
+            return self._transport
+
+
+@contextlib.contextmanager
+def _seen_by_holder() -> Iterator[None]:
+    """A holder can only go on trying until its end, also where a new set-up would be refused."""
+    try:
+        yield
+    except UnsafeSetupError as error:
+        raise UnavailableError(
+            f"the lock's row cannot be changed now: {error.message}", maybe_done=False
+        ) from error
+    except MissingTableError as error:
+        raise UnavailableError(
+            f"the table of the locks is gone: {error}", maybe_done=False
+        ) from error
+
+
+def _build(context: LockContext, implicit_key: str | None) -> DynamoClient:
+    check_extra()
+    settings = DynamoSettings.from_properties(
+        context.properties, implicit_key=implicit_key, machine_region=region_of_machine
+    )
+    return DynamoClient(
+        settings, lambda: BotoTransport(settings), clock=context.clock, ids=context.ids
+    )
+
+
+def _client(context: LockContext) -> DynamoClient:
+    return _build(context, None)
+
+
+def _implicit_client(context: LockContext) -> DynamoClient:
+    return _build(context, path_hash(hashed_address(context), extra="dynamodb"))
+
+
+_CAPABILITIES = LockCapabilities(
+    between_processes=True,
+    between_hosts=True,
+    excludes_java=True,
+    expires=True,
+    fencing_tokens=True,
+)
+_JAVA = "org.apache.hudi.aws.transaction.lock."
+POLL_FIRST_MS = 25
+POLL_MAX_MS = 500  # Java asks once a second
+
+ENTRY = LockProviderEntry(
+    name="dynamodb",
+    factory=_client,
+    capabilities=_CAPABILITIES,
+    jvm_class_names=(_JAVA + "DynamoDBBasedLockProvider",),
+    options=tuple(OPTIONS.values()),
+    poll_first_ms=POLL_FIRST_MS,
+    poll_max_ms=POLL_MAX_MS,
+)
+
+IMPLICIT_ENTRY = LockProviderEntry(
+    name="dynamodb_implicit",
+    factory=_implicit_client,
+    capabilities=_CAPABILITIES,
+    jvm_class_names=(_JAVA + "DynamoDBBasedImplicitPartitionKeyLockProvider",),
+    options=(*OPTIONS.values(), ADDRESS_OPTION),
+    poll_first_ms=POLL_FIRST_MS,
+    poll_max_ms=POLL_MAX_MS,
+)

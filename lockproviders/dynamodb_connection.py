@@ -1,0 +1,308 @@
+"""
+The connection of the DynamoDB lock: boto3 with one try per request and few kinds of answers.
+
+It exists so that the lock itself knows no AWS error code. The library's own retries are off,
+because a repeated conditional write meets its own first copy and reports a failure that is
+none (F16); who calls decides by reading the row. Every failure becomes one of:
+
+- ``ConditionFailedError``: the row is not as expected.
+- ``MissingTableError``: there is no such table, or it is being created.
+- ``TableExistsError``: a table that was to be created is there already.
+- ``UnavailableError``: no usable answer; field ``maybe_done`` tells whether the request may
+  have been carried out all the same.
+- ``UnsafeSetupError``: waiting does not help; the message says what to change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lockproviders.dynamodb_settings import OPTIONS, DynamoSettings
+from timeline.errors import UnavailableError, UnsafeSetupError
+
+__all__ = [
+    "BotoTransport",
+    "ConditionFailedError",
+    "MissingTableError",
+    "TableExistsError",
+    "Transport",
+    "check_extra",
+    "region_of_machine",
+]
+
+CONNECTIONS_MAX = 2  # the renewal's and the caller's (SEC17)
+SHOWN_CHARACTERS_MAX = 300
+
+_THROTTLED = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+        "LimitExceededException",
+        "TransactionConflictException",
+        "ReplicatedWriteConflictException",
+    }
+)
+_CREDENTIALS = frozenset(
+    {
+        "ExpiredTokenException",
+        "ExpiredToken",
+        "RequestExpired",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignatureException",
+        "IncompleteSignature",
+        "MissingAuthenticationTokenException",
+        "MissingAuthenticationToken",
+        "RequestTimeTooSkewed",
+    }
+)
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation"})
+_NO_TABLE = frozenset({"ResourceNotFoundException", "TableNotFoundException"})
+
+_ACTIONS = {
+    "get_item": "dynamodb:GetItem",
+    "put_item": "dynamodb:PutItem",
+    "update_item": "dynamodb:UpdateItem",
+    "delete_item": "dynamodb:DeleteItem",
+    "create_table": "dynamodb:CreateTable",
+    "describe_table": "dynamodb:DescribeTable",
+}
+
+
+class ConditionFailedError(Exception):
+    """The condition of a write does not hold; ``item`` is the row if the server sent it."""
+
+    def __init__(self, item: Mapping[str, Any] | None = None) -> None:
+        super().__init__("condition failed")
+        self.item = item
+
+
+class MissingTableError(Exception):
+    """The table does not exist, or not yet."""
+
+
+class TableExistsError(Exception):
+    """Somebody else created the table before us, or is at it."""
+
+
+class Transport(Protocol):
+    """One request to DynamoDB, and its answer or one of this module's errors."""
+
+    def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request (``put_item``) once."""
+
+    def close(self) -> None:
+        """Give up connections. Twice is no error."""
+
+
+class BotoTransport:
+    """
+    Requests by boto3's low-level client; usable by several threads.
+
+    Args:
+        settings: Where to and as whom.
+
+    Raises:
+        UnsafeSetupError: No credentials, or boto3 refuses the settings.
+    """
+
+    def __init__(self, settings: DynamoSettings) -> None:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        self._settings = settings
+        seconds = settings.request_ms / 1000
+        try:
+            session = boto3.session.Session(
+                aws_access_key_id=settings.access_key,
+                aws_secret_access_key=settings.secret_key,
+                aws_session_token=settings.session_token,
+                region_name=settings.region,
+            )
+            self._client: Any = session.client(
+                "dynamodb",
+                endpoint_url=settings.endpoint,
+                config=Config(
+                    connect_timeout=seconds,
+                    read_timeout=seconds,
+                    retries={"total_max_attempts": 1, "mode": "standard"},
+                    max_pool_connections=CONNECTIONS_MAX,
+                ),
+            )
+            # Asked now: a slow answer would otherwise eat up the first lease.
+            credentials = session.get_credentials()
+            if credentials is not None:
+                credentials.get_frozen_credentials()
+        except (BotoCoreError, ValueError) as error:
+            raise self._credentials_error(str(error)) from error
+        if credentials is None:
+            raise self._credentials_error("none found")
+
+    def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request (``put_item``) once. Raises: see the module's text."""
+        from botocore import exceptions
+
+        try:
+            answer: Mapping[str, Any] = getattr(self._client, operation)(**request)
+        except exceptions.ClientError as error:
+            raise self._refusal(operation, error.response) from error
+        except (
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+            exceptions.CredentialRetrievalError,
+            exceptions.TokenRetrievalError,
+        ) as error:
+            raise self._credentials_error(str(error)) from error
+        except exceptions.SSLError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise UnsafeSetupError(
+                    "the endpoint's certificate is not trusted here: check "
+                    f"{OPTIONS['endpoint'].key} and AWS_CA_BUNDLE; {_shown(str(error))}",
+                    kind="lock_certificate",
+                    endpoint=self._settings.endpoint,
+                ) from error
+            raise self._unanswered(operation, error, maybe_done=True) from error
+        except (
+            exceptions.ConnectTimeoutError,
+            exceptions.EndpointConnectionError,
+            exceptions.ProxyConnectionError,
+        ) as error:
+            raise self._unanswered(operation, error, maybe_done=False) from error
+        except (exceptions.BotoCoreError, OSError) as error:
+            raise self._unanswered(operation, error, maybe_done=True) from error
+        return answer
+
+    def close(self) -> None:
+        """Close the connections of the pool."""
+        self._client.close()
+
+    def _refusal(self, operation: str, response: Mapping[str, Any]) -> Exception:
+        """The error for an answer of DynamoDB that is none of success."""
+        said = response.get("Error", {})
+        code, text = str(said.get("Code", "")), _shown(str(said.get("Message", "")))
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if code == "ConditionalCheckFailedException":
+            return ConditionFailedError(response.get("Item"))
+        if code in _THROTTLED or status == 429:
+            return UnavailableError(
+                f"dynamodb throttles; waiting or more capacity helps: {code}: {text}",
+                kind="lock_throttled",
+                maybe_done=False,
+                code=code,
+            )
+        if status >= 500 or status == 408:
+            return UnavailableError(
+                f"dynamodb has trouble, try again: {code or status}: {text}",
+                maybe_done=True,
+                code=code,
+            )
+        if code in _NO_TABLE:
+            return MissingTableError(text)
+        if code == "ResourceInUseException":
+            return TableExistsError(text)
+        if code in _CREDENTIALS:
+            return self._credentials_error(f"{code}: {text}")
+        if code in _DENIED:
+            return self._denied_error(operation, text)
+        if code == "ValidationException":
+            return self._schema_error(text)
+        return UnsafeSetupError(
+            f"dynamodb refuses {operation}, look the code up: {code or status}: {text}",
+            kind="lock_refused",
+            code=code,
+            table=self._settings.table,
+        )
+
+    def _denied_error(self, operation: str, text: str) -> UnsafeSetupError:
+        action = _ACTIONS.get(operation, operation)
+        return UnsafeSetupError(
+            f"this identity may not use the lock: allow {action} on the table "
+            f"{self._settings.table!a} in {self._settings.region} for the keys "
+            f"{self._settings.key!a} and, unless {OPTIONS['count_holdings'].key}=false, the "
+            f"same with its suffix; {text}",
+            kind="lock_denied",
+            action=action,
+            table=self._settings.table,
+        )
+
+    def _schema_error(self, text: str) -> UnsafeSetupError:
+        return UnsafeSetupError(
+            "this table is no table of locks: it needs one hash key named 'key' of type text "
+            f"and no sort key; name another with {OPTIONS['table'].key}; "
+            f"{self._settings.table!a} in {self._settings.region}: {text}",
+            kind="lock_table_schema",
+            table=self._settings.table,
+            region=self._settings.region,
+        )
+
+    def _credentials_error(self, text: str) -> UnsafeSetupError:
+        return UnsafeSetupError(
+            "no valid aws credentials: renew them, look at this machine's clock, or set "
+            f"{OPTIONS['access_key'].key} and {OPTIONS['secret_key'].key}; {_shown(text)}",
+            kind="lock_credentials",
+            table=self._settings.table,
+        )
+
+    def _unanswered(
+        self, operation: str, error: Exception, *, maybe_done: bool
+    ) -> UnavailableError:
+        where = self._settings.endpoint or self._settings.region
+        return UnavailableError(
+            f"dynamodb did not answer {operation} within {self._settings.request_ms} ms; check "
+            f"region, endpoint and network: {where}: {_shown(str(error))}",
+            maybe_done=maybe_done,
+        )
+
+
+def check_extra() -> None:
+    """
+    Look whether boto3 is there, without loading all of it later by surprise.
+
+    Raises:
+        UnsafeSetupError: It is not installed (kind ``missing_extra``).
+    """
+    try:
+        import boto3  # noqa: F401
+    except ImportError as error:
+        raise UnsafeSetupError(
+            "this lock needs the package boto3: pip install 'hoodoo[dynamodb]'",
+            kind="missing_extra",
+            extra="dynamodb",
+        ) from error
+
+
+def region_of_machine() -> str | None:
+    """
+    The region that Java would take from this machine: the variable ``AWS_REGION``.
+
+    Raises:
+        UnsafeSetupError: It is not set, but boto3 knows another region than Java's default;
+            a guess could put two writers into two regions, where neither sees the other.
+    """
+    said = os.environ.get("AWS_REGION", "").strip()
+    if said:
+        return said
+    import boto3
+
+    known: str | None = boto3.session.Session().region_name
+    if known is None:
+        return None
+    raise UnsafeSetupError(
+        f"the lock's region is in doubt: this machine's aws profile says {known}, which java "
+        f"writers ignore; set {OPTIONS['region'].key} for all writers",
+        kind="lock_region",
+        key=OPTIONS["region"].key,
+        region=known,
+    )
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:SHOWN_CHARACTERS_MAX])[1:-1]

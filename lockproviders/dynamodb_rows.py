@@ -1,0 +1,296 @@
+"""
+The rows of a DynamoDB lock table and the requests about them: pure, without a connection.
+
+The rows are those of Java's lock client, so that both take the very same lock (concurrency
+7.2, run against it): one row per lock, all attributes texts, a record version number that
+changes with every heartbeat, and no wall-clock time anywhere. Invariants:
+
+- Whoever waits counts the lease himself, from his own first look at a version number; an
+  unchanged number for a whole lease means that the holder is dead.
+- Every write is conditional: on absence, on the number seen, or on the own owner and number.
+- Attributes of ours beside Java's are read by Java as additional ones and dropped when Java
+  takes the lock; the count of holdings therefore lies in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from timeline.errors import UnsafeSetupError
+
+__all__ = [
+    "LockRow",
+    "RowAddress",
+    "Sighting",
+    "Take",
+    "count_request",
+    "create_request",
+    "decide",
+    "decode_row",
+    "decode_token",
+    "put_request",
+    "read_request",
+    "release_request",
+    "renew_request",
+]
+
+Request = dict[str, Any]
+Item = Mapping[str, Mapping[str, Any]]
+
+KEY = "key"
+OWNER = "ownerName"
+LEASE = "leaseDuration"
+VERSION = "recordVersionNumber"
+RELEASED = "isReleased"
+NOTE = "hoodooOwner"  # ours: who holds it, for people
+TOKEN = "fencingToken"  # noqa: S105  ours: the count of holdings, in the row of the count
+COUNT_SUFFIX = "#hoodoo-fencing-token"
+
+LEASE_DIGITS_MAX = 15
+KEY_BYTES_MAX = 2048  # of a partition key, by the service
+
+_KEY_NAME = {"#k": KEY}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAddress:
+    """Which row of which table."""
+
+    table: str
+    key: str
+
+    @property
+    def counter(self) -> RowAddress:
+        """The row with the count of holdings."""
+        return RowAddress(table=self.table, key=self.key + COUNT_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRow:
+    """One lock as it stands in the table."""
+
+    owner: str
+    lease_ms: int
+    version: str
+    released: bool = False
+    note: str = ""
+
+    @property
+    def holder_text(self) -> str | None:
+        """Who holds it, for people; None when it is free."""
+        return None if self.released else self.note or self.owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A version number and since when this process sees it, on its monotonic clock."""
+
+    version: str
+    since_ms: int
+
+    def or_newer(self, row: LockRow, now_ms: int) -> Sighting:
+        """This sighting, or a new one when the row has moved on."""
+        if row.version == self.version:
+            return self
+        return Sighting(version=row.version, since_ms=now_ms)
+
+
+class Take(Enum):
+    """On what a take-over of the row is conditional."""
+
+    IF_ABSENT = "absent"
+    IF_RELEASED = "released"
+    IF_UNCHANGED = "unchanged"
+
+
+def decide(
+    row: LockRow | None, sighting: Sighting | None, given_up: Collection[str], now_ms: int
+) -> Take | None:
+    """
+    Whether the lock can be taken now, and under which condition.
+
+    Args:
+        row: What the table says, None when there is no row.
+        sighting: Since when the row's version number is known.
+        given_up: Version numbers that this process wrote and no longer uses, for example
+            by a request that landed after its time-out.
+        now_ms: Monotonic time.
+    """
+    if row is None:
+        return Take.IF_ABSENT
+    if row.released:
+        return Take.IF_RELEASED
+    if row.version in given_up:
+        return Take.IF_UNCHANGED
+    if sighting is None or sighting.version != row.version:
+        return None
+    return Take.IF_UNCHANGED if now_ms - sighting.since_ms > row.lease_ms else None
+
+
+def put_request(at: RowAddress, row: LockRow, take: Take, seen: str | None) -> Request:
+    """PutItem of the whole row, as Java takes a lock; ``seen`` is the number taken over."""
+    request: Request = {
+        "TableName": at.table,
+        "Item": {
+            KEY: _text(at.key),
+            OWNER: _text(row.owner),
+            LEASE: _text(str(row.lease_ms)),
+            VERSION: _text(row.version),
+            NOTE: _text(row.note),
+        },
+        "ExpressionAttributeNames": dict(_KEY_NAME),
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    if take is Take.IF_ABSENT:
+        request["ConditionExpression"] = "attribute_not_exists(#k)"
+    elif take is Take.IF_RELEASED:
+        request["ConditionExpression"] = f"attribute_exists(#k) AND {RELEASED} = :r"
+        request["ExpressionAttributeValues"] = {":r": _text("1")}
+    else:
+        request["ConditionExpression"] = f"attribute_exists(#k) AND {VERSION} = :v"
+        request["ExpressionAttributeValues"] = {":v": _text(seen or "")}
+    return request
+
+
+def read_request(at: RowAddress) -> Request:
+    """GetItem of the row, strongly consistent."""
+    return {"TableName": at.table, "Key": {KEY: _text(at.key)}, "ConsistentRead": True}
+
+
+def renew_request(at: RowAddress, row: LockRow, ours: Collection[str]) -> Request:
+    """
+    UpdateItem with a new version number and a full lease.
+
+    Args:
+        at: The row.
+        row: The own owner, the new number and the lease.
+        ours: The numbers that the own row may have now; several after time-outs.
+    """
+    condition, values = _still_ours(row.owner, ours)
+    return {
+        "TableName": at.table,
+        "Key": {KEY: _text(at.key)},
+        "UpdateExpression": f"SET {LEASE} = :l, {VERSION} = :n",
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": dict(_KEY_NAME),
+        "ExpressionAttributeValues": {
+            ":l": _text(str(row.lease_ms)),
+            ":n": _text(row.version),
+            **values,
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def release_request(at: RowAddress, owner: str, ours: Collection[str]) -> Request:
+    """DeleteItem of the own row, as Java releases."""
+    condition, values = _still_ours(owner, ours)
+    return {
+        "TableName": at.table,
+        "Key": {KEY: _text(at.key)},
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": dict(_KEY_NAME),
+        "ExpressionAttributeValues": values,
+    }
+
+
+def count_request(at: RowAddress, owner: str, version: str, now_ms: int) -> Request:
+    """
+    UpdateItem that counts one holding and answers the count.
+
+    A new count starts at the wall clock, so that a deleted row does not bring old tokens
+    back. The row looks like a released lock to Java, which can read nothing else.
+    """
+    counter = at.counter
+    return {
+        "TableName": counter.table,
+        "Key": {KEY: _text(counter.key)},
+        "UpdateExpression": (
+            f"SET {TOKEN} = if_not_exists({TOKEN}, :s) + :one, {OWNER} = :w, {LEASE} = :l, "
+            f"{VERSION} = :n, {RELEASED} = :r"
+        ),
+        "ExpressionAttributeValues": {
+            ":s": {"N": str(max(0, now_ms))},
+            ":one": {"N": "1"},
+            ":w": _text(owner),
+            ":l": _text("0"),
+            ":n": _text(version),
+            ":r": _text("1"),
+        },
+        "ReturnValues": "UPDATED_NEW",
+    }
+
+
+def create_request(table: str, capacity: tuple[int, int] | None) -> Request:
+    """CreateTable as Java does it; ``capacity`` is read and write units, None pays per request."""
+    request: Request = {
+        "TableName": table,
+        "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
+        "BillingMode": "PAY_PER_REQUEST" if capacity is None else "PROVISIONED",
+    }
+    if capacity is not None:
+        request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": capacity[0],
+            "WriteCapacityUnits": capacity[1],
+        }
+    return request
+
+
+def decode_row(at: RowAddress, item: Item | None) -> LockRow | None:
+    """
+    The lock in an item, None without one.
+
+    Raises:
+        UnsafeSetupError: It is not the row of a lock (kind ``lock_row``); neither Java nor
+            we could ever take it.
+    """
+    if not item:
+        return None
+    if _attribute(item, RELEASED) == "1":
+        return LockRow(
+            owner=_attribute(item, OWNER),
+            lease_ms=0,
+            version=_attribute(item, VERSION),
+            released=True,
+        )
+    lease, version = _attribute(item, LEASE), _attribute(item, VERSION)
+    if not (lease.isascii() and lease.isdigit() and len(lease) <= LEASE_DIGITS_MAX and version):
+        raise UnsafeSetupError(
+            "this row is not a lock's: delete it when no writer runs, or choose another "
+            f"partition key; {KEY} {at.key!a} of the table {at.table!a} has {LEASE} "
+            f"{lease[:40]!a} and {VERSION} {version[:40]!a}",
+            kind="lock_row",
+            table=at.table,
+            key=at.key,
+        )
+    return LockRow(
+        owner=_attribute(item, OWNER),
+        lease_ms=int(lease),
+        version=version,
+        note=_attribute(item, NOTE),
+    )
+
+
+def decode_token(response: Mapping[str, Any]) -> int | None:
+    """The count in the answer to ``count_request``, None when it has none."""
+    number = response.get("Attributes", {}).get(TOKEN, {}).get("N", "")
+    return int(number) if number.isascii() and number.isdigit() else None
+
+
+def _still_ours(owner: str, ours: Collection[str]) -> tuple[str, Request]:
+    names = {f":v{place}": _text(version) for place, version in enumerate(sorted(ours))}
+    condition = f"attribute_exists(#k) AND {OWNER} = :w AND {VERSION} IN ({', '.join(names)})"
+    return condition, {":w": _text(owner), **names}
+
+
+def _attribute(item: Item, name: str) -> str:
+    value = item.get(name, {}).get("S", "")
+    return value if isinstance(value, str) else ""
+
+
+def _text(value: str) -> dict[str, str]:
+    return {"S": value}

@@ -1,0 +1,277 @@
+"""
+The settings of the DynamoDB lock, read from Hudi's keys and a few of ours.
+
+Hudi's keys keep their names, units and defaults (hudi_configs: DynamoDbBasedLockConfig), so
+that a Java job's properties work as they are. Two of Java's habits are made safe: an empty
+table is created only on request, because a wrong region would otherwise silently split the
+lock, and an endpoint may not come from the table (SEC11).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Self
+from urllib.parse import urlsplit
+
+from lockproviders.dynamodb_rows import COUNT_SUFFIX, KEY_BYTES_MAX
+from lockproviders.settings import LOCK_OPTIONS, MS_MAX, LockSettings
+from timeline.errors import SettingError
+from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
+
+__all__ = ["OPTIONS", "DynamoSettings"]
+
+_PREFIX = "hoodie.write.lock.dynamodb."
+_OURS = "hoodoo.lock.dynamodb."
+
+OPTIONS: Mapping[str, Option] = {
+    "table": Option(
+        key=_PREFIX + "table", default="hudi_locks", doc="Name of the DynamoDB table of the locks."
+    ),
+    "partition_key": Option(
+        key=_PREFIX + "partition_key",
+        doc="Name of the lock in that table (the value of its key); else the table's name.",
+    ),
+    "table_name": Option(
+        key="hoodie.table.name",
+        aliases=("hoodie.datasource.write.table.name",),
+        doc="Name of the table.",
+    ),
+    "region": Option(
+        key=_PREFIX + "region",
+        doc="AWS region; else the variable AWS_REGION, else us-east-1, as in Hudi.",
+    ),
+    "endpoint": Option(
+        key=_PREFIX + "endpoint_url", doc="Another endpoint than the region's; for local servers."
+    ),
+    "billing": Option(
+        key=_PREFIX + "billing_mode",
+        default="PAY_PER_REQUEST",
+        kind=OptionKind.ENUM,
+        choices=("PAY_PER_REQUEST", "PROVISIONED"),
+        doc="How a table that is created here is paid for.",
+    ),
+    "read_units": Option(
+        key=_PREFIX + "read_capacity",
+        default="20",
+        kind=OptionKind.INT,
+        doc="Read units of a created table if PROVISIONED.",
+    ),
+    "write_units": Option(
+        key=_PREFIX + "write_capacity",
+        default="10",
+        kind=OptionKind.INT,
+        doc="Write units of a created table if PROVISIONED.",
+    ),
+    "creation_timeout_ms": Option(
+        key=_PREFIX + "table_creation_timeout",
+        default="120000",
+        kind=OptionKind.MS,
+        doc="Milliseconds after which a created table that is not ready counts as failed.",
+    ),
+    "access_key": Option(
+        key="hoodie.aws.access.key",
+        doc="AWS access key; else the usual chain of environment, profile and role.",
+    ),
+    "secret_key": Option(key="hoodie.aws.secret.key", doc="The secret to it."),
+    "session_token": Option(key="hoodie.aws.session.token", doc="Token of temporary credentials."),
+    "create_table": Option(
+        key=_OURS + "create.table",
+        default="false",
+        kind=OptionKind.BOOL,
+        doc="Create the table of the locks when it is missing (Hudi: always).",
+    ),
+    "count_holdings": Option(
+        key=_OURS + "fencing.token",
+        default="true",
+        kind=OptionKind.BOOL,
+        doc="Count the holdings in a second row, which makes the fencing token.",
+    ),
+    "allow_insecure": Option(
+        key=_OURS + "endpoint.allow.insecure",
+        default="false",
+        kind=OptionKind.BOOL,
+        doc="Accept an http:// endpoint on another machine (SEC11).",
+    ),
+}
+
+LEASE_MS_MIN = 1_000
+REQUESTS_PER_LEASE = 10  # so many requests that run into their time-out fit into a lease
+REQUEST_MS_MAX = 5_000
+DEFAULT_REGION = "us-east-1"
+TABLE_LAYER = "hoodie.properties"
+_METADATA_NETWORKS = tuple(
+    ipaddress.ip_network(text) for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamoSettings:
+    """Everything that can be set about one DynamoDB lock."""
+
+    table: str
+    key: str
+    region: str
+    endpoint: str | None
+    lease_ms: int
+    create_table: bool
+    capacity: tuple[int, int] | None  # read and write units; None pays per request
+    creation_timeout_ms: int
+    count_holdings: bool
+    access_key: str | None = field(repr=False)  # SEC5
+    secret_key: str | None = field(repr=False)
+    session_token: str | None = field(repr=False)
+
+    @property
+    def request_ms(self) -> int:
+        """Time-out of one request: a tenth of the lease, at most 5 s."""
+        return min(REQUEST_MS_MAX, self.lease_ms // REQUESTS_PER_LEASE)
+
+    @property
+    def identity(self) -> str:
+        """Region or endpoint, table and key: what must be equal to exclude each other."""
+        where = self.region if self.endpoint is None else f"{self.region}@{self.endpoint}"
+        return f"dynamodb:{where}/{self.table}/{self.key}"
+
+    @classmethod
+    def from_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        implicit_key: str | None = None,
+        machine_region: Callable[[], str | None] = lambda: None,
+    ) -> Self:
+        """
+        The settings among all properties; an empty text counts as not said.
+
+        Args:
+            properties: Effective properties.
+            implicit_key: The path hash for the implicit variant, which ignores the key said.
+            machine_region: Asked for a region when the properties have none.
+
+        Raises:
+            SettingError: A value is wrong or missing; names key, value and what is accepted.
+            UnsafeSetupError: ``machine_region`` finds it doubtful.
+        """
+        said = as_property_set(properties)
+        read = _Reader(said)
+        lease_ms = LockSettings.from_properties(said).try_ms
+        if lease_ms < LEASE_MS_MIN:
+            read.refuse(
+                LOCK_OPTIONS["try_ms"],
+                str(lease_ms),
+                f"at least {LEASE_MS_MIN} milliseconds, because it is also the lease of the "
+                "DynamoDB lock",
+            )
+        provisioned = read.text("billing") == "PROVISIONED"
+        capacity = (read.number("read_units"), read.number("write_units"))
+        access_key, secret_key = read.text("access_key"), read.text("secret_key")
+        if (access_key is None) != (secret_key is None):
+            missing = OPTIONS["access_key" if access_key is None else "secret_key"]
+            read.refuse(missing, "", "a value, because its other half is set")
+        return cls(
+            table=read.text("table") or str(OPTIONS["table"].default),
+            key=implicit_key or read.key(),
+            region=read.text("region") or machine_region() or DEFAULT_REGION,
+            endpoint=read.endpoint(),
+            lease_ms=lease_ms,
+            create_table=read.flag("create_table"),
+            capacity=capacity if provisioned else None,
+            creation_timeout_ms=read.number("creation_timeout_ms"),
+            count_holdings=read.flag("count_holdings"),
+            access_key=access_key,
+            secret_key=secret_key,
+            session_token=read.text("session_token"),
+        )
+
+
+class _Reader:
+    """Typed values out of a property set, refused by key, value and layer."""
+
+    def __init__(self, said: PropertySet) -> None:
+        self._said = said
+
+    def text(self, name: str) -> str | None:
+        value = read_option(self._said, OPTIONS[name])
+        return None if value in (None, "") else str(value)
+
+    def flag(self, name: str) -> bool:
+        return self.text(name) == "True"
+
+    def number(self, name: str) -> int:
+        option = OPTIONS[name]
+        value = int(self.text(name) or option.default or 0)
+        if not 1 <= value <= MS_MAX:
+            self.refuse(option, str(value), f"a number from 1 to {MS_MAX}")
+        return value
+
+    def key(self) -> str:
+        """The lock's name; Hudi falls back to the table's name, too."""
+        key = self.text("partition_key") or self.text("table_name")
+        if key is None:
+            self.refuse(
+                OPTIONS["partition_key"],
+                "",
+                "a name for the lock, equal for all writers of the table, or set hoodie.table.name",
+            )
+        if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
+            self.refuse(OPTIONS["partition_key"], key, f"at most {KEY_BYTES_MAX - 32} bytes")
+        return key
+
+    def endpoint(self) -> str | None:
+        """
+        The endpoint, if it may be asked.
+
+        Spec: SEC11: only of the caller, no plain HTTP to other machines, no metadata service.
+        """
+        option = OPTIONS["endpoint"]
+        address = self.text("endpoint")
+        if address is None:
+            return None
+        if self._said.layer_of(option.key) == TABLE_LAYER:
+            self.refuse(option, address, "what the writer is given, never what the table says")
+        try:
+            parts = urlsplit(address)
+            host, _ = parts.hostname or "", parts.port
+        except ValueError:
+            host = ""
+        if not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+            self.refuse(option, address, "an address http(s)://host:port without a user")
+        if _is_metadata_address(host):
+            self.refuse(option, address, "no address of a machine's metadata service")
+        if parts.scheme == "http" and not _is_loopback(host) and not self.flag("allow_insecure"):
+            self.refuse(
+                option,
+                address,
+                "https:// for another machine; plain http only with "
+                f"{OPTIONS['allow_insecure'].key}=true",
+            )
+        return address
+
+    def refuse(self, option: Option, value: str, accepted: str) -> NoReturn:
+        layer = self._said.layer_of(option.key)
+        shown = redact(option.key, value[:200])
+        raise SettingError(
+            f"this property accepts {accepted}: {option.key}={shown} (from {layer})",
+            kind="setting_value",
+            key=option.key,
+            value=shown,
+            layer=layer,
+            suggestion=accepted,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_metadata_address(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in network for network in _METADATA_NETWORKS)

@@ -1,0 +1,56 @@
+"""The DynamoDB lock keeps the contract of every lock provider, on two independent servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockproviders.client import LockClient
+from lockproviders.dynamodb import ENTRY
+from lockproviders.testing import LockProviderSuite
+from tests.servers.dynamodb import DynaliteServer, MotoServer, client_of, create_table
+
+ADDRESS_FILE = "server.txt"  # other processes find the server by it
+LEASE_MS = 6_000
+
+
+def make_client(folder: Path) -> LockClient:
+    url = (folder / ADDRESS_FILE).read_text(encoding="ascii")
+    return client_of(url, folder.name, lease_ms=LEASE_MS)
+
+
+@pytest.fixture(scope="module")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        create_table(server.url)
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def dynalite_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with DynaliteServer(tmp_path_factory.mktemp("dynalite")) as server:
+        create_table(server.url)
+        yield server.url
+
+
+class TestDynamoLockOnMoto(LockProviderSuite):
+    capabilities = ENTRY.capabilities
+    make_client = staticmethod(make_client)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, moto_url: str) -> Path:
+        (tmp_path / ADDRESS_FILE).write_text(moto_url, encoding="ascii")
+        return tmp_path
+
+
+@pytest.mark.integration
+class TestDynamoLockOnDynalite(LockProviderSuite):
+    capabilities = ENTRY.capabilities
+    make_client = staticmethod(make_client)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, dynalite_url: str) -> Path:
+        (tmp_path / ADDRESS_FILE).write_text(dynalite_url, encoding="ascii")
+        return tmp_path
