@@ -8,6 +8,7 @@ from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.inline import InlineOutcome, run_inline
 from tableservices.service import CleaningService, TableService
+from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.undo import RolledBack, rollback_dead_writers
 
@@ -55,9 +56,14 @@ class Services:
         """
         return clean(self._context, CleaningSettings.from_properties(self._properties))
 
-    def rollback_dead_writers(self) -> list[RolledBack]:
-        """Roll back every pending write whose heartbeat ran out. Errors: as ``clean``."""
-        return rollback_dead_writers(self._context)
+    def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
+        """
+        Roll back every pending write whose heartbeat ran out. Errors: as ``clean``.
+
+        Args:
+            timeline: The timeline of a moment ago, where the caller has one.
+        """
+        return rollback_dead_writers(self._context, timeline)
 
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""

@@ -259,9 +259,11 @@ class Table:
             batch_id=batch_id or self._settings.batch_id,
             delete_partitions=delete_partitions,
         )
+        looked = self._core.context.snapshot()
+        undone = False
         if self._settings.failed_writes_policy is FailedWritesPolicy.EAGER:
-            self.services.rollback_dead_writers()  # RB-11: own crashes first
-        receipt = self._core.write(plan, workload)
+            undone = bool(self.services.rollback_dead_writers(looked.active))  # RB-11
+        receipt = self._core.write(plan, workload, None if undone else looked)
         outcome = self.services.after_commit()
         for warning in outcome.warnings:
             warnings.warn(warning, stacklevel=2)

@@ -54,7 +54,7 @@ class Begun:
         )
 
 
-def begin(context: TableContext, action: Action) -> Begun:
+def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> Begun:
     """
     Draw a requested time, make it visible and take the base snapshot.
 
@@ -63,6 +63,8 @@ def begin(context: TableContext, action: Action) -> Begun:
     Args:
         context: The table.
         action: COMMIT or REPLACECOMMIT (DELTACOMMIT for log writers).
+        before: A look at the table of a moment ago, to spare the first list. An old one
+            costs a redraw at worst: what it missed is met by the look after creating (BEG-5).
 
     Raises:
         TableConfigConflictError: A restore is pending (BEG-3).
@@ -71,14 +73,14 @@ def begin(context: TableContext, action: Action) -> Begun:
     """
     least: InstantTime | None = None
     for _ in range(_REDRAWS_WITHOUT_LOCK):
-        begun = _try_begin(context, action, least)
+        begun = _try_begin(context, action, least, before)
         if isinstance(begun, Begun):
             return begun
-        least = begun
+        least, before = begun, None
     # Others keep publishing between our time and our look: take the queue (BEG-5).
     with context.world.lock.acquire("begin"):
         for _ in range(_DRAWS_MAX):
-            begun = _try_begin(context, action, least)
+            begun = _try_begin(context, action, least, None)
             if isinstance(begun, Begun):
                 return begun
             least = begun
@@ -86,12 +88,12 @@ def begin(context: TableContext, action: Action) -> Begun:
 
 
 def _try_begin(
-    context: TableContext, action: Action, least: InstantTime | None
+    context: TableContext, action: Action, least: InstantTime | None, before: Snapshot | None
 ) -> Begun | InstantTime:
     """One try; returns the time the next try must exceed when this one was lost."""
     world = context.world
-    head_before = context.chain.head()
-    timeline = context.active()
+    before = before or context.snapshot()
+    timeline = before.active
     if any(i.action is Action.RESTORE for i in timeline.pending):
         raise TableConfigConflictError(
             "a restore of this table is under way; wait for it to finish, then write again",
@@ -127,7 +129,7 @@ def _try_begin(
             heartbeat=heartbeat,
             snapshot=context.snapshot(),
         )
-        decided = _decided_since(context, begun, head_before)
+        decided = _decided_since(context, begun, before.head)
     except Exception:
         _take_away(world, timeline_path(name), heartbeat)
         raise

@@ -8,6 +8,7 @@ crash between the steps leaves the table without its configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from timeline.codecs.properties import format_properties, parse_properties
 from timeline.errors import CorruptTableError, InvalidInputError, TableNotFoundError
@@ -114,7 +115,13 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
 
 
 def _read(storage: Storage, path: str) -> TableConfig:
-    return TableConfig.from_properties(parse_properties(storage.read(path), path=path), path=path)
+    return _parsed(storage.read(path), path)
+
+
+@lru_cache(maxsize=16)
+def _parsed(data: bytes, path: str) -> TableConfig:
+    """Looked at by every commit, and hardly ever changed."""
+    return TableConfig.from_properties(parse_properties(data, path=path), path=path)
 
 
 def _is_valid(storage: Storage, path: str) -> bool:

@@ -29,6 +29,7 @@ from timeline.errors import (
 from timeline.model.claim import Claim, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import pending_file_names
+from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs
@@ -193,6 +194,15 @@ def publish(
     slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
     if slot is None:
         return met[-1]
+    context.commits.remember(
+        Instant(
+            action=begun.action.completes_as,
+            requested_time=begun.requested_time,
+            state=State.COMPLETED,
+            completion_time=slot.completion_time,
+        ),
+        candidate.metadata,
+    )
     _notice_second_writer(context, known, slot)
     return Published(slot=slot, lost_slots=lost)
 

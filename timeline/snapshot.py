@@ -56,10 +56,17 @@ class CommitReader:
                 path=path,
             ) from error
         decoded = decode_commit(data, path=path)
+        self._keep(name, decoded)
+        return decoded
+
+    def remember(self, instant: Instant, metadata: CommitMetadata) -> None:
+        """Take over what was just published, so that it need not be read back."""
+        self._keep(instant_file_name(instant), metadata)
+
+    def _keep(self, name: str, metadata: CommitMetadata) -> None:
         if len(self._kept) >= _CACHED_MAX:
             self._kept.clear()
-        self._kept[name] = decoded
-        return decoded
+        self._kept[name] = metadata
 
 
 @dataclass(frozen=True, kw_only=True)

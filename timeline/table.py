@@ -340,7 +340,9 @@ class Table(TableSnapshot):
                 prove_atomic_create(world.storage, world.ids)
             self._registration = enter(self._context, agreement)
 
-    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+    def write(
+        self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None
+    ) -> Receipt:
         """
         Run one write. See ``timeline.write.write``.
 
@@ -349,7 +351,7 @@ class Table(TableSnapshot):
             UnsupportedTableError: The table type or a feature cannot be written yet.
         """
         refuse_unwritable(self.config)
-        return write(self._context, plan, workload)
+        return write(self._context, plan, workload, looked)
 
     def switch_metadata_table_off(self) -> Table:
         """

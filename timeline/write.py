@@ -39,10 +39,13 @@ from timeline.receipt import Receipt, WritePlan, published_batch
 from timeline.refusal import RefusalReport, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import pause_ms
+from timeline.snapshot import Snapshot
 from timeline.undo import abandon
 from timeline.workload import Workload
 
 __all__ = ["Receipt", "WritePlan", "write"]
+
+_LOOK_GROWS_OLD_MS = 200  # after that another writer has probably published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,12 @@ class _Work:
     schema_before: str  # the table's own, "" for none
 
 
-def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> Receipt:
+def write(
+    context: TableContext,
+    plan: WritePlan,
+    workload: Workload | None,
+    looked: Snapshot | None = None,
+) -> Receipt:
     """
     Run one write to its end: published, refused or unknown.
 
@@ -64,6 +72,7 @@ def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> 
         context: The table.
         plan: What to do.
         workload: The incoming rows; None for ``delete_partition``.
+        looked: A look at the table of a moment ago, where the caller has one.
 
     Raises:
         InvalidInputError: The rows do not fit; nothing was begun.
@@ -76,23 +85,27 @@ def write(context: TableContext, plan: WritePlan, workload: Workload | None) -> 
     known = published_batch(context, plan)
     if known is not None:
         return known
-    schema, before = _schema_for(context, workload, plan)
-    if workload is not None:
-        workload.prepare(plan.rules, schema.arrow)
-    refusals: list[RefusalReport] = []
     budget = context.limits.retry
     started = context.world.clock.monotonic_ms()
+    looked = looked or context.snapshot()
+    schema, before = _schema_for(context, looked, workload, plan)
+    if workload is not None:
+        workload.prepare(plan.rules, schema.arrow)
+    took_ms = context.world.clock.monotonic_ms() - started
+    snapshot = looked if took_ms <= _LOOK_GROWS_OLD_MS else None
+    refusals: list[RefusalReport] = []
     last: Met | None = None
     for attempt in range(budget.conflict_retries_max + 1):
         if attempt:
             if context.world.clock.monotonic_ms() - started > budget.total_ms_max:
                 break
             context.world.clock.sleep_ms(pause_ms(attempt - 1, context.world.ids.jitter(), budget))
-            schema, before = _schema_for(context, workload, plan)
+            snapshot = context.snapshot()
+            schema, before = _schema_for(context, snapshot, workload, plan)
         work = _Work(
             context=context, plan=plan, workload=workload, schema=schema, schema_before=before
         )
-        outcome = _attempt(work, refusals)
+        outcome = _attempt(work, refusals, snapshot)
         if isinstance(outcome, Receipt):
             return outcome
         last = outcome
@@ -119,11 +132,13 @@ def _give_up(last: Met | None, refusals: Sequence[RefusalReport]) -> Receipt:
     )
 
 
-def _attempt(work: _Work, refusals: list[RefusalReport]) -> Receipt | Met:
+def _attempt(
+    work: _Work, refusals: list[RefusalReport], snapshot: Snapshot | None
+) -> Receipt | Met:
     """One instant from its begin to its end; a refused one leaves nothing behind."""
     context = work.context
     action = Action.REPLACECOMMIT if work.plan.operation.replaces else Action.COMMIT
-    begun = begin(context, action)
+    begun = begin(context, action, snapshot)
     try:
         outcome = _write_and_publish(work, begun, refusals)
     except OutcomeUnknownError:
@@ -332,10 +347,9 @@ def _after(
 
 
 def _schema_for(
-    context: TableContext, workload: Workload | None, plan: WritePlan
+    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
 ) -> tuple[TableSchema, str]:
     """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
-    snapshot = context.snapshot()
     text = snapshot.newest_schema_json or context.config.create_schema_json
     if workload is None or plan.operation is WriteOperation.DELETE:
         if text is None:

@@ -88,6 +88,9 @@ def clean(
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;
             nothing was deleted.
     """
+    memory = memory or CleanMemory()
+    if memory.may_rest(context):
+        return None
     refuse_uncleanable(context)
     snapshot = context.snapshot()
     if settings.rolls_back and rollback_dead_writers(context, snapshot.active):
@@ -97,8 +100,9 @@ def clean(
     if foreign is not ForeignCleans.AT_WORK:
         if foreign is ForeignCleans.ENDED:
             snapshot = context.snapshot()
-        receipt = _clean_own(context, settings, snapshot, memory or CleanMemory())
+        receipt = _clean_own(context, settings, snapshot, memory)
     remove_leftovers(context)
+    memory.note_look(context)
     return receipt
 
 

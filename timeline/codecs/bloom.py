@@ -38,6 +38,7 @@ _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
 _LEAST_ENTRIES = 1024
 _FEW_KEYS = 2048  # below, setting bits in place is cheaper than a byte for every bit
+_SMALL_ROW_BYTES = 1 << 14  # where a byte for every bit costs nothing
 
 _Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint32]
@@ -237,7 +238,7 @@ class BloomFilter:
 def _set_bits(row: _Bytes, keys: pa.Array, bits: int, hashes: int) -> None:
     if len(keys) == 0:
         return
-    if len(keys) <= _FEW_KEYS:
+    if len(keys) <= _FEW_KEYS and len(row) > _SMALL_ROW_BYTES:
         every = [positions for _, positions in _positions(keys, bits, hashes)]
         wanted = np.unique(np.concatenate(every))
         where, starts = np.unique(wanted >> 3, return_index=True)

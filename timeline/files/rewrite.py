@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ def write_file_group(
     new file groups only); 1 create (marker); 1 open_output. The caller makes the names
     durable (``sync_folders``) before it publishes.
     """
-    schema = _schema(task.avro_json).arrow
+    schema = TableSchema.from_avro(task.avro_json).arrow
     check_partition_path(task.partition_path)
     if task.base_path is None:
         outcome = _first_version(task, incoming, schema)
@@ -304,11 +303,6 @@ def _stat(task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int
         total_write_bytes=size_bytes,
         file_size_in_bytes=size_bytes,
     )
-
-
-@lru_cache(maxsize=32)
-def _schema(avro_json: str) -> TableSchema:
-    return TableSchema.from_avro(avro_json)
 
 
 def _merged_schema(schema: pa.Schema) -> pa.Schema:

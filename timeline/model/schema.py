@@ -81,12 +81,7 @@ class TableSchema:
             CorruptTableError: The text is no Avro record.
             UnsupportedTableError: It has a type this engine does not handle.
         """
-        arrow = avro_to_arrow(avro_json)
-        document = json.loads(avro_json)
-        own = [each for each in document["fields"] if each["name"] not in META_COLUMNS]
-        if len(own) != len(document["fields"]):
-            avro_json = _compact({**document, "fields": own})
-        return cls(arrow=drop_meta(arrow), avro_json=avro_json)
+        return _of_avro(avro_json)
 
     @classmethod
     def from_arrow(cls, arrow: pa.Schema, table_name: str) -> TableSchema:
@@ -115,6 +110,17 @@ class TableSchema:
             arrow=pa.schema([*self.arrow, *added]),
             avro_json=_compact({**document, "fields": fields}),
         )
+
+
+@lru_cache(maxsize=64)
+def _of_avro(avro_json: str) -> TableSchema:
+    """Every commit of a table meets the same few texts."""
+    arrow = avro_to_arrow(avro_json)
+    document = json.loads(avro_json)
+    own = [each for each in document["fields"] if each["name"] not in META_COLUMNS]
+    if len(own) != len(document["fields"]):
+        avro_json = _compact({**document, "fields": own})
+    return TableSchema(arrow=drop_meta(arrow), avro_json=avro_json)
 
 
 def with_meta(schema: pa.Schema) -> pa.Schema:

@@ -8,6 +8,7 @@ from tableservices.cleaning.settings import CleaningSettings
 from tableservices.inline import run_inline
 from tableservices.service import CleaningService
 from tableservices.worker import StopFlag, run_worker
+from timeline.storage.observed import ObservedStorage
 
 
 class Failing:
@@ -32,6 +33,26 @@ def test_inline_cleaning_follows_a_commit(bench: Any) -> None:
         f"cleaned 2 files, everything since {times[3]} is kept"
     ]
     assert outcome.warnings == ()
+
+
+def test_inline_cleaning_rests_while_nothing_can_have_become_old(bench: Any) -> None:
+    storage = ObservedStorage(bench.storage)
+    watched = bench.open(storage)
+    service = CleaningService(settings=CleaningSettings(commits_retained=2))
+
+    def lists_after(*file_ids: str) -> int:
+        bench.commit(*file_ids)
+        storage.forget()
+        assert run_inline(watched, [service]).warnings == ()
+        return storage.count("names", "list")
+
+    for number in range(4):
+        lists_after(f"f{number}")
+    assert lists_after("f4") == 0, "only new file groups since the last look"
+    bench.clock.time_ms += watched.limits.heartbeat.interval_ms
+    assert lists_after("f5") > 0, "a writer may have died meanwhile"
+    assert lists_after("f6") == 0
+    assert lists_after("f6") > 0, "a file was superseded"
 
 
 def test_asynchronous_cleaning_is_left_to_the_worker(bench: Any) -> None:

@@ -241,7 +241,7 @@ def begun(
     context = table.context
     plan = planned(table, operation, **options)
     workload = LocalWorkload(context.world, as_table(rows))
-    schema, before = _schema_for(context, workload, plan)
+    schema, before = _schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema.arrow)
     action = Action.REPLACECOMMIT if operation.replaces else Action.COMMIT
     started = begin(context, action)

@@ -234,3 +234,23 @@ def test_an_unanswered_inflight_file_ends_the_attempt():
     with pytest.raises(StorageUnavailableError):
         make_inflight(table.context, begun, CommitMetadata())
     end(begun)
+
+
+def test_a_look_that_grew_old_costs_a_redraw_and_no_order():
+    table = new_table(clock=StillClock(NOW))
+    context = table.context
+    old = context.snapshot()
+    published = upsert(table, ROWS)
+    begun = begin(context, Action.COMMIT, old)
+    end(begun)
+    assert begun.requested_time > published.completion_time
+    assert published.requested_time in begun.snapshot.completions
+
+
+def test_a_fresh_look_spares_one_list():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage)
+    look = table.context.snapshot()
+    storage.forget()
+    end(begin(table.context, Action.COMMIT, look))
+    assert storage.operations().count(f"names {TIMELINE}") == 1

@@ -111,3 +111,26 @@ def test_damaged_filters_are_refused(text):
     with pytest.raises(CorruptTableError) as caught:
         BloomFilter.load(text, DYNAMIC)
     assert caught.value.kind == "bad_bloom_filter"
+
+
+@pytest.mark.parametrize(
+    ("keys", "entries"), [(0, 1024), (1024, 1024), (1025, 2048), (50_000, 60_000), (90_000, 60_000)]
+)
+def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries):
+    assert BloomSettings().fitted(keys) == BloomSettings(entries=entries)
+
+
+def test_a_simple_filter_keeps_its_size_because_it_does_not_say_it():
+    settings = BloomSettings(kind=SIMPLE)
+    assert settings.fitted(10) is settings
+
+
+def test_a_fitted_filter_has_every_key_and_few_others():
+    keys = pa.array([f"key-{number}" for number in range(3_000)])
+    fitted = BloomFilter(BloomSettings().fitted(len(keys)))
+    fitted.add(keys)
+    read = BloomFilter.load(fitted.to_base64(), DYNAMIC)
+    assert read.entries == 4_096
+    assert read.may_contain(keys).all()
+    others = pa.array([f"other-{number}" for number in range(20_000)])
+    assert not read.may_contain(others).any()

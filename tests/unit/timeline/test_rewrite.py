@@ -253,3 +253,16 @@ def test_tasks_and_stats_travel_as_text():
     assert FileGroupTask.from_json(SECOND_TASK.to_json()) == SECOND_TASK
     stats = write_file_group(MemoryStorage(), FIRST_TASK, rows(("a", 1, "A")))
     assert stats_from_json(stats_to_json(stats)) == stats
+
+
+def test_a_filter_that_its_file_outgrew_is_made_anew_for_all_keys():
+    storage = MemoryStorage()
+    task = replace(FIRST_TASK, bloom=BloomSettings())
+    write_file_group(storage, task, rows(("a", 1, "x")))
+    many = [(f"key{number:05d}", 1, "x") for number in range(1_500)]
+    second = replace(SECOND_TASK, bloom=BloomSettings())
+    write_file_group(storage, second, rows(*many))
+    footer = read_footer(storage, f"p=1/{SECOND_FILE}")
+    made = BloomFilter.load(footer.bloom_base64, footer.bloom_kind)
+    assert made.entries == 2_048
+    assert made.may_contain(pa.array(["a", *(key for key, _, _ in many)])).all()
