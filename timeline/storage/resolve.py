@@ -14,16 +14,20 @@ from collections.abc import Mapping
 from timeline.errors import InvalidInputError, SettingError, StorageCapabilityError
 from timeline.ports.storage import Storage
 from timeline.storage.local import Durability, LocalStorage
+from timeline.storage.object_address import OBJECT_SCHEMES, parse_object_address
+from timeline.storage.object_client import ObjectSettings
+from timeline.storage.object_store import ObjectStorage
 
 __all__ = ["DURABILITY_KEY", "storage_for"]
 
 DURABILITY_KEY = "hoodoo.storage.durability"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)\Z", re.DOTALL)
-_OBJECT_STORES = frozenset(
-    ("s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs", "hdfs", "oss")
+_KNOWN_ELSEWHERE = frozenset(("adl", "wasb", "wasbs", "hdfs", "oss", "cos", "obs"))
+_WORKS_TODAY = (
+    "a plain path (/data/flights), a file address (file:/data/flights) or an object store "
+    "(s3://bucket/flights, gs://, abfss://) works"
 )
-_WORKS_TODAY = "a plain path (/data/flights) or a file address (file:/data/flights) works"
 
 
 def storage_for(
@@ -34,11 +38,14 @@ def storage_for(
 
     Args:
         address: A path, absolute or not, or ``file:/path``, ``file:///path``,
-            ``file://localhost/path``. Nothing in it is unescaped, as in Hadoop.
-        options: The caller's ``hoodoo.storage.*`` options; others are not looked at.
+            ``file://localhost/path``, or that of an object store. Nothing in it is unescaped,
+            as in Hadoop.
+        options: The caller's ``hoodoo.storage.*`` options and their spellings in Hadoop and
+            Hudi; others are not looked at. Never options a table brought (SEC11).
 
     Raises:
-        StorageCapabilityError: An object store, or a scheme nobody knows.
+        StorageCapabilityError: A scheme that is not supported, or that nobody knows.
+        MissingExtraError: An object store, and its client is not installed.
         SettingError: An option has a value it cannot have.
         InvalidInputError: The address is empty, holds control characters or names a host.
     """
@@ -48,6 +55,10 @@ def storage_for(
             f"the address of a table is empty or holds control characters; {_WORKS_TODAY}: {text!r}",
             address=text,
         )
+    match = _SCHEME.match(text)
+    if match is not None and match[1].lower() in OBJECT_SCHEMES and match[2].startswith("//"):
+        place = parse_object_address(text)
+        return ObjectStorage(place, ObjectSettings.from_properties(options or {}, place))
     return LocalStorage(_local_path(text), durability=_durability(options or {}))
 
 
@@ -59,9 +70,10 @@ def _local_path(text: str) -> str:
     scheme, rest = match.group(1).lower(), match.group(2)
     if scheme == "file":
         return _path_of_file_uri(rest, text)
-    if scheme in _OBJECT_STORES:
+    if scheme in _KNOWN_ELSEWHERE or scheme in OBJECT_SCHEMES:
         raise StorageCapabilityError(
-            f"object stores come with a later release; {_WORKS_TODAY} today: {text!r}",
+            f"this kind of address is not supported, or lacks its two slashes; {_WORKS_TODAY}: "
+            f"{text!r}",
             kind="storage_scheme",
             missing=scheme,
             address=text,

@@ -1,0 +1,65 @@
+"""
+An S3 to test against: moto's, made atomic, and a bucket in it.
+
+Nothing else that comes as a package will do: s3rver and rclone ignore the conditions of a
+conditional write (runtime 6), which is the one thing under test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from tests.servers.moto_server import ACCESS_KEY, REGION, SECRET_KEY, MotoServer
+
+__all__ = ["BUCKET", "S3Server", "s3_properties"]
+
+BUCKET = "lake"
+
+
+class S3Server(MotoServer):
+    """The server with an empty bucket; a restarted one has forgotten every object."""
+
+    def start(self) -> Self:
+        super().start()
+        self.client().create_bucket(Bucket=BUCKET)
+        return self
+
+    def client(self) -> Any:
+        """A second opinion: what is really in the bucket, by another library."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Every key below a prefix, sorted."""
+        pages = (
+            self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        )
+        return sorted(found["Key"] for page in pages for found in page.get("Contents", ()))
+
+    def properties(self) -> dict[str, str]:
+        """What a caller says to reach it."""
+        return s3_properties(self.url)
+
+
+def s3_properties(url: str) -> dict[str, str]:
+    """Options of the server at an address, spelled as Hadoop spells them."""
+    return {
+        "fs.s3a.endpoint": url,
+        "fs.s3a.endpoint.region": REGION,
+        "fs.s3a.access.key": ACCESS_KEY,
+        "fs.s3a.secret.key": SECRET_KEY,
+        "fs.s3a.path.style.access": "true",
+    }
+
+
+def started(folder: Path) -> S3Server:
+    """A running server; the caller ends it."""
+    return S3Server(folder).start()

@@ -1,0 +1,386 @@
+"""The object-store adapter: what it makes of addresses, options, answers and its clock."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from obstore.store import MemoryStore, S3Store
+
+from timeline.errors import (
+    InvalidInputError,
+    MissingExtraError,
+    SettingError,
+    StorageUnavailableError,
+    UnavailableError,
+)
+from timeline.machine import SystemIds
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.storage.object_address import parse_object_address, with_account
+from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client
+from timeline.storage.object_clock import StoreClock
+from timeline.storage.object_files import ObjectInput, ObjectOutput
+from timeline.storage.object_store import ObjectStorage
+
+PLACE = parse_object_address("s3://lake/t")
+
+
+class PlainClock:
+    def __init__(self, *, wall_ms: int = 1_700_000_000_250, monotonic_ms: int = 5_000) -> None:
+        self.wall_ms = wall_ms
+        self.time_ms = monotonic_ms
+        self.sleeps: list[int] = []
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.sleeps.append(duration_ms)
+        self.time_ms += duration_ms
+
+
+# ---------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "canonical"),
+    [
+        ("s3://lake/a/t", "s3://lake/a/t"),
+        ("s3a://lake//a/t//", "s3://lake/a/t"),
+        ("S3N://lake/a/t", "s3://lake/a/t"),
+        ("s3://lake", "s3://lake"),
+        ("s3a://lake/", "s3://lake"),
+        ("gcs://lake/a b%20c", "gs://lake/a b%20c"),
+        ("az://box/t", "az://box/t"),
+        ("abfs://box@acct.blob.core.windows.net/t", "abfss://box@acct.dfs.core.windows.net/t"),
+        ("abfss://box@Acct.dfs.core.windows.net/t", "abfss://box@acct.dfs.core.windows.net/t"),
+    ],
+)
+def test_every_spelling_has_one_canonical_address(address: str, canonical: str) -> None:
+    assert parse_object_address(address).base_uri == canonical
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://", "s3:///t", "s3://a\nb/t", "s3://lake/../x", "s3://k:s@lake/t", "abfss://c@evil/t"],
+)
+def test_addresses_that_could_lead_elsewhere_are_refused(address: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_object_address(address)
+
+
+def test_the_account_of_the_options_completes_the_address_and_never_contradicts_it() -> None:
+    short = with_account(parse_object_address("az://box/t"), "acct")
+    assert short.base_uri == "abfss://box@acct.dfs.core.windows.net/t"
+    with pytest.raises(InvalidInputError, match="another storage account"):
+        with_account(short, "other")
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_keys_of_hadoop_and_hudi_are_other_spellings() -> None:
+    settings = ObjectSettings.from_properties(
+        {
+            "hoodie.aws.access.key": "a",
+            "fs.s3a.secret.key": "s",
+            "fs.s3a.endpoint": "s3.eu-west-1.amazonaws.com",
+            "fs.s3a.path.style.access": "false",
+        },
+        PLACE,
+    )
+    assert (settings.s3_access_key, settings.s3_secret_key) == ("a", "s")
+    assert settings.region() == "eu-west-1"
+    assert settings.s3_path_style is False
+    assert repr(settings) == (
+        "ObjectSettings(s3_endpoint='s3.eu-west-1.amazonaws.com', s3_region=None)"
+    )
+
+
+def test_hadoops_azure_key_is_found_by_the_account_of_the_address() -> None:
+    place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
+    told = {"fs.azure.account.key.acct.dfs.core.windows.net": "a2V5"}
+    assert ObjectSettings.from_properties(told, place).azure_account_key == "a2V5"
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [
+        ({"fs.s3a.access.key": "only"}, "hoodoo.storage.s3.secret.key"),
+        ({"fs.s3a.endpoint": "http://minio.example:9000"}, "hoodoo.storage.s3.endpoint"),
+        ({"fs.s3a.endpoint": "http://169.254.169.254"}, "hoodoo.storage.s3.endpoint"),
+        ({"fs.s3a.endpoint": "ftp://h"}, "hoodoo.storage.s3.endpoint"),
+        ({"hoodoo.storage.request.timeout.ms": "0"}, "hoodoo.storage.request.timeout.ms"),
+        ({"fs.s3a.path.style.access": "maybe"}, "fs.s3a.path.style.access"),
+    ],
+)
+def test_bad_options_are_refused_by_their_key(properties: dict[str, str], key: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        ObjectSettings.from_properties(properties, PLACE)
+    assert refused.value.fields["key"] == key
+    assert "only" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "leave", [{"hoodoo.storage.allow.http": "true"}, {"fs.s3a.connection.ssl.enabled": "false"}]
+)
+def test_plain_http_needs_leave_except_on_this_machine(leave: dict[str, str]) -> None:
+    told = {"fs.s3a.endpoint": "http://minio.example:9000"}
+    settings = ObjectSettings.from_properties({**told, **leave}, PLACE)
+    assert settings.endpoint_url() == "http://minio.example:9000"
+    local = ObjectSettings.from_properties({"fs.s3a.endpoint": "http://127.0.0.1:9"}, PLACE)
+    assert local.endpoint_url() == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    "address", ["gs://lake/t", "abfss://box@acct.dfs.core.windows.net/t", "s3://lake/t"]
+)
+def test_a_client_is_made_for_each_store_without_asking_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = parse_object_address(address)
+    told = {"hoodoo.storage.azure.account.key": "a2V5"} if place.kind == "az" else {}
+    client = open_client(place, ObjectSettings.from_properties(told, place), retries=False)
+    assert (
+        type(client).__name__ == {"gs": "GCSStore", "az": "AzureStore", "s3": "S3Store"}[place.kind]
+    )
+
+
+def test_a_missing_client_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(MissingExtraError, match=r"hoodoo\[objectstore\]"):
+        ObjectStorage(PLACE)
+
+
+def test_every_option_says_what_it_means() -> None:
+    assert all(option.doc for option in STORAGE_OPTIONS.values())
+
+
+# ---------------------------------------------------------------- answers
+
+
+@contextmanager
+def answering(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that gives these answers to one request each; None swallows the request."""
+    got: list[bytes] = []
+    stopped = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for reply in replies:
+                connection, _ = listener.accept()
+                with connection:
+                    got.append(connection.recv(65_536))
+                    if reply is None:
+                        stopped.wait(5)
+                    else:
+                        connection.sendall(reply)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], got
+        stopped.set()
+
+
+def reply(status: int, code: str = "") -> bytes:
+    body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
+    return b'HTTP/1.1 %d X\r\nConnection: close\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n%s' % (
+        status,
+        len(body),
+        body,
+    )
+
+
+def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
+    client = S3Store(
+        "lake",
+        config={
+            "endpoint": f"http://127.0.0.1:{port}",
+            "access_key_id": "x",
+            "secret_access_key": "x",
+            "region": "us-east-1",
+        },
+        client_options={"allow_http": True, "timeout": "300ms"},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+    )
+    return ObjectStorage(PLACE, clock=clock or PlainClock(), clients=(client, client, client))
+
+
+@pytest.mark.parametrize("answer", [None, b"", reply(500), reply(502), reply(503)])
+def test_a_create_without_a_clear_answer_is_ambiguous_and_sent_once(answer: bytes | None) -> None:
+    with answering(answer) as (port, got):
+        with pytest.raises(AmbiguousWriteError):
+            storage_on(port).create("x", b"1")
+        assert len(got) == 1
+        assert b"if-none-match: *" in got[0].lower()
+
+
+def test_a_conflict_of_two_requests_is_repeated_and_is_not_existence() -> None:
+    clock = PlainClock()
+    busy = reply(409, "ConditionalRequestConflict")
+    with answering(busy, busy, reply(200)) as (port, got):
+        storage_on(port, clock).create("x", b"1")
+        assert len(got) == 3
+    assert len(clock.sleeps) == 2
+
+
+@pytest.mark.parametrize("busy", [reply(409, "ConditionalRequestConflict"), reply(429)])
+def test_a_store_that_stays_busy_ends_in_a_typed_failure(busy: bytes) -> None:
+    with (
+        answering(busy, busy, busy, busy) as (port, got),
+        pytest.raises(StorageUnavailableError),
+    ):
+        storage_on(port).create("x", b"1")
+    assert len(got) == 4
+
+
+def test_a_precondition_that_failed_means_that_the_name_is_taken() -> None:
+    with answering(reply(412)) as (port, _), pytest.raises(ObjectExistsError):
+        storage_on(port).create("x", b"1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fate", "advice"),
+    [
+        (reply(403, "AccessDenied"), "denied", "give these credentials access"),
+        (reply(404, "NoSuchBucket"), "no_bucket", "create the bucket"),
+        (reply(301, "PermanentRedirect"), "wrong", "region"),
+    ],
+)
+def test_a_refused_create_says_what_to_change(answer: bytes, fate: str, advice: str) -> None:
+    with (
+        answering(answer) as (port, _),
+        pytest.raises(StorageUnavailableError, match=advice) as refused,
+    ):
+        storage_on(port).create("x", b"1")
+    assert refused.value.fields["fate"] == fate
+    assert "Debug" not in refused.value.message
+
+
+def test_a_server_that_is_not_there_is_no_ambiguity() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(StorageUnavailableError) as refused:
+        storage_on(port).create("x", b"1")
+    assert refused.value.fields["fate"] == "not_sent"
+
+
+# ---------------------------------------------------------------- data files
+
+
+def memory_storage() -> tuple[ObjectStorage, MemoryStore]:
+    store = MemoryStore()
+    return ObjectStorage(PLACE, ids=SystemIds(), clients=(store, store, store)), store
+
+
+def test_a_forgotten_data_file_is_given_up() -> None:
+    storage, _ = memory_storage()
+    file = storage.open_output("p/x")
+    file.write(b"half")
+    del file
+    assert storage.stat("p/x") is None
+    storage.open_output("p/x").close()  # the name is free again
+    assert storage.read("p/x") == b""
+
+
+def test_a_data_file_whose_own_first_try_succeeded_is_kept() -> None:
+    storage, _ = memory_storage()
+    file = storage.open_output("p/x")
+    file.write(b"mine")
+    storage.create("p/x", b"mine")  # what the client's lost first request did
+    file.close()
+    assert storage.read("p/x") == b"mine"
+
+
+def test_failing_to_keep_frees_the_name_and_closes() -> None:
+    ended: list[str] = []
+
+    def refuse(_: bytes) -> None:
+        raise StorageUnavailableError("no")
+
+    file = ObjectOutput(keep=refuse, done=lambda: ended.append("done"))
+    with pytest.raises(StorageUnavailableError):
+        file.close()
+    assert file.closed
+    assert ended == ["done"]
+
+
+def test_reading_fetches_only_what_was_asked_for() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def fetch(start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return bytes(end - start)
+
+    file = ObjectInput(fetch, 10_000_000)
+    file.seek(-8, 2)
+    assert len(file.read(100)) == 8
+    file.seek(1_000_000)
+    assert len(file.read(10)) == 10
+    assert len(file.read(10)) == 10
+    assert asked == [(9_999_992, 10_000_000), (1_000_000, 1_131_072)]
+    assert file.read(0) == b""
+    file.seek(0, 2)
+    assert file.read() == b""
+
+
+def test_a_checksum_sibling_costs_requests_only_when_one_was_met() -> None:
+    storage, store = memory_storage()
+    store.put("t/f/.x.crc", b"old")  # somebody copied it here
+    storage.write("f/x", b"1")
+    assert storage.stat("f/.x.crc") is not None
+    storage.names("f")
+    storage.write("f/x", b"2")
+    assert storage.stat("f/.x.crc") is None
+
+
+# ---------------------------------------------------------------- the store's clock
+
+
+def test_the_own_clock_is_used_where_the_stamp_agrees_with_it() -> None:
+    clock = PlainClock(wall_ms=1_700_000_000_250)
+    store = StoreClock(clock, lambda _: 1_700_000_000_000)
+    assert store.now_ms() == 1_700_000_000_000
+    clock.time_ms += 800
+    assert store.now_ms() == 1_700_000_001_000
+
+
+def test_a_clock_that_is_off_is_corrected_by_the_stamp() -> None:
+    clock = PlainClock(wall_ms=1_700_000_600_000)  # ten minutes ahead
+    store = StoreClock(clock, lambda _: 1_700_000_000_000)
+    assert store.now_ms() == 1_700_000_000_000
+
+
+def test_the_store_is_asked_once_in_ten_minutes() -> None:
+    clock = PlainClock()
+    asked: list[str] = []
+
+    def stamp(path: str) -> int:
+        asked.append(path)
+        return 1_700_000_000_000
+
+    store = StoreClock(clock, stamp)
+    store.now_ms()
+    clock.time_ms += 600_000
+    store.now_ms()
+    assert len(asked) == 1
+    clock.time_ms += 1
+    store.now_ms()
+    assert len(asked) == 2
+
+
+def test_without_an_answer_the_own_clock_has_to_do() -> None:
+    def refuse(_: str) -> int:
+        raise UnavailableError("read only")
+
+    clock = PlainClock(wall_ms=1_700_000_000_250)
+    assert StoreClock(clock, refuse).now_ms() == 1_700_000_000_000

@@ -1,0 +1,451 @@
+"""
+From options to the clients of an object store, and from their errors to what happened.
+
+Its own file because the storage adapter and the storage-based lock need the very same
+credentials, endpoints and judgement of answers. obstore speaks to S3, GCS and Azure; it is
+an extra and is imported when the first address of an object store is opened.
+
+What was done by a request that failed is told apart with care: only an answer that surely
+means "nothing happened" may be reported as a failure, all the rest is unknown (UNK-1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from timeline.errors import (
+    MissingExtraError,
+    SettingError,
+    StorageUnavailableError,
+    UnsafeSetupError,
+)
+from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
+from timeline.storage.object_address import ObjectAddress
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore
+
+__all__ = [
+    "STORAGE_OPTIONS",
+    "Fate",
+    "ObjectSettings",
+    "fate_of",
+    "is_storage_key",
+    "open_client",
+    "unavailable",
+]
+
+_TEXT, _BOOL, _MS = OptionKind.TEXT, OptionKind.BOOL, OptionKind.MS
+
+#: By the field of ``ObjectSettings`` that it sets; Hadoop's and Hudi's keys are other spellings.
+STORAGE_OPTIONS: Mapping[str, Option] = {
+    "s3_access_key": Option(
+        key="hoodoo.storage.s3.access.key",
+        aliases=("fs.s3a.access.key", "hoodie.aws.access.key"),
+        kind=_TEXT,
+        doc="Access key of S3; without one the environment, a web identity, the container or "
+        "the instance is asked, in this order.",
+    ),
+    "s3_secret_key": Option(
+        key="hoodoo.storage.s3.secret.key",
+        aliases=("fs.s3a.secret.key", "hoodie.aws.secret.key"),
+        kind=_TEXT,
+        doc="Secret key of S3.",
+    ),
+    "s3_session_token": Option(
+        key="hoodoo.storage.s3.session.token",
+        aliases=("fs.s3a.session.token", "hoodie.aws.session.token"),
+        kind=_TEXT,
+        doc="Session token of temporary S3 credentials.",
+    ),
+    "s3_region": Option(
+        key="hoodoo.storage.s3.region",
+        aliases=("fs.s3a.endpoint.region", "hoodie.aws.region"),
+        kind=_TEXT,
+        doc="Region of the bucket; else that of the endpoint, else AWS_REGION, else us-east-1.",
+    ),
+    "s3_endpoint": Option(
+        key="hoodoo.storage.s3.endpoint",
+        aliases=("fs.s3a.endpoint",),
+        kind=_TEXT,
+        doc="Address of an S3-compatible server; AWS when not said.",
+    ),
+    "s3_path_style": Option(
+        key="hoodoo.storage.s3.path.style.access",
+        aliases=("fs.s3a.path.style.access",),
+        default="true",
+        kind=_BOOL,
+        doc="Name the bucket in the path instead of the host.",
+    ),
+    "s3_tls": Option(
+        key="hoodoo.storage.s3.ssl.enabled",
+        aliases=("fs.s3a.connection.ssl.enabled",),
+        kind=_BOOL,
+        doc="Speak TLS with the endpoint; false allows plain HTTP over any network.",
+    ),
+    "s3_anonymous": Option(
+        key="hoodoo.storage.s3.anonymous",
+        default="false",
+        kind=_BOOL,
+        doc="Send no credentials (public buckets, read only).",
+    ),
+    "gcs_service_account": Option(
+        key="hoodoo.storage.gcs.service.account.file",
+        aliases=("fs.gs.auth.service.account.json.keyfile",),
+        kind=_TEXT,
+        doc="JSON file of a Google service account; else the application default credentials.",
+    ),
+    "azure_account": Option(
+        key="hoodoo.storage.azure.account",
+        kind=_TEXT,
+        doc="Azure storage account, where the address does not name it.",
+    ),
+    "azure_account_key": Option(
+        key="hoodoo.storage.azure.account.key",
+        kind=_TEXT,
+        doc="Key of the Azure storage account; Hadoop's fs.azure.account.key.<account>.* counts "
+        "too. Else SAS token, environment, workload or managed identity.",
+    ),
+    "azure_sas_token": Option(
+        key="hoodoo.storage.azure.sas.token",
+        kind=_TEXT,
+        doc="Shared access signature for the Azure container.",
+    ),
+    "allow_http": Option(
+        key="hoodoo.storage.allow.http",
+        default="false",
+        kind=_BOOL,
+        doc="Allow an endpoint without TLS that is not on this machine.",
+    ),
+    "request_ms": Option(
+        key="hoodoo.storage.request.timeout.ms",
+        default="30000",
+        kind=_MS,
+        doc="Longest wait for one answer of an object store; ten times that for a data file.",
+    ),
+}
+
+_PREFIXES = ("hoodoo.storage.", "fs.s3a.", "fs.gs.auth.", "fs.azure.account.", "hoodie.aws.")
+_AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+_METADATA_HOSTS = frozenset(("169.254.169.254", "fd00:ec2::254", "metadata.google.internal"))
+_CONNECT_SECONDS = 5
+_RETRIES_MAX = 6
+_DATA_TIMES = 10  # a data file may take this many times longer than a small object
+
+
+def is_storage_key(key: str) -> bool:
+    """Whether a property says how storage is reached; executors need exactly these."""
+    return key.lower().startswith(_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSettings:
+    """How an object store is reached; secrets show nowhere but in the requests (SEC5)."""
+
+    s3_access_key: str | None = None
+    s3_secret_key: str | None = None
+    s3_session_token: str | None = None
+    s3_region: str | None = None
+    s3_endpoint: str | None = None
+    s3_path_style: bool = True
+    s3_tls: bool | None = None
+    s3_anonymous: bool = False
+    gcs_service_account: str | None = None
+    azure_account: str | None = None
+    azure_account_key: str | None = None
+    azure_sas_token: str | None = None
+    allow_http: bool = False
+    request_ms: int = 30_000
+
+    def __repr__(self) -> str:
+        return f"ObjectSettings(s3_endpoint={self.s3_endpoint!r}, s3_region={self.s3_region!r})"
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, str], address: ObjectAddress
+    ) -> ObjectSettings:
+        """
+        The settings among all properties; an empty text counts as not said.
+
+        Raises:
+            SettingError: A value is wrong, half a pair of keys is missing, or the endpoint is
+                one that must not be asked (SEC11).
+        """
+        said = as_property_set(properties)
+        values: dict[str, Any] = {}
+        for field, option in STORAGE_OPTIONS.items():
+            value = read_option(said, option)
+            if value not in (None, ""):
+                values[field] = value
+        if "azure_account_key" not in values:
+            key = _hadoop_account_key(said, address)
+            if key:
+                values["azure_account_key"] = key
+        settings = cls(**values)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            missing = "s3_access_key" if self.s3_access_key is None else "s3_secret_key"
+            raise _wrong(missing, "", "access key and secret key come together; set both or none")
+        if self.request_ms <= 0:
+            raise _wrong("request_ms", str(self.request_ms), "a request needs more than 0 ms")
+        if self.s3_endpoint is not None:
+            self.endpoint_url()
+
+    def endpoint_url(self) -> str | None:
+        """
+        The endpoint with its scheme, None for AWS itself.
+
+        Raises:
+            SettingError: It is no address, speaks plain HTTP over a network without leave, or
+                is the host that gives out a machine's own credentials (SEC11).
+        """
+        told = self.s3_endpoint
+        if told is None or told == "s3.amazonaws.com":
+            return None
+        url = told if "://" in told else f"{'http' if self.s3_tls is False else 'https'}://{told}"
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host or parts.query or "@" in parts.netloc:
+            raise _wrong("s3_endpoint", told, "an endpoint is host:port or https://host:port")
+        if host in _METADATA_HOSTS or host.startswith("169.254."):
+            raise _wrong("s3_endpoint", told, "this host gives out credentials, it stores nothing")
+        if parts.scheme == "http" and not self._http_is_allowed(host):
+            raise _wrong(
+                "s3_endpoint",
+                told,
+                "an endpoint without TLS shows data and signatures to the network; use https, or "
+                f"say {STORAGE_OPTIONS['allow_http'].key}=true",
+            )
+        return url.rstrip("/")
+
+    def _http_is_allowed(self, host: str) -> bool:
+        return host in _LOOPBACK or self.allow_http or self.s3_tls is False
+
+    def region(self) -> str | None:
+        """The region that was said, or that of an AWS endpoint."""
+        if self.s3_region is not None or self.s3_endpoint is None:
+            return self.s3_region
+        found = _AWS_HOST.search(self.s3_endpoint)
+        return found[1] if found else None
+
+
+def open_client(
+    address: ObjectAddress,
+    settings: ObjectSettings,
+    *,
+    retries: bool,
+    timeout_ms: int | None = None,
+    data: bool = False,
+) -> ObjectStore:
+    """
+    A client for one bucket; nothing is asked yet.
+
+    Args:
+        address: Where the table lies.
+        settings: How the store is reached.
+        retries: Whether the client repeats failed requests itself. Never for conditional
+            writes: the repetition of one that was done is answered as a foreign one (F16).
+        timeout_ms: For one request; the settings' by default.
+        data: For whole data files, with more time.
+
+    Raises:
+        MissingExtraError: obstore is not installed.
+        UnsafeSetupError: The client refuses the options.
+    """
+    try:
+        import obstore.store
+        from obstore.exceptions import BaseError
+    except ImportError as error:
+        raise MissingExtraError(
+            "object stores need obstore: pip install 'hoodoo[objectstore]'", extra="objectstore"
+        ) from error
+    wait_ms = timeout_ms or settings.request_ms * (_DATA_TIMES if data else 1)
+    options: ClientConfig = {
+        "timeout": timedelta(milliseconds=wait_ms),
+        "connect_timeout": timedelta(milliseconds=min(wait_ms, _CONNECT_SECONDS * 1000)),
+    }
+    # Inside this time no credential expires, and a caller with a budget hears in time.
+    retry: Any = {
+        "max_retries": _RETRIES_MAX if retries else 0,
+        "retry_timeout": timedelta(milliseconds=2 * wait_ms),
+    }
+    try:
+        if address.kind == "s3":
+            config = _s3_config(address, settings)
+            if str(config.get("endpoint", "")).startswith("http://"):
+                options["allow_http"] = True
+            return obstore.store.S3Store(
+                address.bucket, config=config, client_options=options, retry_config=retry
+            )
+        if address.kind == "gs":
+            account = settings.gcs_service_account
+            return obstore.store.GCSStore(
+                address.bucket,
+                config={"service_account": account} if account else {},
+                client_options=options,
+                retry_config=retry,
+            )
+        return obstore.store.AzureStore(
+            address.bucket,
+            config=_azure_config(address, settings),
+            client_options=options,
+            retry_config=retry,
+        )
+    except (BaseError, ValueError) as error:
+        raise UnsafeSetupError(
+            "the client of the object store refuses its options, see docs/storage.md: "
+            f"{address.base_uri}: {_first_line(error)}",
+            kind="storage_options",
+            address=address.base_uri,
+        ) from error
+
+
+class Fate(Enum):
+    """What a failed request did."""
+
+    MISSING = "there is no such object"
+    NO_BUCKET = "there is no such bucket"
+    EXISTS = "the object exists already"
+    CHANGED = "the object is not the one that was meant"
+    BUSY = "another request for the same object was under way"
+    THROTTLED = "the store asks for fewer requests"
+    NOT_SENT = "the store could not be reached"
+    DENIED = "access was refused"
+    WRONG = "the store refused the request"
+    UNKNOWN = "no clear answer came back"
+
+    @property
+    def surely_nothing(self) -> bool:
+        """Whether a write with this answer was surely not done."""
+        return self is not Fate.UNKNOWN
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_BY_STATUS = {
+    401: Fate.DENIED,
+    403: Fate.DENIED,
+    404: Fate.MISSING,
+    408: Fate.UNKNOWN,
+    409: Fate.BUSY,
+    412: Fate.CHANGED,
+    429: Fate.THROTTLED,
+}
+_ADVICE = {
+    Fate.NO_BUCKET: "create the bucket or correct the address",
+    Fate.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
+    Fate.WRONG: "look at region, endpoint and path style",
+    Fate.THROTTLED: "try again later, or ask for a higher limit",
+    Fate.NOT_SENT: "check the endpoint and the network, then repeat",
+}
+
+
+def fate_of(error: Exception) -> Fate:
+    """Judge an error of obstore (or of Python, which it uses too)."""
+    from obstore import exceptions
+
+    text = str(error)
+    if "NoSuchBucket" in text or "ContainerNotFound" in text:
+        return Fate.NO_BUCKET
+    if isinstance(error, FileNotFoundError):
+        return Fate.MISSING
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else 0
+    if isinstance(error, exceptions.AlreadyExistsError):
+        # The client calls every 409 so, although S3 means "somebody else is at it" by it;
+        # Azure really says that the blob is there.
+        busy = status == 409 and "BlobAlreadyExists" not in text
+        return Fate.BUSY if busy else Fate.EXISTS
+    if isinstance(error, exceptions.PreconditionError):
+        return Fate.CHANGED
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        return Fate.DENIED
+    if isinstance(error, exceptions.NotSupportedError | exceptions.InvalidPathError):
+        return Fate.WRONG
+    if status:
+        if status == 503 and "SlowDown" in text:
+            return Fate.THROTTLED
+        return _BY_STATUS.get(status, Fate.WRONG if status < 500 else Fate.UNKNOWN)
+    if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
+        return Fate.WRONG
+    return Fate.NOT_SENT if "kind: Connect" in text else Fate.UNKNOWN
+
+
+def unavailable(
+    error: Exception, path: str, doing: str, fate: Fate | None = None
+) -> StorageUnavailableError:
+    """The typed form of a failed request, with the path and what to do."""
+    known = fate or fate_of(error)
+    advice = _ADVICE.get(known, "try again later")
+    return StorageUnavailableError(
+        f"{doing} failed, {known.value}: {advice}: path {path!r}: {_first_line(error)}",
+        path=path,
+        fate=known.name.lower(),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    # Behind it follows a dump of the request; a query may hold a signature (SEC5).
+    line = str(error).split("\n", 1)[0]
+    return re.sub(r"\?\S+", "?***", line)[:300]
+
+
+def _s3_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
+    told = {
+        "access_key_id": settings.s3_access_key,
+        "secret_access_key": settings.s3_secret_key,
+        "session_token": settings.s3_session_token,
+        "region": settings.region(),
+        "skip_signature": settings.s3_anonymous or None,
+    }
+    endpoint = settings.endpoint_url()
+    if not settings.s3_path_style:
+        told["virtual_hosted_style_request"] = True
+        if endpoint is not None:
+            scheme, _, host = endpoint.partition("://")
+            endpoint = f"{scheme}://{address.bucket}.{host}"
+    told["endpoint"] = endpoint
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _azure_config(address: ObjectAddress, settings: ObjectSettings) -> Any:
+    account = address.account or settings.azure_account
+    told: dict[str, object] = {
+        "account_name": account,
+        "account_key": settings.azure_account_key,
+        "sas_key": settings.azure_sas_token,
+    }
+    if account and address.domain != "core.windows.net":
+        told["endpoint"] = f"https://{account}.blob.{address.domain}"
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _hadoop_account_key(said: PropertySet, address: ObjectAddress) -> str | None:
+    if address.kind != "az" or address.account is None:
+        return None
+    for host in (f"dfs.{address.domain}", f"blob.{address.domain}"):
+        key = said.get(f"fs.azure.account.key.{address.account}.{host}")
+        if key:
+            return key
+    return None
+
+
+def _wrong(field: str, value: str, why: str) -> SettingError:
+    option = STORAGE_OPTIONS[field]
+    shown = redact(option.key, value)
+    return SettingError(
+        f"{why}: {option.key}={shown!r}",
+        kind="setting_value",
+        key=option.key,
+        value=shown,
+        suggestion=option.doc,
+    )

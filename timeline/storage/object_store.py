@@ -1,0 +1,413 @@
+"""
+Storage of a table in an object store: S3 and what speaks its language, GCS, Azure.
+
+Objects appear whole, creation is conditional (``If-None-Match: *``, generation 0), and
+there are no folders: a folder is there while something lies below it. Invariants:
+
+- A conditional write is sent once; an answer that leaves its fate open is an
+  ``AmbiguousWriteError``, and repeating it is the caller's decision (UNK-1, F14, F16).
+- Times are the store's: ``now_ms`` is its clock in whole seconds, as its stamps are.
+- A data file is one conditional write up to 64 MiB; a larger one is sent in parts that
+  appear together, after a look that its name is free (names are never reused).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO, Any, cast
+
+import pyarrow as pa
+
+from timeline.errors import StorageUnavailableError
+from timeline.machine import SystemClock, SystemIds
+from timeline.model.paths import check_relative_path
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    FileStat,
+    Names,
+    ObjectExistsError,
+    ObjectMissingError,
+    Stats,
+    StorageCapabilities,
+)
+from timeline.storage.leftovers import checksum_sibling, is_leftover
+from timeline.storage.object_address import ObjectAddress, with_account
+from timeline.storage.object_client import Fate, ObjectSettings, fate_of, open_client, unavailable
+from timeline.storage.object_clock import StoreClock
+from timeline.storage.object_files import ObjectInput, ObjectOutput
+
+__all__ = ["ObjectStorage"]
+
+_CREATES_MAX = 4
+_PAUSE_MS = 50  # before the second create; doubled for each further one
+_WHOLE_READ_BYTES_MAX = 4 << 20
+_CONDITIONAL_BYTES_MAX = 64 << 20
+_PART_BYTES = 16 << 20
+_PARTS_AT_ONCE = 4
+
+
+class ObjectStorage:
+    """
+    One table's objects.
+
+    Args:
+        address: Where the table lies.
+        settings: How the store is reached.
+        clock: Waits, and counts the time since the store's clock was read.
+        ids: Spreads repetitions.
+        clients: The clients to use instead of real ones (tests): with retries, without, and
+            for data files.
+
+    Raises:
+        MissingExtraError: obstore is not installed.
+        UnsafeSetupError, InvalidInputError: The options do not fit the address.
+    """
+
+    def __init__(
+        self,
+        address: ObjectAddress,
+        settings: ObjectSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        clients: tuple[Any, Any, Any] | None = None,
+    ) -> None:
+        settings = settings or ObjectSettings()
+        self._address = with_account(address, settings.azure_account)
+        made: tuple[Any, Any, Any] = clients or (
+            open_client(self._address, settings, retries=True),
+            open_client(self._address, settings, retries=False),
+            open_client(self._address, settings, retries=True, data=True),
+        )
+        self._plain, self._once, self._data = made
+        self._clock: Clock = clock or SystemClock()
+        self._ids: Ids = ids or SystemIds()
+        self._store_clock = StoreClock(self._clock, self._stamp_now)
+        self._guard = threading.Lock()
+        self._being_written: set[str] = set()
+        self._checksums: set[str] = set()  # paths of .crc files met so far
+
+    @property
+    def base_uri(self) -> str:
+        """``s3://bucket/folder``, ``gs://...`` or ``abfss://...``, without a trailing slash."""
+        return self._address.base_uri
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """Conditional creation, seen by everybody with access."""
+        return StorageCapabilities(
+            atomic_create=True, shared_between_processes=True, local_root=None
+        )
+
+    def now_ms(self) -> int:
+        """The store's clock in whole seconds. Outside: 1 put and 1 head every ten minutes."""
+        return self._store_clock.now_ms()
+
+    def locate(self, path: str) -> str:
+        """The canonical address; ``""`` is the table's folder."""
+        return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
+
+    def read(self, path: str) -> bytes:
+        """Whole content. Raises: ``ObjectMissingError``. Outside: 1 get."""
+        import obstore
+
+        key = self._key(path)
+        try:
+            return obstore.get(self._plain, key).bytes().to_bytes()
+        except Exception as error:
+            raise self._missing_or(error, path, "reading") from error
+
+    def stat(self, path: str) -> FileStat | None:
+        """The object's entry, or None; ``""`` is the table's folder. Outside: 1 head, 1 list."""
+        if path:
+            found = self._head(path)
+            if found is not None:
+                return _file_stat(path.rpartition("/")[2], found)
+        return _folder_stat(path.rpartition("/")[2]) if self._has_children(path) else None
+
+    def list(self, folder: str) -> Stats:
+        """Direct children sorted by name. Outside: 1 list for each 1,000 of them."""
+        folders, files = self._children(folder)
+        entries = [_folder_stat(name) for name in folders]
+        entries += [_file_stat(name, found) for name, found in files if not is_leftover(name)]
+        entries.sort(key=lambda entry: entry.name)
+        return entries
+
+    def names(self, folder: str) -> Names:
+        """Names of the direct child files, sorted. Outside: as ``list``."""
+        return sorted(name for name, _ in self._children(folder)[1] if not is_leftover(name))
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002
+        """
+        Create-if-absent, whole or not at all; what is answered is durable. Outside: 1 put.
+
+        A request that was surely not done (throttled, or another one for the same name was
+        under way) is repeated up to three times.
+
+        Raises:
+            ObjectExistsError: The name is taken.
+            AmbiguousWriteError: The answer was lost, or says neither.
+        """
+        self._drop_checksum(path)
+        self._put_if_absent(self._once, path, data)
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:  # noqa: ARG002
+        """Create or replace atomically. Outside: 1 put."""
+        import obstore
+
+        key = self._key(path)
+        self._drop_checksum(path)
+        self._remember_checksum(path)
+        try:
+            obstore.put(self._plain, key, data, use_multipart=False)
+        except Exception as error:
+            raise unavailable(error, path, "writing") from error
+
+    def delete(self, path: str) -> None:
+        """Remove an object and its ``.crc`` sibling, where one was met; absent is no error."""
+        self._drop_checksum(path)
+        self._delete([self._key(path)], path)
+
+    def delete_folder(self, folder: str) -> None:
+        """Remove everything below a folder. Outside: 1 list and 1 delete for each 1,000."""
+        import obstore
+
+        prefix = self._key(folder)
+        try:
+            pages = obstore.list(self._plain, prefix)
+            keys = [found["path"] for page in pages for found in page]
+        except Exception as error:
+            raise unavailable(error, folder, "listing") from error
+        # An object that carries the folder's own name is a marker some tools leave there.
+        self._delete([key for key in keys if key != prefix], folder)
+
+    def open_input(self, path: str) -> IO[bytes]:
+        """
+        A seekable binary file: small objects are fetched whole, of others what is read.
+
+        Raises: ``ObjectMissingError``. Outside: 1 head, then 1 get, or 1 for each range.
+        """
+        found = self._head(path)
+        if found is None:
+            raise ObjectMissingError(path)
+        size_bytes = int(found["size"])
+        key = self._key(path)
+
+        def fetch(start: int, end: int) -> bytes:
+            import obstore
+
+            try:
+                return obstore.get_range(self._data, key, start=start, end=end).to_bytes()
+            except Exception as error:
+                raise self._missing_or(error, path, "reading") from error
+
+        if size_bytes > _WHOLE_READ_BYTES_MAX:
+            return cast(IO[bytes], ObjectInput(fetch, size_bytes))
+        copy = pa.BufferOutputStream()  # out of Python's memory, see LocalStorage.open_input
+        if size_bytes:
+            copy.write(fetch(0, size_bytes))
+        return cast(IO[bytes], pa.BufferReader(copy.getvalue()))
+
+    def open_output(self, path: str) -> IO[bytes]:
+        """
+        A new binary file; the object appears when it closes.
+
+        Raises:
+            ObjectExistsError: The name is taken, or a file of this name is open here.
+            StorageUnavailableError: At closing: no answer, or the name was taken meanwhile.
+
+        Outside: 1 head; at closing 1 put, above 64 MiB 1 head and 1 put for each 16 MiB.
+        """
+        key = self._key(path)
+        with self._guard:
+            if key in self._being_written:
+                raise ObjectExistsError(path)
+            self._being_written.add(key)
+        try:
+            if self._head(path) is not None:
+                raise ObjectExistsError(path)
+        except BaseException:
+            self._forget(key)
+            raise
+        file = ObjectOutput(
+            keep=lambda data: self._keep(path, data), done=lambda: self._forget(key)
+        )
+        return cast(IO[bytes], file)
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """Nothing to do but to check: what the store answered is durable."""
+        for folder in folders:
+            if folder:
+                check_relative_path(folder)
+
+    def _key(self, path: str) -> str:
+        return self._address.key_of(check_relative_path(path))
+
+    def _put_if_absent(self, client: Any, path: str, data: bytes) -> None:
+        import obstore
+
+        key = self._key(path)
+        self._remember_checksum(path)
+        pause_ms = _PAUSE_MS
+        for attempt in range(_CREATES_MAX):
+            try:
+                obstore.put(client, key, data, mode="create", use_multipart=False)
+                return
+            except Exception as error:
+                fate = fate_of(error)
+                if fate in (Fate.EXISTS, Fate.CHANGED):
+                    raise ObjectExistsError(path) from error
+                if fate is Fate.UNKNOWN:
+                    raise AmbiguousWriteError(path) from error
+                again = fate in (Fate.BUSY, Fate.THROTTLED) and attempt + 1 < _CREATES_MAX
+                if not again:
+                    raise unavailable(error, path, "creating", fate) from error
+            self._clock.sleep_ms(int(pause_ms * (0.5 + self._ids.jitter())))
+            pause_ms *= 2
+
+    def _keep(self, path: str, data: bytes) -> None:
+        """Make a data file out of its bytes; only their own answer can have been lost."""
+        import obstore
+
+        if len(data) > _CONDITIONAL_BYTES_MAX:
+            if self._head(path) is not None:
+                raise _taken(path)
+            key = self._key(path)
+            try:
+                obstore.put(
+                    self._data,
+                    key,
+                    data,
+                    use_multipart=True,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+            except Exception as error:
+                raise unavailable(error, path, "writing a data file") from error
+            return
+        try:
+            # This client repeats by itself, so "exists" may mean the own first try.
+            self._put_if_absent(self._data, path, data)
+        except ObjectExistsError as error:
+            if self.read(path) != data:
+                raise _taken(path) from error
+        except AmbiguousWriteError as error:
+            cause = error.__cause__
+            known = cause if isinstance(cause, Exception) else error
+            raise unavailable(known, path, "writing a data file") from error
+
+    def _forget(self, key: str) -> None:
+        with self._guard:
+            self._being_written.discard(key)
+
+    def _head(self, path: str) -> Any:
+        import obstore
+
+        key = self._key(path)
+        try:
+            return obstore.head(self._plain, key)
+        except Exception as error:
+            fate = fate_of(error)
+            if fate is Fate.MISSING:
+                return None
+            raise unavailable(error, path, "looking up", fate) from error
+
+    def _has_children(self, path: str) -> bool:
+        import obstore
+
+        prefix = self._key(path) if path else self._address.prefix
+        try:
+            pages = obstore.list(self._plain, prefix or None, chunk_size=2)
+            return any(found["path"] != prefix for page in pages for found in page)
+        except Exception as error:
+            raise unavailable(error, path, "listing") from error
+
+    def _children(self, folder: str) -> tuple[Names, Iterable[tuple[str, Any]]]:
+        import obstore
+
+        prefix = self._key(folder) if folder else self._address.prefix
+        try:
+            found = obstore.list_with_delimiter(self._plain, prefix or None)
+        except Exception as error:
+            if fate_of(error) is Fate.MISSING:
+                return [], []
+            raise unavailable(error, folder, "listing") from error
+        cut = len(prefix) + 1 if prefix else 0
+        folders = [name for each in found["common_prefixes"] if (name := each[cut:].rstrip("/"))]
+        # An empty rest is the marker object that some tools make for a folder.
+        files = [(name, each) for each in found["objects"] if (name := str(each["path"])[cut:])]
+        for name, _ in files:
+            if name.endswith(".crc"):
+                self._checksums.add(f"{folder}/{name}" if folder else name)
+        return folders, files
+
+    def _delete(self, keys: Names, path: str) -> None:
+        import obstore
+
+        if not keys:
+            return
+        try:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._plain, keys if len(keys) > 1 else keys[0])
+        except Exception as error:
+            raise unavailable(error, path, "deleting") from error
+
+    def _remember_checksum(self, path: str) -> None:
+        if path.endswith(".crc"):
+            self._checksums.add(path)
+
+    def _drop_checksum(self, path: str) -> None:
+        """
+        Remove a checksum sibling (LOC-3), if one was ever seen here.
+
+        Hadoop keeps them on local disks only; a table that was copied from one may bring
+        them along, and a request for each write to be sure would double the cost.
+        """
+        if not self._checksums:
+            return
+        folder, _, name = check_relative_path(path).rpartition("/")
+        sibling = f"{folder}/{checksum_sibling(name)}" if folder else checksum_sibling(name)
+        if sibling in self._checksums:
+            self._delete([self._key(sibling)], sibling)
+            self._checksums.discard(sibling)
+
+    def _stamp_now(self, path: str) -> int:
+        self.write(path, b"")
+        found = self._head(path)
+        return 0 if found is None else _modified_ms(found)
+
+    def _missing_or(self, error: Exception, path: str, doing: str) -> Exception:
+        fate = fate_of(error)
+        if fate is Fate.MISSING:
+            return ObjectMissingError(path)
+        return unavailable(error, path, doing, fate)
+
+
+def _taken(path: str) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"another object took the name of this data file, write again: {path!r}", path=path
+    )
+
+
+def _modified_ms(found: Any) -> int:
+    return int(found["last_modified"].timestamp() * 1000)
+
+
+def _file_stat(name: str, found: Any) -> FileStat:
+    modified_ms = _modified_ms(found)
+    return FileStat(
+        name=name,
+        is_folder=False,
+        size_bytes=int(found["size"]),
+        modified_ms=modified_ms,
+        # S3's tag is a hash of the content: the same bytes again differ by their time only.
+        version=f"{found.get('version') or ''}{found['e_tag']}@{modified_ms}",
+    )
+
+
+def _folder_stat(name: str) -> FileStat:
+    return FileStat(name=name, is_folder=True, size_bytes=0, modified_ms=0, version="folder")
