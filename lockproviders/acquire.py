@@ -232,7 +232,8 @@ class ProviderLock:
 
     def _timeout(self, wait: _Wait) -> LockTimeoutError:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
-        holder = self._holder_text()
+        # A service that just did not answer is not asked again: it would cost time past the end.
+        holder = "unknown" if wait.trouble is not None else self._holder_text()
         self._ports.events.emit(
             "lock.timeout",
             provider=self._provider,

@@ -1,0 +1,310 @@
+"""
+One ZooKeeper session through kazoo: bounded requests, and what is known about its life.
+
+It hides what is special about kazoo: requests without an end, a client that quietly opens a
+new session after losing one, and a negotiated session time it keeps to itself. Invariants:
+
+- An object is one session. When the server ends it, the object is lost for good and its
+  threads and connection are given up; a new session is a new object.
+- Every request is answered, or refused with ``UnavailableError`` after ``request_timeout_ms``
+  in which case it may still have been carried out.
+- Callbacks run on kazoo's threads and must not block.
+
+Importing this module needs kazoo; ``zookeeper.py`` imports it when a client is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo import exceptions as refusals
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from lockproviders.zookeeper_settings import ZooKeeperSettings, request_timeout_ms
+from timeline.errors import UnavailableError, UnsafeSetupError
+from timeline.ports.clock import Clock
+
+__all__ = ["ZkSession"]
+
+_LOG = logging.getLogger("hoodoo.lock")
+
+# kazoo reads for two thirds of the negotiated time before it gives a server up.
+READ_SHARE = 1.5
+# Without the hook for the negotiated time: what even a server with short ticks grants.
+ASSUMED_LEASE_MS = 4_000
+RECONNECT_SHARE = 8  # of the session: the longest pause between two attempts to reconnect
+
+Watch = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A node of ours that the server said it created."""
+
+    name: str
+    czxid: int
+
+
+class ZkSession:
+    """
+    One session, connected when the constructor returns.
+
+    Args:
+        settings: Servers, times, identity.
+        clock: Bounds the requests.
+        pid: The process it belongs to.
+        make: Builds the kazoo client; replaced in tests.
+
+    Raises:
+        UnavailableError: No server let us in within the connection time.
+        UnsafeSetupError: The servers refuse our identity.
+    """
+
+    def __init__(
+        self,
+        settings: ZooKeeperSettings,
+        *,
+        clock: Clock,
+        pid: int,
+        make: Callable[[ZooKeeperSettings], Any] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self.pid = pid
+        self.is_lost = False
+        self.is_tainted = False  # something of ours may linger in it: to be ended, not used again
+        self.drops = 0  # how often the connection was interrupted
+        self.lease_ms = min(settings.session_timeout_ms, ASSUMED_LEASE_MS)
+        self._ready = threading.Event()
+        self._guard = threading.Lock()
+        self._closer: Any = None
+        self._is_refused = False
+        self._client = (make or _kazoo_client)(settings)
+        self._is_measured = self._measure()
+        self._client.add_listener(self._on_state)
+        try:
+            self._client.start_async()
+            is_in = self._ready.wait(settings.connection_timeout_ms / 1000) and not self.is_lost
+        except BaseException:
+            self.end(wait_ms=0)
+            raise
+        if not is_in:
+            self.end(wait_ms=0)
+            raise self._not_let_in()
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long one request may take."""
+        return request_timeout_ms(self.lease_ms)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server answers now."""
+        return not self.is_lost and bool(self._client.connected)
+
+    def enqueue(self, folder: str, prefix: str, data: bytes) -> tuple[Queued, tuple[str, ...]]:
+        """
+        Create a node in the queue, its parents where missing, and list the queue after that.
+
+        Two requests in one go, so that taking a free lock costs one round trip.
+        """
+        for _ in range(2):
+            created, names = self._answers(
+                self._client.create_async(
+                    f"{folder}/{prefix}", data, ephemeral=True, sequence=True, include_data=True
+                ),
+                self._client.get_children_async(folder),
+            )
+            if created is not None:
+                path, stat = created
+                return Queued(path.rpartition("/")[2], stat.czxid), tuple(names or ())
+            self._make_folders(folder)
+        raise UnavailableError(
+            f"the lock's node is removed again and again; find out by whom: {folder}", path=folder
+        )
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        """Names in a folder, none when it does not exist."""
+        (names,) = self._answers(self._client.get_children_async(folder))
+        return tuple(names or ())
+
+    def read(self, path: str, watch: Watch | None = None) -> tuple[bytes, int] | None:
+        """Text and creation id of a node, None when it is gone; ``watch`` hears of its end."""
+        (answer,) = self._answers(self._client.get_async(path, watch=watch))
+        return None if answer is None else (answer[0], answer[1].czxid)
+
+    def watch_later(self, path: str, watch: Watch, on_gone: Callable[[], None]) -> None:
+        """Watch a node without waiting for the answer; a node already gone is told as well."""
+
+        def answered(result: Any) -> None:
+            if isinstance(result.exception, refusals.NoNodeError):
+                on_gone()
+
+        self._client.get_async(path, watch=watch).rawlink(answered)
+
+    def delete(self, path: str) -> None:
+        """Remove a node; one that is gone is no error."""
+        self._answers(self._client.delete_async(path))
+
+    def wait_connected(self, duration_ms: int) -> bool:
+        """Wait for the connection to come back; False when it does not or the session ended."""
+        end_ms = self._clock.monotonic_ms() + duration_ms
+        while not self.is_connected:
+            left_ms = end_ms - self._clock.monotonic_ms()
+            if self.is_lost or left_ms <= 0:
+                return False
+            self._clock.sleep_ms(min(left_ms, 10))
+        return True
+
+    def end(self, *, wait_ms: int) -> bool:
+        """
+        Close the session, which removes its nodes; True when the server confirmed it in time.
+
+        A server that does not answer is waited for on a thread of kazoo's; its nodes end
+        with the session time, because nothing beats for it any more.
+        """
+        with self._guard:
+            self.is_lost = True
+            if self._closer is None:
+                self._closer = self._client.handler.spawn(self._shut)
+        if wait_ms > 0 and self._closer is not threading.current_thread():
+            self._closer.join(wait_ms / 1000)
+        return not self._closer.is_alive()
+
+    def _shut(self) -> None:
+        try:
+            self._client.stop()
+        except Exception as error:  # noqa: BLE001  whatever it is, the session ends by itself
+            _LOG.debug("a ZooKeeper session did not close in order: %s", error)
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    def _measure(self) -> bool:
+        """Listen in on the handshake: kazoo tells nobody which session time was granted."""
+        handshake = getattr(self._client, "_connection", None)
+        connect = getattr(handshake, "_connect", None)
+        if handshake is None or connect is None:
+            return False
+
+        def measured(*arguments: Any) -> Any:
+            answer = connect(*arguments)
+            with contextlib.suppress(TypeError, IndexError):
+                self.lease_ms = round(answer[0] * READ_SHARE)
+            self._ready.set()
+            return answer
+
+        handshake._connect = measured  # noqa: SLF001  no public way, see ASSUMED_LEASE_MS
+        return True
+
+    def _on_state(self, state: str) -> None:
+        """Heard on kazoo's connection thread; must not block."""
+        if state == "CONNECTED":
+            if not self._is_measured:
+                self._ready.set()
+        elif state == "SUSPENDED":
+            self.drops += 1
+        else:
+            self._is_refused = self._client.client_state == "AUTH_FAILED"
+            self.end(wait_ms=0)  # or kazoo would open another session by itself
+            self._ready.set()
+
+    def _make_folders(self, folder: str) -> None:
+        path = ""
+        for part in folder.split("/")[1:]:
+            path += f"/{part}"
+            self._answers(self._client.create_async(path, b""))
+
+    def _answers(self, *sent: Any) -> Sequence[Any]:
+        """The answers to requests on their way; None for a node that is not (or already) there."""
+        end_ms = self._clock.monotonic_ms() + self.request_timeout_ms
+        answers = []
+        for one in sent:
+            left_ms = max(1, end_ms - self._clock.monotonic_ms())
+            try:
+                answers.append(one.get(timeout=left_ms / 1000))
+            except (refusals.NoNodeError, refusals.NodeExistsError):
+                answers.append(None)
+            except _ACCESS as error:
+                raise self._access_error(error) from error
+            except (refusals.KazooException, KazooTimeoutError) as error:
+                raise self._unavailable(error) from error
+        if self.is_lost:
+            # kazoo may have carried it out in a session that nobody wants.
+            raise self._unavailable(refusals.SessionExpiredError())
+        return answers
+
+    def _unavailable(self, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            "ZooKeeper did not answer a request; look at its servers, or raise "
+            f"hoodie.write.lock.zookeeper.session_timeout_ms: {self._settings.servers_text}: "
+            f"{type(error).__name__} within {self.request_timeout_ms} ms",
+            server=self._settings.servers_text,
+            cause=type(error).__name__,
+        )
+
+    def _access_error(self, error: Exception) -> UnsafeSetupError:
+        return UnsafeSetupError(
+            "ZooKeeper does not let us use the lock's node; give this identity the rights "
+            "create, read and delete there, or use the identity that made it: "
+            f"{self._settings.servers_text}{self._settings.path}: {type(error).__name__}",
+            kind="lock_access",
+            server=self._settings.servers_text,
+            path=self._settings.path,
+            cause=type(error).__name__,
+        )
+
+    def _not_let_in(self) -> UnavailableError | UnsafeSetupError:
+        if self._is_refused:
+            return self._access_error(refusals.AuthFailedError())
+        return UnavailableError(
+            "no ZooKeeper server answered within hoodie.write.lock.zookeeper."
+            f"connection_timeout_ms; look at its servers and at {self._settings.url_key}: "
+            f"{self._settings.servers_text} within {self._settings.connection_timeout_ms} ms",
+            server=self._settings.servers_text,
+            waited_ms=self._settings.connection_timeout_ms,
+        )
+
+
+_ACCESS = (
+    refusals.AuthFailedError,
+    refusals.InvalidACLError,
+    refusals.NoAuthError,
+    refusals.NoChildrenForEphemeralsError,
+    refusals.UnimplementedError,
+)
+
+
+def _kazoo_client(settings: ZooKeeperSettings) -> Any:
+    longest_ms = min(settings.reconnect_max_ms, settings.session_timeout_ms // RECONNECT_SHARE)
+    first_ms = min(settings.reconnect_first_ms, longest_ms)
+    identity = settings.identity()
+    return KazooClient(
+        hosts=settings.connect_text,
+        timeout=settings.session_timeout_ms / 1000,
+        # Reconnecting must be quick enough to keep the session, and outlast it; then it ends,
+        # so that an idle lock does not knock for ever on a dead ensemble (SEC17).
+        connection_retry=KazooRetry(
+            max_tries=max(settings.reconnect_tries, 2 * RECONNECT_SHARE),
+            delay=first_ms / 1000,
+            backoff=2,
+            max_jitter=0.2,
+            max_delay=longest_ms / 1000,
+        ),
+        command_retry=KazooRetry(max_tries=0),
+        default_acl=CREATOR_ALL_ACL if identity else None,
+        auth_data=[("digest", identity)] if identity else None,
+        use_ssl=settings.tls,
+        ca=settings.tls_ca,
+        certfile=settings.tls_certificate,
+        keyfile=settings.tls_private_key,
+        verify_certs=True,
+        check_hostname=settings.tls,
+    )
