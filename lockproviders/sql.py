@@ -1,0 +1,371 @@
+"""
+The lock in a table of a SQL database: one row per lock, with a lease.
+
+For those who run a database and nothing else: SQLite for the processes of one machine,
+MySQL, MariaDB or PostgreSQL for many. No Java provider takes this lock. Invariants:
+
+- Every change is one statement that compares and sets: the token it has seen, the own nonce.
+- Leases end by the database's clock alone, so writers need not agree about the time; the
+  holder counts its own end on its monotonic clock from before the request.
+- The token grows with every holding, and starts again no lower than the database's clock in
+  milliseconds: neither a deleted row nor a restored backup brings old tokens back.
+- A lost answer is read back by nonce. A request that arrives late finds another token and
+  does nothing; before that, the row counts as free for the client that sent it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote
+
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.sql_database import AnswerLost, Database, NoTable, Refused, RowExists
+from lockproviders.sql_settings import OPTIONS, SqlSettings
+from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+
+__all__ = ["ENTRY", "OPTIONS", "SqlClient", "row_name"]
+
+Answer = TypeVar("Answer")
+
+TRIES = 3
+NAME_CHARACTERS_MAX = 200
+
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS {table} (name {name_type} NOT NULL PRIMARY KEY, "
+    "token BIGINT NOT NULL, nonce VARCHAR(64), owner {text_type}, lease_ms BIGINT NOT NULL, "
+    "held_since BIGINT NOT NULL, heartbeat BIGINT NOT NULL, lease_end BIGINT NOT NULL)"
+)
+_LOOK = "SELECT token, nonce, owner, lease_end, {now} FROM {table} WHERE name = ?"
+_NOW = "SELECT {now}"
+_INSERT = (
+    "INSERT INTO {table} "
+    "(name, token, nonce, owner, lease_ms, held_since, heartbeat, lease_end) "
+    "VALUES (?, ?, ?, ?, ?, {now}, {now}, {now} + ?)"
+)
+_TAKE = (
+    "UPDATE {table} SET token = ?, nonce = ?, owner = ?, lease_ms = ?, held_since = {now}, "
+    "heartbeat = {now}, lease_end = {now} + ? "
+    "WHERE name = ? AND token = ? AND (nonce IS NULL OR lease_end <= {now} OR nonce = ?)"
+)
+_RENEW = (
+    "UPDATE {table} SET heartbeat = {now}, lease_end = {now} + ? "
+    "WHERE name = ? AND token = ? AND nonce = ?"
+)
+_FREE = (
+    "UPDATE {table} SET nonce = NULL, owner = NULL, lease_end = {now} "
+    "WHERE name = ? AND token = ? AND nonce = ?"
+)
+
+
+def row_name(key: str) -> str:
+    """
+    The name of a lock's row: printable ASCII, so that no collation makes two locks one.
+
+    Long keys keep their beginning and get a digest of the whole.
+    """
+    text = quote(key, safe="/:@+=,.~-_")
+    if len(text) <= NAME_CHARACTERS_MAX:
+        return text
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{text[: NAME_CHARACTERS_MAX - len(digest) - 1]}#{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a look found."""
+
+    token: int
+    nonce: str | None
+    owner: str | None
+    lease_end_ms: int  # by the database's clock
+    now_ms: int  # the same
+
+    @property
+    def is_held(self) -> bool:
+        return self.nonce is not None and self.lease_end_ms > self.now_ms
+
+
+class SqlHolding:
+    """One holding: the row carries our token and nonce."""
+
+    def __init__(self, client: SqlClient, token: int, nonce: str, asked_at_ms: int) -> None:
+        self._client = client
+        self._token = token
+        self._nonce = nonce
+        self._ends_at_ms = asked_at_ms + client.lease_ms
+        self._ours = True
+
+    @property
+    def fencing_token(self) -> int | None:
+        """Grows with every holding of the row."""
+        return self._token
+
+    def expires_in_ms(self) -> int | None:
+        """Counted from before the request that the database's count began with."""
+        return self._ends_at_ms - self._client.now_ms()
+
+    def renew(self) -> None:
+        """Push the end back by a lease length. Errors: as the protocol says."""
+        asked_at_ms = self._client.now_ms()
+        if not self._ours or not self._client.renew(self._token, self._nonce):
+            self._ours = False
+            raise LeaseLostError(
+                "another writer took over the lock, or an operator broke it",
+                identity=self._client.identity,
+            )
+        self._ends_at_ms = asked_at_ms + self._client.lease_ms
+
+    def is_held(self) -> bool:
+        """What is known without a request; the lease's end does the rest."""
+        return self._ours
+
+    def release(self) -> None:
+        """Empty the row if it is still ours."""
+        if self._ours:
+            self._ours = False
+            self._client.free(self._token, self._nonce)
+
+
+class SqlClient:
+    """
+    The client of one row.
+
+    Args:
+        database: Where the row lies; closed with this client.
+        name: Name of the row.
+        settings: Table, lease and time-out.
+        clock: Counts the own end of a lease.
+        ids: Makes nonces.
+    """
+
+    def __init__(
+        self, database: Database, name: str, *, settings: SqlSettings, clock: Clock, ids: Ids
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._free_at_token: int | None = None  # our last release; saves the look if nobody came
+        self._unsure: str | None = None  # nonce of a request whose fate is unknown
+
+    @property
+    def identity(self) -> str:
+        """Database, table and row."""
+        return f"sql:{self._database.address}#{self._settings.table}#{self._name}"
+
+    @property
+    def margin_ms(self) -> int:
+        """Twice the time-out of a request."""
+        return 2 * self._settings.timeout_ms
+
+    @property
+    def lease_ms(self) -> int:
+        """Length of a lease."""
+        return self._settings.lease_ms
+
+    def now_ms(self) -> int:
+        """Monotonic clock."""
+        return self._clock.monotonic_ms()
+
+    def try_acquire(self, owner_text: str) -> SqlHolding | None:
+        """
+        Take the row if it is free. Outside calls: 1 update, after others' holdings 1 query more.
+
+        Raises:
+            StorageUnavailableError: No answer, and no way to find out; the own request, should
+                it have arrived, does not stand in this client's way later.
+            UnsafeSetupError: The database, its table or our access is not as it must be.
+        """
+        nonce = self._ids.nonce()
+        # The lease counts from before the request that took it, which a lost answer hides:
+        # then it is the first one.
+        first_asked_at_ms = asked_at_ms = self.now_ms()
+        token, self._free_at_token = self._free_at_token, None
+        if token is not None:
+            token += 1
+            if self._put(_TAKE, token, nonce, owner_text, seen=token - 1):
+                return SqlHolding(self, token, nonce, asked_at_ms)
+        for _ in range(TRIES):
+            row = self._look()
+            if row is not None and row.nonce == nonce:
+                self._unsure = None
+                return SqlHolding(self, row.token, nonce, first_asked_at_ms)
+            if row is not None and row.is_held and row.nonce != self._unsure:
+                return None
+            now_ms = self.server_now_ms() if row is None else row.now_ms
+            asked_at_ms = self.now_ms()
+            if row is None:
+                token = max(1, now_ms)
+                taken = self._put(_INSERT, token, nonce, owner_text)
+            else:
+                token = max(row.token + 1, now_ms)
+                taken = self._put(_TAKE, token, nonce, owner_text, seen=row.token)
+            if taken:
+                self._unsure = None
+                return SqlHolding(self, token, nonce, asked_at_ms)
+        if self._unsure == nonce:
+            raise self._silent("its answers were lost")
+        return None
+
+    def holder(self) -> str | None:
+        """The owner text in the row while its lease lasts; one query."""
+        row = self._look()
+        return row.owner if row is not None and row.is_held else None
+
+    def server_now_ms(self) -> int:
+        """The database's clock, ms since 1970-01-01 UTC; one query."""
+        return int(self._asked(lambda: self._database.rows(_NOW))[0][0])
+
+    def break_lock(self, holder_text: str) -> bool:
+        """
+        Take the lock away from a holder, if it is still the named one.
+
+        Its next renewal or release finds a row that is not its own. Outside calls: 1 query,
+        1 update.
+
+        Args:
+            holder_text: What ``holder`` answered.
+
+        Returns:
+            Whether it was taken away; False when somebody else holds it now, or nobody.
+
+        Raises:
+            StorageUnavailableError: No answer.
+        """
+        row = self._look()
+        if row is None or row.nonce is None or row.owner != holder_text:
+            return False
+        return self.free(row.token, row.nonce)
+
+    def renew(self, token: int, nonce: str) -> bool:
+        """Whether the row was still ours and got a new end. Raises: as ``holder``."""
+        return self._changed(_RENEW, (self.lease_ms, self._name, token, nonce))
+
+    def free(self, token: int, nonce: str) -> bool:
+        """Empty the row if it is this holding's. Raises: as ``holder``."""
+        freed = self._changed(_FREE, (self._name, token, nonce))
+        self._free_at_token = token if freed else None
+        return freed
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._database.close()
+
+    def _put(
+        self, statement: str, token: int, nonce: str, owner_text: str, seen: int | None = None
+    ) -> bool:
+        """Write the own holding; False when it did not happen or nobody can tell."""
+        lease_ms = self.lease_ms
+        values: tuple[str | int | None, ...]
+        if seen is None:
+            values = (self._name, token, nonce, owner_text, lease_ms, lease_ms)
+        else:
+            taking = (token, nonce, owner_text, lease_ms, lease_ms)
+            values = (*taking, self._name, seen, self._unsure)
+        try:
+            return self._database.change(self._of_table(statement), values) == 1
+        except AnswerLost:
+            self._unsure = nonce
+            return False
+        except (RowExists, NoTable):
+            return False  # the next look tells
+        except Refused as error:
+            raise self._silent(str(error)) from error
+        except UnsafeSetupError:
+            raise
+        except BaseException:
+            self._unsure = nonce
+            with contextlib.suppress(StorageUnavailableError):
+                self.free(token, nonce)  # interrupted: give back what may be ours
+            raise
+
+    def _look(self) -> _Row | None:
+        values = (self._name,)
+        try:
+            found = self._asked(lambda: self._database.rows(self._of_table(_LOOK), values))
+        except NoTable as error:
+            self._make_table(error)
+            return None
+        if not found:
+            return None
+        token, nonce, owner, lease_end_ms, now_ms = found[0]
+        return _Row(int(token), nonce, owner, int(lease_end_ms), int(now_ms))
+
+    def _make_table(self, error: NoTable) -> None:
+        name_type, text_type = self._database.column_types
+        create = _CREATE.format(
+            table=self._settings.table, name_type=name_type, text_type=text_type
+        )
+        if not self._settings.create_table:
+            raise UnsafeSetupError(
+                f"the lock's table is missing; set {OPTIONS['create_table'].key}=true, or run: "
+                f"{create}",
+                kind="lock_table",
+                database=self._database.address,
+                table=self._settings.table,
+            ) from error
+        try:
+            self._asked(lambda: self._database.change(create))
+        except RowExists:
+            return  # two created it at once; PostgreSQL says so to one of them
+
+    def _changed(self, statement: str, values: tuple[str | int, ...]) -> bool:
+        try:
+            return (
+                self._asked(lambda: self._database.change(self._of_table(statement), values)) == 1
+            )
+        except NoTable:
+            return False  # the table was dropped, and our row with it
+
+    def _of_table(self, statement: str) -> str:
+        return statement.replace("{table}", self._settings.table)
+
+    def _asked(self, request: Callable[[], Answer]) -> Answer:
+        """A request that may be repeated: once more after a lost answer, on a new connection."""
+        try:
+            try:
+                return request()
+            except AnswerLost:
+                return request()
+        except (AnswerLost, Refused) as error:
+            raise self._silent(str(error)) from error
+
+    def _silent(self, why: str) -> StorageUnavailableError:
+        return StorageUnavailableError(
+            f"the lock database did not answer; look whether it runs: {self._database.address}: "
+            f"{why}",
+            database=self._database.address,
+        )
+
+
+def _client(context: LockContext) -> SqlClient:
+    settings = SqlSettings.from_properties(context.properties)
+    return SqlClient(
+        settings.database(context.ids),
+        row_name(settings.key or context.table_identity),
+        settings=settings,
+        clock=context.clock,
+        ids=context.ids,
+    )
+
+
+ENTRY = LockProviderEntry(
+    name="sql",
+    factory=_client,
+    capabilities=LockCapabilities(
+        between_processes=True,
+        between_hosts=True,
+        excludes_java=False,
+        expires=True,
+        fencing_tokens=True,
+    ),
+    options=tuple(OPTIONS.values()),
+    poll_first_ms=10,
+)

@@ -1,0 +1,285 @@
+"""
+Database servers for the SQL lock: MySQL and MariaDB by pymysql, PostgreSQL by psycopg.
+
+Their own file because of what the drivers must be told, each in its own words: a deadline
+for every request also against a stopped server, no retries of their own, and no plain text
+to another machine (SEC10).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import select
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockproviders.sql_database import (
+    AnswerLost,
+    Database,
+    NoTable,
+    Refused,
+    Row,
+    RowExists,
+    Value,
+)
+from timeline.errors import UnsafeSetupError
+from timeline.ports.ids import Ids
+
+__all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where a database server listens and who we are to it."""
+
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str
+    verify_tls: bool
+    tls_ca: str  # file with the authorities; empty: those of the system
+
+    def __repr__(self) -> str:
+        return f"Server({self.host}:{self.port}/{self.database})"  # never the password (SEC5)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the bytes stay on this machine."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
+
+
+class MySqlDatabase(Database):
+    """
+    MySQL or MariaDB by pymysql.
+
+    Args:
+        server: Where and as whom.
+        ids: See ``Database``.
+        timeout_ms: See ``Database``; also ends a stopped server's silence.
+    """
+
+    # Not NOW(): it follows the session's time zone, and an hour comes twice in autumn.
+    now_sql = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
+    column_types = (
+        "VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin",
+        "TEXT CHARACTER SET utf8mb4",
+    )
+
+    def __init__(self, server: Server, *, ids: Ids, timeout_ms: int) -> None:
+        super().__init__(ids=ids, timeout_ms=timeout_ms)
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        """Host, port and database."""
+        return f"mysql://{self._server.host}:{self._server.port}/{self._server.database}"
+
+    def _connect(self) -> Any:
+        try:
+            import pymysql
+            from pymysql.constants import CLIENT
+        except ImportError as error:
+            raise _missing_extra("pymysql") from error
+        seconds = max(1, -(-self._timeout_ms // 1000))
+        server = self._server
+        tls: dict[str, Any] = {"ssl_disabled": True}
+        if server.verify_tls:
+            tls = {"ssl": ssl.create_default_context(cafile=server.tls_ca or None)}
+        connection = pymysql.connect(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            database=server.database,
+            connect_timeout=seconds,
+            read_timeout=seconds,
+            write_timeout=seconds,
+            autocommit=True,
+            charset="utf8mb4",
+            local_infile=False,
+            # Rows met, not rows changed: two renewals within a millisecond are both renewals.
+            client_flag=CLIENT.FOUND_ROWS,
+            init_command="SET SESSION innodb_lock_wait_timeout = 1",
+            **tls,
+        )
+        if server.verify_tls:
+            # Older drivers go on in plain text when the server offers nothing else.
+            _, found = self._execute(connection, "SHOW SESSION STATUS LIKE 'Ssl_cipher'", ())
+            if not found or not found[0][1]:
+                connection.close()
+                raise self._setup("the server speaks no TLS, which hoodoo.lock.sql.tls asks for")
+        return connection
+
+    def _execute(
+        self, connection: Any, statement: str, values: Sequence[Value]
+    ) -> tuple[int, list[Row]]:
+        with connection.cursor() as cursor:
+            met = cursor.execute(statement, tuple(values))
+            return int(met), list(cursor.fetchall())
+
+    def _meaning(self, error: Exception) -> Exception:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1] if len(error.args) > 1 else error)
+        if code == 1146:
+            return NoTable(text)
+        if code == 1062:
+            return RowExists(text)
+        if code in _MYSQL_SETUP or 1100 <= code < 1200:
+            return self._setup(text)
+        if 1000 <= code < 2000 and code not in _MYSQL_BROKEN:
+            return Refused(text)
+        return AnswerLost(text)
+
+
+# Server errors that waiting does not heal: access, unknown database, a statement it rejects.
+_MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698})
+# Server errors behind which the statement may have been executed: shut down, killed.
+_MYSQL_BROKEN = frozenset({1053, 1077, 1078, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927})
+
+
+class PostgresDatabase(Database):
+    """
+    PostgreSQL by psycopg.
+
+    Statements go through libpq's asynchronous calls, because the synchronous ones wait for a
+    stopped server for ever.
+
+    Args:
+        server: Where and as whom.
+        ids: See ``Database``.
+        timeout_ms: See ``Database``.
+    """
+
+    now_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint"
+    column_types = ("VARCHAR(255)", "TEXT")
+
+    def __init__(self, server: Server, *, ids: Ids, timeout_ms: int) -> None:
+        super().__init__(ids=ids, timeout_ms=timeout_ms)
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        """Host, port and database."""
+        return f"postgresql://{self._server.host}:{self._server.port}/{self._server.database}"
+
+    def spelled(self, statement: str) -> str:
+        """Values are numbered here."""
+        first, *others = statement.replace("{now}", self.now_sql).split("?")
+        return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
+
+    def _connect(self) -> Any:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise _missing_extra("psycopg") from error
+        server = self._server
+        tls: dict[str, Any] = {"sslmode": "disable"}
+        if server.verify_tls:
+            tls = {"sslmode": "verify-full", "sslrootcert": server.tls_ca or "system"}
+        return psycopg.connect(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            dbname=server.database,
+            connect_timeout=max(2, -(-self._timeout_ms // 1000)),
+            application_name="hoodoo lock",
+            # The server gives up before we do, so that most time-outs have a known outcome.
+            options=f"-c statement_timeout={max(1, self._timeout_ms * 3 // 4)}",
+            gssencmode="disable",
+            autocommit=True,
+            **tls,
+        )
+
+    def _execute(
+        self, connection: Any, statement: str, values: Sequence[Value]
+    ) -> tuple[int, list[Row]]:
+        from psycopg import pq
+
+        link = connection.pgconn
+        sent = [None if value is None else str(value).encode() for value in values]
+        link.send_query_params(statement.encode(), sent)
+        result = self._answer(link)
+        while self._answer(link) is not None:
+            continue
+        if result.status == pq.ExecStatus.COMMAND_OK:
+            return result.command_tuples or 0, []
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+            raise _PostgresError(state.decode(), result.get_error_message().strip())
+        kinds = [result.ftype(column) for column in range(result.nfields)]
+        return 0, [
+            tuple(
+                _plain(result.get_value(row, column), kinds[column])
+                for column in range(result.nfields)
+            )
+            for row in range(result.ntuples)
+        ]
+
+    def _answer(self, link: Any) -> Any:
+        """The next part of the answer, after ``timeout_ms`` of silence at most."""
+        while link.is_busy():
+            ready, _, _ = select.select([link.socket], [], [], self._timeout_ms / 1000)
+            if not ready:
+                raise _PostgresError("", "no answer in time")
+            link.consume_input()
+        return link.get_result()
+
+    def _meaning(self, error: Exception) -> Exception:
+        state = getattr(error, "sqlstate", None) or ""
+        text = str(error).strip().replace("\n", " ")
+        if state == "42P01":
+            return NoTable(text)
+        if state == "23505":
+            return RowExists(text)
+        if state[:2] in ("28", "3D", "3F", "42"):
+            return self._setup(text)
+        if not state and any(part in text for part in _POSTGRES_SETUP):
+            return self._setup(text)  # an error while connecting carries no state
+        if (state and state[:2] not in ("08", "57", "58", "XX")) or state == "57014":
+            return Refused(text)
+        return AnswerLost(text)
+
+
+_POSTGRES_SETUP = (
+    "authentication failed",
+    '" does not exist',
+    "no pg_hba.conf entry",
+    "certificate",
+)
+
+
+class _PostgresError(Exception):
+    """A statement's error as libpq tells it."""
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+_INT8_OID = 20
+
+
+def _plain(value: bytes | None, kind: int) -> Value:
+    if value is None:
+        return None
+    return int(value) if kind == _INT8_OID else value.decode()
+
+
+def _missing_extra(package: str) -> UnsafeSetupError:
+    return UnsafeSetupError(
+        f"the sql lock needs {package} for this database: pip install 'hoodoo[sql]'",
+        kind="missing_extra",
+        extra="sql",
+    )

@@ -1,0 +1,408 @@
+"""The SQL lock: settings, lost answers, late requests, tokens, and what an error means."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+import pytest
+
+from lockproviders.hookspecs import LockContext
+from lockproviders.registry import ProviderRegistry
+from lockproviders.sql import ENTRY, SqlClient, SqlSettings, row_name
+from lockproviders.sql_database import AnswerLost, NoTable, Refused, RowExists, SqliteDatabase
+from lockproviders.sql_servers import MySqlDatabase, PostgresDatabase, Server
+from timeline.errors import (
+    LeaseLostError,
+    SettingError,
+    StorageUnavailableError,
+    UnsafeSetupError,
+)
+from timeline.options import PropertySet
+
+URL = "hoodoo.lock.sql.url"
+SERVER = Server(
+    host="db", port=1, database="d", user="u", password="geheim", verify_tls=True, tls_ca=""
+)
+
+
+class Wire(SqliteDatabase):
+    """A SQLite file behind a wire that loses answers, or delivers requests late."""
+
+    def __init__(self, path, *, ids) -> None:
+        super().__init__(str(path), may_create=True, ids=ids, timeout_ms=1_000)
+        self.lose_answers = 0
+        self.hold_back = 0
+        self.is_down = False
+        self.late: list[tuple[str, tuple]] = []
+        self.changes = 0
+        self.queries = 0
+
+    def rows(self, statement, values=()):
+        self.queries += 1
+        if self.is_down:
+            raise AnswerLost("down")
+        return super().rows(statement, values)
+
+    def change(self, statement, values=()):
+        self.changes += 1
+        if self.is_down:
+            raise AnswerLost("down")
+        if self.hold_back and not statement.startswith("CREATE"):
+            self.hold_back -= 1
+            self.late.append((statement, values))
+            raise AnswerLost("on its way")
+        met = super().change(statement, values)
+        if self.lose_answers and not statement.startswith("CREATE"):
+            self.lose_answers -= 1
+            raise AnswerLost("lost")
+        return met
+
+    def deliver(self) -> list[int]:
+        return [super(Wire, self).change(*late) for late in self.late]
+
+
+def client_on(machine, path, **settings) -> SqlClient:
+    chosen = SqlSettings(url=str(path), create_table=True, **settings)
+    wire = Wire(path, ids=machine.ids)
+    return SqlClient(wire, "t", settings=chosen, clock=machine.clock, ids=machine.ids)
+
+
+def settings_of(**properties: str) -> SqlSettings:
+    return SqlSettings.from_properties(
+        {f"hoodoo.lock.sql.{key}": value for key, value in properties.items()}
+    )
+
+
+def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    client._database.lose_answers = 1
+    holding = client.try_acquire("me")
+    assert holding is not None
+    holding.renew()
+    assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
+
+
+def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
+    machine, tmp_path
+) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    client.try_acquire("before").release()
+    client._free_at_token = None
+    client._database.hold_back = 9
+    with pytest.raises(StorageUnavailableError):
+        client.try_acquire("me")
+    client._database.hold_back = 0
+    assert client._database.deliver() == [1, 0, 0], "the token lets one of them through"
+    assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
+    assert client.try_acquire("me again") is not None
+
+
+def test_request_that_arrives_after_the_next_holding_does_nothing(machine, tmp_path) -> None:
+    client, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
+    client.try_acquire("before").release()
+    client._database.hold_back = 9
+    with pytest.raises(StorageUnavailableError):
+        client.try_acquire("me")
+    holding = other.try_acquire("other")
+    holding.release()
+    assert client._database.deliver() == [0, 0, 0, 0]
+    assert other.holder() is None
+
+
+def test_lost_answers_of_renewal_and_release_are_asked_again(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    holding = client.try_acquire("me")
+    client._database.lose_answers = 1
+    holding.renew()
+    client._database.lose_answers = 1
+    holding.release()
+    assert client.holder() is None
+
+
+def test_unreachable_database_is_unavailable_and_takes_nothing_away(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    holding = client.try_acquire("me")
+    client._database.is_down = True
+    for request in (holding.renew, client.holder, lambda: client.try_acquire("me")):
+        with pytest.raises(StorageUnavailableError):
+            request()
+    client._database.is_down = False
+    assert holding.is_held()
+    holding.renew()
+
+
+def test_own_end_counts_from_before_the_request(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db", lease_ms=30_000)
+    asked = client._database.change
+
+    def slow(statement, values=()):
+        machine.clock.time_ms += 700
+        return asked(statement, values)
+
+    client._database.change = slow
+    holding = client.try_acquire("me")
+    assert holding.expires_in_ms() == 29_300
+    holding.renew()
+    assert holding.expires_in_ms() == 29_300
+
+
+def test_again_without_a_rival_takes_one_request_each(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    client.try_acquire("first").release()
+    client._database.changes = client._database.queries = 0
+    client.try_acquire("second").release()
+    assert (client._database.changes, client._database.queries) == (2, 0)
+
+
+def test_tokens_never_come_back_with_a_deleted_row(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    first = client.try_acquire("first")
+    first.release()
+    client._database.change("DELETE FROM hoodoo_locks")
+    machine.clock.sleep_ms(2)
+    second = client_on(machine, tmp_path / "l.db").try_acquire("second")
+    assert second.fencing_token >= first.fencing_token
+    assert first.fencing_token > 1_600_000_000_000, "starts at the database's clock"
+
+
+def test_expired_row_is_taken_over_and_the_old_holding_is_refused(machine, tmp_path) -> None:
+    client, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
+    old = client.try_acquire("old")
+    client._database.change("UPDATE hoodoo_locks SET lease_end = 5")
+    assert client.holder() is None
+    new = other.try_acquire("new")
+    assert new.fencing_token > old.fencing_token
+    old.release()
+    with pytest.raises(LeaseLostError):
+        old.renew()
+    assert other.holder() == "new"
+
+
+def test_missing_table_is_made_only_on_request(machine, tmp_path) -> None:
+    (tmp_path / "l.db").touch()
+    client = client_on(machine, tmp_path / "l.db")
+    object.__setattr__(client._settings, "create_table", False)
+    with pytest.raises(UnsafeSetupError, match="create_table=true, or run: CREATE TABLE"):
+        client.try_acquire("me")
+
+
+def test_sqlite_file_is_made_readable_for_the_group_only(machine, tmp_path) -> None:
+    mask = os.umask(0)
+    try:
+        client_on(machine, tmp_path / "l.db").try_acquire("me")
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "l.db").stat().st_mode & 0o777 == 0o640
+
+
+def test_sqlite_file_in_a_missing_folder_is_a_matter_of_set_up(machine, tmp_path) -> None:
+    with pytest.raises(UnsafeSetupError, match=r"cannot be used.*No such file"):
+        client_on(machine, tmp_path / "nowhere" / "l.db").try_acquire("me")
+
+
+def test_file_that_is_no_database_is_a_matter_of_set_up(machine, tmp_path) -> None:
+    (tmp_path / "l.db").write_text("no database at all, but long enough to be looked at" * 30)
+    with pytest.raises(UnsafeSetupError, match="not a database"):
+        client_on(machine, tmp_path / "l.db").try_acquire("me")
+
+
+def test_forked_child_leaves_its_parents_connection_alone(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    client.try_acquire("parent")
+    connection = client._database._connection
+    machine.ids.pid = 42
+    assert client.holder() == "parent"
+    assert client._database._connection is not connection
+    assert connection.execute("SELECT 1").fetchall() == [(1,)], "still open"
+
+
+def test_row_names_are_ascii_and_long_ones_stay_different() -> None:
+    assert row_name("file:/data/flüge ") == "file:/data/fl%C3%BCge%20"
+    one, other = row_name("x" * 300), row_name("x" * 301)
+    assert one != other
+    assert len(one) == len(other) == 200
+
+
+def test_settings_have_defaults() -> None:
+    settings = settings_of(url="/data/locks.db")
+    assert (settings.lease_ms, settings.timeout_ms, settings.table) == (
+        30_000,
+        3_000,
+        "hoodoo_locks",
+    )
+    assert settings.create_table is False
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({}, "the sql lock needs a database"),
+        ({"url": "/l.db", "table": "x; drop table y"}, "letters, digits and _ only"),
+        ({"url": "/l.db", "lease.ms": "30"}, "a lease lasts 1000 to 86400000 milliseconds"),
+        ({"url": "/l.db", "timeout.ms": "9000"}, "a quarter of the lease of 30000 milliseconds"),
+        ({"url": "/l.db", "lease.ms": "30s"}, "a whole number of milliseconds"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(properties, message) -> None:
+    with pytest.raises(SettingError, match=message):
+        settings_of(**properties)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "locks.db",
+        "sqlite://host/l.db",
+        "oracle://host/d",
+        "mysql://host",
+        "mysql:///d",
+        "mysql://host:port/d",
+        "postgresql://host/d?sslmode=disable",
+    ],
+)
+def test_urls_that_name_no_database_of_ours_are_refused(machine, url) -> None:
+    with pytest.raises(SettingError):
+        settings_of(url=url).database(machine.ids)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("/a/l.db", "sqlite:/a/l.db"),
+        ("sqlite:///a/l.db", "sqlite:/a/l.db"),
+        ("file:/a/l.db", "sqlite:/a/l.db"),
+        ("mysql://u:p@DB/d", "mysql://db:3306/d"),
+        ("mariadb://db:3307/d", "mysql://db:3307/d"),
+        ("postgres://db/d", "postgresql://db:5432/d"),
+    ],
+)
+def test_address_names_the_database_without_secrets(machine, url, address) -> None:
+    assert settings_of(url=url).database(machine.ids).address == address
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "verified"),
+    [
+        ("127.0.0.1", "auto", False),
+        ("localhost", "auto", False),
+        ("db.example", "auto", True),
+        ("10.0.0.1", "auto", True),
+        ("db.example", "off", False),
+        ("127.0.0.1", "verify", True),
+    ],
+)
+def test_other_machines_must_prove_themselves(machine, host, tls, verified) -> None:
+    database = settings_of(url=f"mysql://{host}/d", tls=tls).database(machine.ids)
+    assert database._server.verify_tls is verified
+
+
+def test_table_does_not_choose_its_lock_server() -> None:
+    said = PropertySet().with_layer("hoodie.properties", {URL: "mysql://elsewhere/d"})
+    with pytest.raises(UnsafeSetupError, match="a table does not choose"):
+        SqlSettings.from_properties(said)
+
+
+def test_secrets_show_nowhere(machine) -> None:
+    settings = settings_of(url="mysql://u:geheim@127.0.0.1:1/d", password="geheim")
+    database = settings.database(machine.ids)
+    client = SqlClient(database, "t", settings=settings, clock=machine.clock, ids=machine.ids)
+    with pytest.raises(StorageUnavailableError) as caught:
+        client.holder()
+    shown = f"{settings!r}{database._server!r}{client.identity}{caught.value}{caught.value.fields}"
+    assert "geheim" not in shown
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (1146, NoTable),
+        (1062, RowExists),
+        (1045, UnsafeSetupError),
+        (1049, UnsafeSetupError),
+        (1142, UnsafeSetupError),
+        (1205, Refused),
+        (1213, Refused),
+        (1040, Refused),
+        (1290, Refused),
+        (1053, AnswerLost),
+        (1317, AnswerLost),
+        (2006, AnswerLost),
+        (2013, AnswerLost),
+    ],
+)
+def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
+    database = MySqlDatabase(SERVER, ids=machine.ids, timeout_ms=1)
+    assert type(database._meaning(Exception(code, "text"))) is meaning
+
+
+@pytest.mark.parametrize(
+    ("state", "meaning"),
+    [
+        ("42P01", NoTable),
+        ("23505", RowExists),
+        ("28P01", UnsafeSetupError),
+        ("3D000", UnsafeSetupError),
+        ("42501", UnsafeSetupError),
+        ("40001", Refused),
+        ("25006", Refused),
+        ("53300", Refused),
+        ("57014", Refused),
+        ("57P01", AnswerLost),
+        ("08006", AnswerLost),
+        ("", AnswerLost),
+    ],
+)
+def test_what_an_error_of_postgresql_means(machine, state, meaning) -> None:
+    database = PostgresDatabase(SERVER, ids=machine.ids, timeout_ms=1)
+    error = Exception("text")
+    error.sqlstate = state
+    assert type(database._meaning(error)) is meaning
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (sqlite3.SQLITE_BUSY, Refused),
+        (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, RowExists),
+        (sqlite3.SQLITE_IOERR, AnswerLost),
+        (sqlite3.SQLITE_READONLY, UnsafeSetupError),
+    ],
+)
+def test_what_an_error_of_sqlite_means(machine, tmp_path, code, meaning) -> None:
+    database = SqliteDatabase(
+        str(tmp_path / "l.db"), may_create=False, ids=machine.ids, timeout_ms=1
+    )
+    error = sqlite3.OperationalError("text")
+    error.sqlite_errorcode = code
+    assert type(database._meaning(error)) is meaning
+
+
+def test_statements_carry_values_apart_on_every_database(machine) -> None:
+    statement = "UPDATE t SET a = ? WHERE b = ? AND c <= {now}"
+    assert (
+        PostgresDatabase(SERVER, ids=machine.ids, timeout_ms=1)
+        .spelled(statement)
+        .startswith("UPDATE t SET a = $1 WHERE b = $2 AND c <= (EXTRACT")
+    )
+    assert (
+        MySqlDatabase(SERVER, ids=machine.ids, timeout_ms=1)
+        .spelled(statement)
+        .startswith("UPDATE t SET a = %s WHERE b = %s AND c <= (TIMESTAMPDIFF")
+    )
+
+
+def test_provider_is_found_by_name_and_names_its_row_by_the_table(machine, tmp_path) -> None:
+    assert ProviderRegistry().find("sql") is ENTRY
+    client = ENTRY.factory(
+        LockContext(
+            properties={URL: str(tmp_path / "l.db")},
+            table_identity="file:/data/t",
+            table_address="/data/t",
+            table_folder=None,
+            clock=machine.clock,
+            ids=machine.ids,
+        )
+    )
+    assert client.identity == f"sql:sqlite:{tmp_path}/l.db#hoodoo_locks#file:/data/t"
+    assert client.margin_ms == 6_000
