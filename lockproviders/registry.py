@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pluggy
 
-from lockproviders import dynamodb, filesystem, hookspecs, inprocess
+from lockproviders import dynamodb, filesystem, hookspecs, inprocess, zookeeper
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
@@ -47,6 +47,8 @@ class _BuiltIn:
         return (
             filesystem.ENTRY,
             inprocess.ENTRY,
+            zookeeper.ENTRY,
+            zookeeper.IMPLICIT_ENTRY,
             dynamodb.ENTRY,
             dynamodb.IMPLICIT_ENTRY,
         )

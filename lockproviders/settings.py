@@ -25,8 +25,6 @@ _JAVA = "org.apache.hudi.client.transaction.lock."
 
 # Known to Hudi, not in this release: the answer names what to use instead.
 JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {
-    _JAVA + "ZookeeperBasedLockProvider": "ZooKeeper",
-    _JAVA + "ZookeeperBasedImplicitBasePathLockProvider": "ZooKeeper",
     _JAVA + "StorageBasedLockProvider": "storage based",
     "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider": "Hive metastore",
 }

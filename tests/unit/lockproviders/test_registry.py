@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lockproviders import settings
 from lockproviders.hookspecs import LockCapabilities, LockProviderEntry, hookimpl
 from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
@@ -74,6 +75,11 @@ def test_this_release_has_its_providers() -> None:
             "filesystem",
         ),
         ("org.apache.hudi.client.transaction.lock.InProcessLockProvider", "in_process"),
+        ("org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider", "zookeeper"),
+        (
+            "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBasePathLockProvider",
+            "zookeeper_implicit",
+        ),
         ("org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider", "dynamodb"),
         (
             "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider",
@@ -85,11 +91,12 @@ def test_provider_answers_to_our_name_and_hudis(said: str, found: str) -> None:
     assert ProviderRegistry().find(said).name == found
 
 
-def test_provider_to_come_is_refused_with_what_there_is() -> None:
-    zookeeper = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
-    with pytest.raises(UnknownProviderError, match="no ZooKeeper lock yet") as caught:
-        ProviderRegistry().find(zookeeper)
-    assert caught.value.fields == {"name": zookeeper, "known": list(ProviderRegistry().known)}
+def test_provider_to_come_is_refused_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(settings.JAVA_PROVIDERS_TO_COME, "org.example.Lock", "example")
+    with pytest.raises(UnknownProviderError, match="no example lock yet") as caught:
+        ProviderRegistry().find("org.example.Lock")
+    known = list(ProviderRegistry().known)
+    assert caught.value.fields == {"name": "org.example.Lock", "known": known}
 
 
 @pytest.mark.parametrize("name", ["os.system", "planted.module.Lock", "", "Filesystem"])
