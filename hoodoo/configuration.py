@@ -21,8 +21,17 @@ from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
 from timeline.known_keys import hudi_keys, key_warnings
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
-from timeline.options import CODE_LAYER, DEFAULT_LAYER, Option, PropertySet, read_option, redact
+from timeline.options import (
+    CODE_LAYER,
+    DEFAULT_LAYER,
+    TABLE_LAYER,
+    Option,
+    PropertySet,
+    read_option,
+    redact,
+)
 from timeline.settings import ReadSettings, WriteSettings
+from timeline.storage.object_client import STORAGE_OPTIONS
 from timeline.unsupported import unsupported_keys
 
 __all__ = [
@@ -38,7 +47,6 @@ __all__ = [
     "load_configuration",
 ]
 
-TABLE_LAYER: Final = "hoodie.properties"
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
 SESSION_LAYER: Final = "spark session"
 
@@ -48,6 +56,7 @@ CONF_FOLDER: Final = Path("/etc/hudi/conf")  # where Hudi looks too; read only i
 FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real ones have a few hundred lines
 
 _SESSION_PREFIXES: Final = ("spark.hoodie.", "spark.hoodoo.")
+_SESSION_STORES: Final = "spark.hadoop.fs."  # how a session reaches object stores
 
 PropertySource: TypeAlias = str | os.PathLike[str] | Mapping[str, object]
 
@@ -98,7 +107,8 @@ def load_configuration(
         props: Properties files or mappings, later ones win; a mapping is the layer ``code``.
         hoodie_conf: Texts ``key=value`` from the command line.
         session: The Spark session's configuration; only ``spark.hoodie.*`` and
-            ``spark.hoodoo.*`` count, without ``spark.``.
+            ``spark.hoodoo.*`` count, without ``spark.``, and ``spark.hadoop.fs.*``, which say
+            how object stores are reached, without ``spark.hadoop.``.
         code: Options given in code.
 
     Raises:
@@ -224,7 +234,13 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
 
 def _options(more: Iterable[Option]) -> tuple[Option, ...]:
     """Every declared option once, in a fixed order."""
-    everything = (*WRITE_OPTIONS.values(), *READ_OPTIONS.values(), *LOCK_OPTIONS.values(), *more)
+    everything = (
+        *WRITE_OPTIONS.values(),
+        *READ_OPTIONS.values(),
+        *STORAGE_OPTIONS.values(),
+        *LOCK_OPTIONS.values(),
+        *more,
+    )
     return tuple({option.key: option for option in everything}.values())
 
 
@@ -306,11 +322,17 @@ def _command_line(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _session(session: Mapping[str, str]) -> dict[str, str]:
-    return {
+    found = {
         key[len("spark.") :]: value
         for key, value in session.items()
         if key.casefold().startswith(_SESSION_PREFIXES)
     }
+    stores = {
+        key[len("spark.hadoop.") :]: value
+        for key, value in session.items()
+        if key.casefold().startswith(_SESSION_STORES)
+    }
+    return {**stores, **found}
 
 
 def _refuse_file(path: Path, message: str, cause: Exception | None) -> NoReturn:

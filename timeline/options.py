@@ -21,6 +21,7 @@ __all__ = [
     "CODE_LAYER",
     "DEFAULT_LAYER",
     "HIDDEN",
+    "TABLE_LAYER",
     "Option",
     "OptionKind",
     "OptionValue",
@@ -33,6 +34,7 @@ __all__ = [
 
 DEFAULT_LAYER: Final = "default"
 CODE_LAYER: Final = "code"
+TABLE_LAYER: Final = "hoodie.properties"  # what a table says of itself
 HIDDEN: Final = "***"
 
 OptionValue = str | int | float | bool | tuple[str, ...] | None
@@ -177,6 +179,10 @@ class PropertySet(Mapping[str, str]):
                 _refuse_twice(earlier, entry, name)
             entries[entry.key.casefold()] = entry
         return PropertySet((*self._layers, _Layer(name, entries)))
+
+    def without_layer(self, name: str) -> PropertySet:
+        """The same properties as if one layer had said nothing."""
+        return PropertySet(tuple(layer for layer in self._layers if layer.name != name))
 
     def __getitem__(self, key: str) -> str:
         return self._effective[key.casefold()][0].value

@@ -14,6 +14,7 @@ from lockproviders.settings import LOCK_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import Option
+from timeline.storage.object_client import STORAGE_OPTIONS
 
 TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Configuration
@@ -46,6 +47,7 @@ def page() -> str:
         HEAD
         + table("Writing", WRITE_OPTIONS.values())
         + table("Reading", READ_OPTIONS.values())
+        + table("Object stores", STORAGE_OPTIONS.values())
         + table("Locks", LOCK_OPTIONS.values())
         + table("Cleaning", CLEANING_OPTIONS.values())
     )

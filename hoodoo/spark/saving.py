@@ -24,8 +24,10 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
+from timeline.options import TABLE_LAYER
 from timeline.rules.keys import partition_paths
 from timeline.settings import OverwriteMode, WriteSettings
+from timeline.storage.object_client import is_storage_key
 from timeline.write import Receipt
 
 __all__ = ["save_dataframe", "write_dataframe"]
@@ -159,11 +161,8 @@ def _prepared_for_new_table(
 
 def storage_options(table: Table) -> dict[str, str]:
     """What executors need to open the table's storage."""
-    return {
-        key: value
-        for key, value in table.properties.items()
-        if key.lower().startswith("hoodoo.storage.")
-    }
+    said = table.properties.without_layer(TABLE_LAYER)  # never an endpoint of the table's (SEC11)
+    return {key: value for key, value in said.items() if is_storage_key(key)}
 
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
@@ -193,9 +192,9 @@ def _exists(path: str, layers: Layers) -> bool:
 def _create(df: Any, path: str, layers: Layers) -> bool:
     """Make the table from the options; False when another writer made it meanwhile."""
     session = {
-        key.removeprefix("spark."): value
+        key.removeprefix("spark.").removeprefix("hadoop."): value
         for key, value in session_properties(df.sparkSession).items()
-        if key.startswith(("spark.hoodie.", "spark.hoodoo."))
+        if key.startswith(("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs."))
     }
     try:
         create_table(

@@ -25,7 +25,15 @@ from timeline.errors import (
     StorageUnavailableError,
     UnsafeSetupError,
 )
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
+from timeline.options import (
+    TABLE_LAYER,
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+    redact,
+)
 from timeline.storage.object_address import ObjectAddress
 
 if TYPE_CHECKING:
@@ -174,11 +182,14 @@ class ObjectSettings:
         """
         The settings among all properties; an empty text counts as not said.
 
+        What the table says of itself is never looked at.
+
         Raises:
             SettingError: A value is wrong, half a pair of keys is missing, or the endpoint is
                 one that must not be asked (SEC11).
         """
-        said = as_property_set(properties)
+        # A table that names an endpoint would be sent the caller's credentials (SEC11).
+        said = as_property_set(properties).without_layer(TABLE_LAYER)
         values: dict[str, Any] = {}
         for field, option in STORAGE_OPTIONS.items():
             value = read_option(said, option)

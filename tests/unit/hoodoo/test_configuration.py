@@ -165,3 +165,19 @@ def test_a_check_finds_every_problem() -> None:
 
 def test_a_configuration_without_problems_has_none() -> None:
     assert check(as_property_set({"hoodie.table.name": "x"})) == ()
+
+
+def test_a_session_also_says_how_object_stores_are_reached() -> None:
+    found = load_configuration(
+        environment={},
+        session={
+            "spark.hadoop.fs.s3a.endpoint": "https://s3.example",
+            "spark.hadoop.fs.s3a.secret.key": "canary",
+            "spark.hadoop.io.nativeio": "x",
+        },
+    )
+    assert dict(found) == {
+        "fs.s3a.endpoint": "https://s3.example",
+        "fs.s3a.secret.key": "canary",
+    }
+    assert "canary" not in repr(describe(found))

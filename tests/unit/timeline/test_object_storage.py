@@ -19,6 +19,7 @@ from timeline.errors import (
     UnavailableError,
 )
 from timeline.machine import SystemIds
+from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.object_address import parse_object_address, with_account
 from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client
@@ -384,3 +385,12 @@ def test_without_an_answer_the_own_clock_has_to_do() -> None:
 
     clock = PlainClock(wall_ms=1_700_000_000_250)
     assert StoreClock(clock, refuse).now_ms() == 1_700_000_000_000
+
+
+def test_a_table_cannot_say_where_credentials_are_sent() -> None:
+    said = (
+        PropertySet()
+        .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
+        .with_layer("code", {"fs.s3a.access.key": "a", "fs.s3a.secret.key": "s"})
+    )
+    assert ObjectSettings.from_properties(said, PLACE).endpoint_url() is None

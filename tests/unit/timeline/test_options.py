@@ -199,3 +199,9 @@ def test_properties_travel_between_processes() -> None:
 def test_keys_of_one_prefix_are_found_in_any_case() -> None:
     properties = as_property_set({"Hoodie.Lock.a": "1", "other": "2"})
     assert properties.with_prefix("hoodie.lock.") == {"Hoodie.Lock.a": "1"}
+
+
+def test_a_layer_can_be_taken_out_again() -> None:
+    both = PropertySet().with_layer("table", {"a": "theirs"}).with_layer("code", {"b": "mine"})
+    assert dict(both.without_layer("table")) == {"b": "mine"}
+    assert both["a"] == "theirs"
