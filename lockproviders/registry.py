@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pluggy
 
-from lockproviders import dynamodb, filesystem, hookspecs, inprocess, zookeeper
+from lockproviders import dynamodb, filesystem, hivemetastore, hookspecs, inprocess, zookeeper
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
@@ -49,6 +49,7 @@ class _BuiltIn:
             inprocess.ENTRY,
             zookeeper.ENTRY,
             zookeeper.IMPLICIT_ENTRY,
+            hivemetastore.ENTRY,
             dynamodb.ENTRY,
             dynamodb.IMPLICIT_ENTRY,
         )

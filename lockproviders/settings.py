@@ -26,7 +26,6 @@ _JAVA = "org.apache.hudi.client.transaction.lock."
 # Known to Hudi, not in this release: the answer names what to use instead.
 JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {
     _JAVA + "StorageBasedLockProvider": "storage based",
-    "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider": "Hive metastore",
 }
 
 _INT, _MS, _TEXT = OptionKind.INT, OptionKind.MS, OptionKind.TEXT

@@ -9,34 +9,22 @@ second, which a metastore does only when told so.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import signal
-import socket
 import subprocess
-import sys
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from xml.sax.saxutils import escape
 
 import pytest
 
-from tests.servers.mariadb import MariaDb, free_port
+from tests.servers.java import JvmServer, free_port, java, listens, spark_jars
+from tests.servers.mariadb import MariaDb
 
-__all__ = ["HiveMetastore", "lay_out_lock_tables", "needs_mariadb_driver", "needs_metastore"]
+__all__ = ["HiveMetastore", "lay_out_lock_tables", "needs_mariadb_driver"]
 
-ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 20.0
 DATABASE = "hive"
 USER = "hive"
 PASSWORD = "hive-secret"  # the canary of the tests that look for leaked secrets
 DRIVERS = ("/usr/share/java/mariadb-java-client.jar",)
-JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 OPENED = ("java.lang", "java.net", "java.util", "java.nio", "sun.nio.ch", "java.util.concurrent")
 
 # Hive's own layout of its transaction tables; understood by Derby and by MariaDB.
@@ -83,16 +71,6 @@ LOCK_TABLES = (
 )
 
 
-def needs_metastore() -> None:
-    """Skip the test that asks where there is no PySpark or no Java."""
-    if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("no pyspark, whose jars hold the metastore")
-    try:
-        _java()
-    except FileNotFoundError:
-        pytest.skip("no java 17 or 21 on this machine")
-
-
 def needs_mariadb_driver() -> None:
     """Skip the test that asks where no JDBC driver for MariaDB is installed."""
     if _driver() is None:
@@ -102,19 +80,18 @@ def needs_mariadb_driver() -> None:
 def lay_out_lock_tables(database: MariaDb) -> None:
     """The metastore's database and its lock tables, as its administrator makes them."""
     database.create_database(DATABASE, user=USER, password=PASSWORD, charset="latin1")
-    # The metastore's pool resolves localhost as well as the address.
     database.execute(
         *(statement.replace("{bytes}", "character set binary") for statement in LOCK_TABLES),
         database=DATABASE,
     )
 
 
-class HiveMetastore:
+class HiveMetastore(JvmServer):
     """
     One metastore on a free port of 127.0.0.1; ``with HiveMetastore(folder) as server``.
 
     Args:
-        folder: Where its configuration, log and Derby database lie.
+        folder: Where its configuration, log and Derby database lie; made new.
         mariadb: The database to use instead of Derby, laid out by ``lay_out_lock_tables``.
         timeout_s: hive.txn.timeout, after which the lock of a silent holder is taken away.
         reaper: Whether that is done at all.
@@ -137,86 +114,38 @@ class HiveMetastore:
         self.timeout_ms = timeout_s * 1000
         self._folder = folder
         self._mariadb = mariadb
-        self._jvm = jvm
-        self._process: subprocess.Popen[bytes] | None = None
-        self._site = {**self._basics(timeout_s, reaper), **self._store(), **(settings or {})}
+        driver = [] if mariadb is None else [_driver() or ""]
+        super().__init__(
+            "metastore",
+            folder,
+            # The folder of hive-site.xml must be there, or Hive reads one from where it starts.
+            class_path=[str(folder / "conf"), *driver, f"{spark_jars()}/*"],
+            main=("org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(self.port)),
+            is_ready=lambda: listens(self.port),
+            options=(
+                *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED),
+                f"-Dderby.stream.error.file={folder / 'derby.log'}",
+                *jvm,
+            ),
+        )
+        self._configure({**self._basics(timeout_s, reaper), **self._store(), **(settings or {})})
+        if mariadb is None:
+            self._lay_out_derby()
 
     @property
     def uri(self) -> str:
         """What writers are told: ``thrift://host:port``."""
         return f"thrift://{self.host}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        """The running server's process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> Self:
-        """Start and wait until it listens; the first time on a new folder after its layout."""
-        needs_metastore()
-        if not self._folder.exists():
-            self._folder.mkdir(parents=True)
-            if self._mariadb is None:
-                self._lay_out_derby()
-        (self._folder / "conf").mkdir(exist_ok=True)
+    def _configure(self, site: dict[str, str]) -> None:
         rows = "".join(
             f"<property><name>{key}</name><value>{escape(value)}</value></property>"
-            for key, value in self._site.items()
+            for key, value in site.items()
         )
-        site = self._folder / "conf" / "hive-site.xml"
-        site.write_text(f"<configuration>{rows}</configuration>", encoding="utf-8")
-        driver = [] if self._mariadb is None else [_driver() or ""]
-        class_path = os.pathsep.join([str(site.parent), *driver, f"{_jars()}/*"])
-        with (self._folder / "metastore.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(_java(), *JVM, *self._jvm),
-                    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED),
-                    f"-Dderby.stream.error.file={self._folder / 'derby.log'}",
-                    *("-cp", class_path, "org.apache.hadoop.hive.metastore.HiveMetaStore"),
-                    *("-p", str(self.port)),
-                ],
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._await_answer()
-        return self
-
-    def stop(self) -> None:
-        """Ask it to end. Twice is no error."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """kill -9; the database stays."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Start again on the same port and database, after ``kill`` or while it runs."""
-        self._end(signal.SIGTERM)
-        self.start()
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
+        conf = self._folder / "conf"
+        conf.mkdir()
+        text = f"<configuration>{rows}</configuration>"
+        (conf / "hive-site.xml").write_text(text, encoding="utf-8")
 
     def _basics(self, timeout_s: int, reaper: bool) -> dict[str, str]:
         told = {
@@ -260,12 +189,11 @@ class HiveMetastore:
         script = self._folder / "lock_tables.sql"
         lines = [f"connect 'jdbc:derby:;databaseName={self._derby};create=true'", *LOCK_TABLES]
         text = ";\n".join(line.replace("{bytes}", "for bit data") for line in lines)
-        # Embedded users without a name of their own work in the schema APP, as Hive does.
         script.write_text(text + ";\nexit;\n", encoding="utf-8")
         done = subprocess.run(
             [
-                *(_java(), *JVM, f"-Dderby.stream.error.file={self._folder / 'ij.log'}"),
-                *("-cp", f"{_jars()}/*", "org.apache.derby.tools.ij", str(script)),
+                *(str(java()), "-Xmx128m", f"-Dderby.stream.error.file={self._folder / 'ij.log'}"),
+                *("-cp", f"{spark_jars()}/*", "org.apache.derby.tools.ij", str(script)),
             ],
             check=True,
             capture_output=True,
@@ -273,54 +201,6 @@ class HiveMetastore:
         )
         if "ERROR" in done.stdout:
             pytest.fail(f"the lock tables could not be made:\n{done.stdout}")
-
-    def _await_answer(self) -> None:
-        end = time.monotonic() + START_SECONDS_MAX
-        while True:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                pytest.fail(f"the metastore ended at once:\n{self.log_end()}")
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex((self.host, self.port)) == 0:
-                    return
-            if time.monotonic() > end:
-                pytest.fail(f"the metastore does not listen:\n{self.log_end()}")
-            time.sleep(0.05)
-
-    def log_end(self) -> str:
-        """The last lines it wrote."""
-        return (self._folder / "metastore.log").read_text(errors="replace")[-3000:]
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS_MAX)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    if not home:
-        command = [sys.executable, str(ROOT / "tools" / "with_java.py")]
-        home = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    found = shutil.which("java", path=f"{home}/bin") if home else None
-    if found is None:
-        raise FileNotFoundError("java")
-    return found
-
-
-def _jars() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "jars"
 
 
 def _driver() -> str | None:

@@ -1,0 +1,87 @@
+"""The metastore lock by Thrift keeps the contract of every lock provider, on both databases."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockproviders.client import LockClient
+from lockproviders.hivemetastore import ENTRY
+from lockproviders.hookspecs import LockContext
+from lockproviders.testing import LockProviderSuite
+from tests.servers.hivemetastore import (
+    HiveMetastore,
+    lay_out_lock_tables,
+    needs_mariadb_driver,
+)
+from tests.servers.mariadb import MariaDb, needs_mariadb
+from timeline.machine import SystemClock, SystemIds
+
+pytestmark = pytest.mark.integration
+
+PROPERTIES = "lock.json"
+LEASE_S = 4
+
+
+def make_client(folder: Path) -> LockClient:
+    """A client of the lock that the folder names; also called in other processes."""
+    context = LockContext(
+        properties=json.loads((folder / PROPERTIES).read_text(encoding="utf-8")),
+        table_identity="unused",
+        table_address="unused",
+        table_folder=None,
+        clock=SystemClock(),
+        ids=SystemIds(),
+    )
+    return ENTRY.factory(context)
+
+
+@pytest.fixture(scope="module")
+def on_derby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
+    folder = tmp_path_factory.mktemp("metastore") / "derby"
+    with HiveMetastore(folder, timeout_s=LEASE_S) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def on_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
+    needs_mariadb()
+    needs_mariadb_driver()
+    folder = tmp_path_factory.mktemp("metastore")
+    with MariaDb(folder / "database") as database:
+        lay_out_lock_tables(database)
+        with HiveMetastore(folder / "service", mariadb=database, timeout_s=LEASE_S) as server:
+            yield server
+
+
+def fill(folder: Path, server: HiveMetastore) -> Path:
+    """Tell the other processes which lock it is; every test has one of its own."""
+    properties = {
+        "hoodie.write.lock.hivemetastore.uris": server.uri,
+        "hoodie.write.lock.hivemetastore.database": "Default",
+        "hoodie.write.lock.hivemetastore.table": f"t{uuid.uuid4().hex}",
+    }
+    (folder / PROPERTIES).write_text(json.dumps(properties), encoding="utf-8")
+    return folder
+
+
+class TestHiveMetastoreOnDerby(LockProviderSuite):
+    capabilities = ENTRY.capabilities
+    make_client = staticmethod(make_client)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, on_derby: HiveMetastore) -> Path:
+        return fill(tmp_path, on_derby)
+
+
+class TestHiveMetastoreOnMariaDb(LockProviderSuite):
+    capabilities = ENTRY.capabilities
+    make_client = staticmethod(make_client)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, on_mariadb: HiveMetastore) -> Path:
+        return fill(tmp_path, on_mariadb)
