@@ -33,6 +33,7 @@ from timeline.machine import SystemClock, SystemIds
 
 __all__ = [
     "TABLE",
+    "ChildServer",
     "DynaliteServer",
     "MotoServer",
     "boto_client",
