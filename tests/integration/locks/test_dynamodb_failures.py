@@ -142,12 +142,12 @@ def test_server_away_for_longer_than_a_lease_costs_the_lock_before_others_get_it
 def test_dropped_replies_make_no_second_holder(
     dynalite: DynaliteServer, key: str, tmp_path: Path
 ) -> None:
-    rounds = 12
+    rounds = 25
     with FaultProxy(dynalite.port) as proxy:
         stop = threading.Event()
 
         def disturb() -> None:
-            while not stop.wait(0.05):
+            while not stop.wait(0.15):
                 proxy.drop_one_reply()
 
         url = f"http://{proxy.address}"
