@@ -90,6 +90,11 @@ class ProviderLock:
         """What is locked, comparable between writers (REG-1)."""
         return self._client.identity
 
+    @property
+    def client(self) -> LockClient:
+        """The provider's own client, for what only some providers can (``doctor``, ``break``)."""
+        return self._client
+
     def holder(self) -> str | None:
         """The owner text of whoever holds the lock now, None when free or not known."""
         return self._client.holder()
@@ -122,6 +127,7 @@ class ProviderLock:
             owner=note.owner,
             purpose=note.purpose,
             fencing_token=lease.fencing_token,
+            expires_in_ms=holding.expires_in_ms(),
             wait_ms=self._ports.clock.monotonic_ms() - asked_at_ms,
         )
         return lease

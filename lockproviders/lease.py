@@ -54,7 +54,7 @@ class HeldLease:
         holding: What the provider gave; released with this lease.
         terms: Owner, purpose and budgets.
         clock: Measures holding time and deadline.
-        events: Told of ``lock.lost``, ``lock.released``, ``lock.hold_alarm`` (once, while
+        events: Told of ``lock.renewed``, ``lock.lost``, ``lock.released``, ``lock.hold_alarm`` (once, while
             held), ``lock.hold_over_budget`` (at release), ``lock.renew_failed`` and
             ``lock.release_failed``.
         ids: Tells the current process, to notice a fork.
@@ -225,6 +225,7 @@ class HeldLease:
             self._emit("lock.renew_failed", error=error.message)
         else:
             self._renew_at_ms = self._next_renewal_ms()
+            self._emit("lock.renewed", expires_in_ms=self._holding.expires_in_ms())
 
     def _tick_interval_ms(self) -> int | None:
         wanted = []

@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 
 import pluggy
 
-from lockproviders import dynamodb, filesystem, hivemetastore, hookspecs, inprocess, zookeeper
+from lockproviders import (
+    dynamodb,
+    filesystem,
+    hivemetastore,
+    hookspecs,
+    inprocess,
+    sql,
+    zookeeper,
+)
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.audit import AuditTrail
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
     PROJECT_NAME,
@@ -30,6 +40,7 @@ from lockproviders.settings import (
     default_provider,
 )
 from timeline.errors import UnknownProviderError, UnsafeSetupError
+from timeline.machine import FanOut
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
@@ -47,6 +58,7 @@ class _BuiltIn:
         return (
             filesystem.ENTRY,
             inprocess.ENTRY,
+            sql.ENTRY,
             zookeeper.ENTRY,
             zookeeper.IMPLICIT_ENTRY,
             hivemetastore.ENTRY,
@@ -164,6 +176,12 @@ class ProviderRegistry:
         return entries
 
 
+@cache
+def _built_in() -> ProviderRegistry:
+    """Never registered to after it is made, so one serves every table."""
+    return ProviderRegistry()
+
+
 def _entry_points(allowed: str) -> list[importlib.metadata.EntryPoint]:
     distribution, _, wanted = allowed.partition(":")
     try:
@@ -222,9 +240,7 @@ def build_lock(
     """
     settings = LockSettings.from_properties(properties)
     capabilities = storage.capabilities
-    entry = (registry or ProviderRegistry()).find(
-        settings.provider or default_provider(capabilities)
-    )
+    entry = (registry or _built_in()).find(settings.provider or default_provider(capabilities))
     client = entry.factory(
         LockContext(
             properties=properties,
@@ -244,5 +260,14 @@ def build_lock(
         poll_first_ms=entry.poll_first_ms,
         poll_max_ms=entry.poll_max_ms,
     )
+    if settings.audit:
+        trail = AuditTrail(
+            storage,
+            clock=clock,
+            executor=executor,
+            events=events,
+            keep_days=settings.audit_keep_days,
+        )
+        events = FanOut((events, trail))
     ports = LockPorts(clock=clock, ids=ids, events=events, executor=executor)
     return ProviderLock(entry.name, client, budget=budget, ports=ports)

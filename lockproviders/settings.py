@@ -67,6 +67,18 @@ LOCK_OPTIONS: Mapping[str, Option] = {
         kind=_MS,
         doc="Holding the lock for longer raises an alarm; 0 never.",
     ),
+    "audit": Option(
+        key="hoodoo.lock.audit",
+        default="false",
+        kind=OptionKind.BOOL,
+        doc="Whether each holding leaves a file in .hoodie/.locks/audit, after its release.",
+    ),
+    "audit_keep_days": Option(
+        key="hoodoo.lock.audit.keep.days",
+        default="7",
+        kind=_INT,
+        doc="Days after which audit files are removed; 0 keeps them all.",
+    ),
     "filesystem_path": Option(
         key="hoodie.write.lock.filesystem.path",
         kind=_TEXT,
@@ -96,6 +108,8 @@ class LockSettings(BaseModel):
     pause_ms: _Milliseconds = 5_000
     deadline_ms: _Milliseconds = 120_000
     hold_budget_ms: _Milliseconds = 5_000
+    audit: bool = False
+    audit_keep_days: Annotated[int, Field(ge=0, le=36_500)] = 7
     filesystem_path: str | None = None
     filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = 0
 

@@ -20,6 +20,7 @@ def test_free_lock_is_taken_without_sleeping(machine) -> None:
         "owner": "here/41/w1",
         "purpose": "publish",
         "fencing_token": 7,
+        "expires_in_ms": None,
         "wait_ms": 0,
     }
 

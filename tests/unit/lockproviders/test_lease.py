@@ -83,7 +83,8 @@ def test_renewal_without_answer_is_tried_at_the_next_beat(machine) -> None:
     machine.clock.time_ms += 10_000
     lease.tick()
     assert holding.renewals == 1
-    assert machine.events.names() == ["lock.renew_failed"]
+    assert machine.events.names() == ["lock.renew_failed", "lock.renewed"]
+    assert machine.events.fields("lock.renewed")["expires_in_ms"] == 60_000
 
 
 def test_refused_renewal_loses_the_lease(machine) -> None:

@@ -18,6 +18,8 @@ def test_defaults_are_hudis() -> None:
         "pause_ms": 5_000,
         "deadline_ms": 120_000,
         "hold_budget_ms": 5_000,
+        "audit": False,
+        "audit_keep_days": 7,
         "filesystem_path": None,
         "filesystem_expire_minutes": 0,
     }
@@ -27,7 +29,8 @@ def test_fields_and_options_agree() -> None:
     assert set(LOCK_OPTIONS) == set(LockSettings.model_fields)
     for field, option in LOCK_OPTIONS.items():
         default = LockSettings.model_fields[field].default
-        assert option.default == (None if default is None else str(default))
+        spelled = str(default).lower() if isinstance(default, bool) else str(default)
+        assert option.default == (None if default is None else spelled)
 
 
 def test_properties_set_the_fields() -> None:
