@@ -259,7 +259,7 @@ class Table:
             batch_id=batch_id or self._settings.batch_id,
             delete_partitions=delete_partitions,
         )
-        looked = self._core.context.snapshot()
+        looked = self._core.context.glance()
         undone = False
         if self._settings.failed_writes_policy is FailedWritesPolicy.EAGER:
             undone = bool(self.services.rollback_dead_writers(looked.active))  # RB-11

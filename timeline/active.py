@@ -7,7 +7,7 @@ A value made from one listing of names; nothing is read until content is asked f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,6 +60,8 @@ class ActiveTimeline:
         """The timeline after these file names appeared; none of its own went away."""
         instants = list(self.instants)
         kept = []
+        new: list[Instant] = []
+        old: list[Instant] = []
         for name in added:
             instant = parse_instant_name(name)
             if instant is None:
@@ -73,12 +75,33 @@ class ActiveTimeline:
             if same is None:
                 instants.insert(end, instant)
             elif _further(instant, instants[same]):
+                old.append(instants[same])
                 instants[same] = instant
             else:
                 continue
             span = slice(at, end + (same is None))
             instants[span] = sorted(instants[span], key=_order)
-        return ActiveTimeline(instants=tuple(instants), file_names=self.file_names.union(kept))
+            new.append(instant)
+        grown = ActiveTimeline(instants=tuple(instants), file_names=self.file_names.union(kept))
+        self._hand_on(grown, new, old)
+        return grown
+
+    def _hand_on(
+        self, grown: ActiveTimeline, new: Sequence[Instant], old: Sequence[Instant]
+    ) -> None:
+        """Times only grow, so what is known of these thousands holds with the new ones added."""
+        known, later = self.__dict__, grown.__dict__
+        if "newest_time" in known:
+            times = [self.newest_time or "", *(instant.newest_time for instant in new)]
+            later["newest_time"] = max(times) or None
+        if "newest_decided_time" in known:
+            decided = [instant.newest_time for instant in new if _is_decided(instant)]
+            later["newest_decided_time"] = max([self.newest_decided_time or "", *decided]) or None
+        if "completed_times" in known:
+            outdone = frozenset(_times_of_completed(old))  # a clean completed twice
+            later["completed_times"] = (
+                self.completed_times.union(_times_of_completed(new)) - outdone
+            )
 
     @cached_property
     def newest_time(self) -> InstantTime | None:
@@ -89,11 +112,7 @@ class ActiveTimeline:
     def newest_decided_time(self) -> InstantTime | None:
         """The greatest time fixed by a publication or plan, begun writes left out (BEG-5)."""
         return max(
-            (
-                instant.newest_time
-                for instant in self.instants
-                if instant.completed or instant.action not in _BEGUN
-            ),
+            (instant.newest_time for instant in self.instants if _is_decided(instant)),
             default=None,
         )
 
@@ -105,11 +124,7 @@ class ActiveTimeline:
     @cached_property
     def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
         """(Requested time, completion time) of every completed instant."""
-        return frozenset(
-            (i.requested_time, i.completion_time or i.requested_time)
-            for i in self.instants
-            if i.completed
-        )
+        return frozenset(_times_of_completed(self.instants))
 
     @cached_property
     def pending(self) -> tuple[Instant, ...]:
@@ -160,6 +175,17 @@ class TimelineReader:
         # One value, replaced as a whole: readers on several threads need no lock.
         self._last: tuple[Sequence[str], ActiveTimeline] | None = None
 
+    @property
+    def last(self) -> ActiveTimeline | None:
+        """What the last look showed, with what this process published since."""
+        return None if self._last is None else self._last[1]
+
+    def add(self, name: str) -> None:
+        """Take in a file that this process just made."""
+        if self._last is not None and name not in self._last[1].file_names:
+            names, timeline = self._last
+            self._last = (sorted([*names, name]), timeline.with_names([name]))
+
     def read(self) -> ActiveTimeline:
         """
         The timeline now. Outside: 1 list.
@@ -186,6 +212,18 @@ class TimelineReader:
                 return self._last[1]
         self._last = (names, ActiveTimeline.of(names))
         return self._last[1]
+
+
+def _is_decided(instant: Instant) -> bool:
+    return instant.completed or instant.action not in _BEGUN
+
+
+def _times_of_completed(instants: Iterable[Instant]) -> Iterator[tuple[InstantTime, InstantTime]]:
+    return (
+        (one.requested_time, one.completion_time or one.requested_time)
+        for one in instants
+        if one.completed
+    )
 
 
 def _key(instant: Instant) -> _Key:

@@ -26,9 +26,10 @@ from timeline.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
-__all__ = ["DrawnTimes", "TableContext", "TableIdentity", "TableLimits"]
+__all__ = ["GLANCE_MS", "DrawnTimes", "LastLook", "TableContext", "TableIdentity", "TableLimits"]
 
 _IDENTITY_TRIES = 5
+GLANCE_MS = 100  # after that another writer has probably published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,13 @@ class DrawnTimes:
     def note(self, requested_time: InstantTime) -> None:
         """Remember a drawn time."""
         self.newest = max(self.newest or "", requested_time)
+
+
+@dataclass(slots=True)
+class LastLook:
+    """When the timeline was last listed, on the monotonic clock."""
+
+    at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class TableContext:
     timelines: TimelineReader
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
+    looked: LastLook = field(default_factory=LastLook)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
@@ -126,7 +135,10 @@ class TableContext:
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""
-        return self.timelines.read()
+        started = self.world.clock.monotonic_ms()
+        timeline = self.timelines.read()
+        self.looked.at_ms = started
+        return timeline
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
         """
@@ -137,6 +149,19 @@ class TableContext:
         """
         head = self.chain.head()
         return Snapshot(active=self.active(), head=head, commits=self.commits, as_of=as_of)
+
+    def glance(self) -> Snapshot:
+        """
+        A snapshot that may be a moment old, for decisions that a later look corrects.
+
+        A writer of many small commits looked just now, when it published the last one, and
+        knows what it added since. Outside: nothing then; else as ``snapshot``.
+        """
+        last = self.timelines.last
+        age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
+        if last is None or age_ms > GLANCE_MS:
+            return self.snapshot()
+        return Snapshot(active=last, head=self.chain.known_head, commits=self.commits)
 
 
 def _identity_in(data: bytes) -> str:

@@ -28,7 +28,7 @@ from timeline.errors import (
 )
 from timeline.model.claim import Claim, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.filenames import pending_file_names
+from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
@@ -194,15 +194,14 @@ def publish(
     slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
     if slot is None:
         return met[-1]
-    context.commits.remember(
-        Instant(
-            action=begun.action.completes_as,
-            requested_time=begun.requested_time,
-            state=State.COMPLETED,
-            completion_time=slot.completion_time,
-        ),
-        candidate.metadata,
+    mine = Instant(
+        action=begun.action.completes_as,
+        requested_time=begun.requested_time,
+        state=State.COMPLETED,
+        completion_time=slot.completion_time,
     )
+    context.commits.remember(mine, candidate.metadata)
+    context.timelines.add(instant_file_name(mine))
     _notice_second_writer(context, known, slot)
     return Published(slot=slot, lost_slots=lost)
 

@@ -59,6 +59,11 @@ class SlotChain:
             self._head += 1
         return self._head
 
+    @property
+    def known_head(self) -> int:
+        """The greatest slot number seen so far; ``head`` looks for a greater one."""
+        return self._head
+
     def read(self, number: int) -> Slot | None:
         """
         A slot, or None when that number was not taken yet.

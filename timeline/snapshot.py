@@ -132,13 +132,17 @@ class Snapshot:
     @cached_property
     def newest_schema_json(self) -> str | None:
         """The table schema of the newest visible commit that tells one (fmt 3)."""
-        by_completion = sorted(
-            (i for i in self.active.completed_writes if i.requested_time in self.completions),
-            key=lambda instant: instant.completion_time or "",
-            reverse=True,
-        )
-        for instant in by_completion:
+        visible = [i for i in self.active.completed_writes if i.requested_time in self.completions]
+        # The newest one tells it nearly always: thousands need not be sorted for that.
+        newest = max(visible, key=_completion, default=None)
+        if newest is not None and (schema := self.commits.read(newest).schema_json):
+            return schema
+        for instant in sorted(visible, key=_completion, reverse=True):
             schema = self.commits.read(instant).schema_json
             if schema:
                 return schema
         return None
+
+
+def _completion(instant: Instant) -> InstantTime:
+    return instant.completion_time or ""

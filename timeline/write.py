@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from timeline.begin import Begun, begin, make_inflight
 from timeline.candidate import Written, candidate_of, planned_claim
-from timeline.context import TableContext
+from timeline.context import GLANCE_MS, TableContext
 from timeline.errors import (
     BudgetSpentError,
     HeartbeatExpiredError,
@@ -44,8 +44,6 @@ from timeline.undo import abandon
 from timeline.workload import Workload
 
 __all__ = ["Receipt", "WritePlan", "write"]
-
-_LOOK_GROWS_OLD_MS = 200  # after that another writer has probably published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +85,12 @@ def write(
         return known
     budget = context.limits.retry
     started = context.world.clock.monotonic_ms()
-    looked = looked or context.snapshot()
+    looked = looked or context.glance()
     schema, before = _schema_for(context, looked, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, schema.arrow)
     took_ms = context.world.clock.monotonic_ms() - started
-    snapshot = looked if took_ms <= _LOOK_GROWS_OLD_MS else None
+    snapshot = looked if took_ms <= GLANCE_MS else None
     refusals: list[RefusalReport] = []
     last: Met | None = None
     for attempt in range(budget.conflict_retries_max + 1):

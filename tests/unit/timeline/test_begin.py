@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.begin import Begun, begin, make_inflight
 from timeline.codecs.instant_avro import decode_requested_replace
+from timeline.context import GLANCE_MS
 from timeline.errors import (
     ClockRefusedError,
     InternalError,
@@ -254,3 +255,22 @@ def test_a_fresh_look_spares_one_list():
     storage.forget()
     end(begin(table.context, Action.COMMIT, look))
     assert storage.operations().count(f"names {TIMELINE}") == 1
+
+
+def test_a_glance_is_a_look_once_the_last_one_is_old():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    upsert(table, ROWS)
+    other = opened(table, clock=clock)
+    theirs = upsert(other, ROWS)
+    assert theirs.requested_time not in table.context.glance().completions
+    clock.steady += GLANCE_MS + 1
+    assert theirs.requested_time in table.context.glance().completions
+
+
+def test_a_glance_shows_what_this_writer_published():
+    table = new_table(clock=StillClock(NOW))
+    mine = upsert(table, ROWS)
+    glance = table.context.glance()
+    assert glance.completions == {mine.requested_time: mine.completion_time}
+    assert glance.head == 1

@@ -40,7 +40,25 @@ def test_names_that_appear_in_any_order_give_the_same_timeline(seed: int) -> Non
     reader = TimelineReader(storage)
     for count, name in enumerate(order, start=1):
         place(storage, name)
-        assert reader.read() == ActiveTimeline.of(order[:count])
+        seen, anew = reader.read(), ActiveTimeline.of(order[:count])
+        assert seen == anew
+        assert seen.newest_time == anew.newest_time
+        assert seen.newest_decided_time == anew.newest_decided_time
+        assert seen.completed_times == anew.completed_times
+
+
+def test_a_file_of_ones_own_is_known_without_a_look() -> None:
+    storage = MemoryStorage()
+    reader = TimelineReader(storage)
+    reader.add(NAMES[0])
+    assert reader.last is None, "nothing is known before the first look"
+    place(storage, *NAMES[:2])
+    reader.read()
+    reader.add(NAMES[2])
+    reader.add(NAMES[2])
+    assert reader.last == ActiveTimeline.of(NAMES[:3])
+    place(storage, NAMES[2], NAMES[3])
+    assert reader.read() == ActiveTimeline.of(NAMES[:4])
 
 
 def test_unchanged_names_give_the_very_same_timeline() -> None:
