@@ -116,6 +116,7 @@ class ZooKeeperClient:
 
     def close(self) -> None:
         """End the session and with it all our nodes. Twice is no error."""
+        self._forget_after_fork()
         with self._guard:
             sessions = {holding.session for holding in self._holdings}
             if self._session is not None:
@@ -123,8 +124,7 @@ class ZooKeeperClient:
             self._session = None
             self._holdings.clear()
         for session in sessions:
-            if not self.is_elsewhere(session):
-                session.end(wait_ms=session.request_timeout_ms)
+            session.end(wait_ms=session.request_timeout_ms)
 
     def session(self) -> ZkSession:
         """
@@ -134,11 +134,7 @@ class ZooKeeperClient:
             UnavailableError: No server let us in within the connection time.
             UnsafeSetupError: The servers refuse us, or kazoo is missing.
         """
-        pid = self.ids.identity().pid
-        if pid != self._pid:
-            # A forked child has neither kazoo's threads nor a right to the parent's session.
-            self._pid, self._guard, self._session = pid, threading.Lock(), None
-            self._holdings = set()
+        self._forget_after_fork()
         with self._guard:
             known = self._session
             if known is None or known.is_lost or known.is_tainted:
@@ -172,6 +168,13 @@ class ZooKeeperClient:
             if self._session is session:
                 self._session = None
         session.end(wait_ms=session.request_timeout_ms)
+
+    def _forget_after_fork(self) -> None:
+        """A forked child has neither kazoo's threads nor a right to the parent's session."""
+        pid = self.ids.identity().pid
+        if pid != self._pid:
+            self._pid, self._guard, self._session = pid, threading.Lock(), None
+            self._holdings = set()
 
     def _open(self) -> ZkSession:
         return _session_class()(self._settings, clock=self.clock, pid=self._pid)

@@ -97,8 +97,10 @@ class ZooKeeperHolding:
         if self._released:
             return
         self._released = True
+        if self._client.is_elsewhere(self.session):
+            return
         self._client.forget(self)
-        if self._is_lost() or self._client.is_elsewhere(self.session):
+        if self._is_lost():
             return
         if self.session.is_tainted:
             self._client.abandon(self.session)

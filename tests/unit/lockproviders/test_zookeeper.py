@@ -1,0 +1,486 @@
+"""ZooKeeper's lock without a server: one node in the queue, and no answer taken for granted."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lockproviders.hookspecs import LockContext
+from lockproviders.zookeeper import ENTRY, ZooKeeperClient
+from lockproviders.zookeeper_session import ZkSession
+from lockproviders.zookeeper_settings import ZooKeeperSettings
+from tests.unit.lockproviders.zookeeper_tree import Kazoo, Tree
+from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
+
+FOLDER = "/hudi/locks/t1"
+PROPERTIES = {
+    "hoodie.write.lock.zookeeper.url": "zk1:2181",
+    "hoodie.write.lock.zookeeper.base_path": "/hudi/locks",
+    "hoodie.write.lock.zookeeper.lock_key": "t1",
+    "hoodie.write.lock.zookeeper.session_timeout_ms": "3000",
+    "hoodie.write.lock.zookeeper.connection_timeout_ms": "1",
+}
+
+
+class NumberedIds:
+    """Uuids that tell who drew them."""
+
+    def __init__(self, ids, name: str) -> None:
+        self._ids = ids
+        self._name = name
+        self.drawn = 0
+
+    def uuid(self) -> str:
+        self.drawn += 1
+        return f"{self._name}{self.drawn}"
+
+    def identity(self):
+        return self._ids.identity()
+
+
+@pytest.fixture
+def tree() -> Tree:
+    return Tree()
+
+
+@pytest.fixture
+def new_client(machine, tree: Tree):
+    def make(name: str) -> ZooKeeperClient:
+        context = LockContext(
+            properties=PROPERTIES,
+            table_identity="t1",
+            table_address="/data/t1",
+            table_folder=None,
+            clock=machine.clock,
+            ids=machine.ids,
+        )
+        settings = ZooKeeperSettings.from_context(context, implicit=False)
+
+        def open_session() -> ZkSession:
+            return ZkSession(settings, clock=machine.clock, pid=machine.ids.pid, make=tree.connect)
+
+        return ZooKeeperClient(
+            settings,
+            clock=machine.clock,
+            ids=NumberedIds(machine.ids, name),
+            open_session=open_session,
+        )
+
+    return make
+
+
+def wire(client: ZooKeeperClient) -> Kazoo:
+    return client.session()._client
+
+
+def prepared(client: ZooKeeperClient) -> ZooKeeperClient:
+    """Its session is open and the lock's node exists."""
+    holding = client.try_acquire("before")
+    assert holding is not None
+    holding.release()
+    wire(client).asked.clear()
+    return client
+
+
+# ---------------------------------------------------------------- taking and giving back
+
+
+def test_free_lock_costs_one_round_trip_and_its_release_one(new_client) -> None:
+    client = prepared(new_client("a"))
+    holding = client.try_acquire("me")
+    assert holding is not None
+    # the first two in one go; nobody waits for the watch
+    assert wire(client).asked == ["create", "children", "get"]
+    holding.release()
+    assert wire(client).asked == ["create", "children", "get", "delete"]
+
+
+def test_node_is_named_and_filled_as_java_reads_it(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    assert client.try_acquire('{"owner":"me"}') is not None
+    (name,) = tree.names(FOLDER)
+    assert name == "_c_a1-lock-0000000000"
+    assert tree.nodes[f"{FOLDER}/{name}"].data == b'application_id=Unknown;owner={"owner":"me"}'
+    assert client.holder() == '{"owner":"me"}'
+
+
+def test_java_ahead_is_waited_for_and_named(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    java = tree.add_numbered(f"{FOLDER}/_c_java-lock-", b"application_id=spark-1", object())
+    assert client.try_acquire("me") is None
+    assert client.holder() == "application_id=spark-1"
+    tree.remove(java)
+    assert client.try_acquire("me") is not None
+
+
+def test_refused_try_leaves_no_node(new_client, tree: Tree) -> None:
+    holder, other = new_client("a"), new_client("b")
+    assert holder.try_acquire("one") is not None
+    assert other.try_acquire("other") is None
+    assert tree.names(FOLDER) == ["_c_a1-lock-0000000000"]
+
+
+def test_token_is_the_creation_id_and_grows_when_numbers_start_anew(new_client, tree: Tree) -> None:
+    first = new_client("a").try_acquire("one")
+    first.release()
+    tree.numbers.clear()  # as if somebody had removed the lock's node
+    second = new_client("b").try_acquire("two")
+    assert tree.names(FOLDER) == ["_c_b1-lock-0000000000"]
+    assert second.fencing_token > first.fencing_token
+
+
+def test_only_the_own_node_is_removed(new_client, tree: Tree) -> None:
+    one = new_client("a").try_acquire("one")
+    one.release()
+    other = new_client("b").try_acquire("other")
+    one.release()
+    assert tree.names(FOLDER) == ["_c_b1-lock-0000000001"]
+    assert other.is_held()
+    assert not one.is_held()
+
+
+# ---------------------------------------------------------------- waiting in the queue
+
+
+def test_waiter_keeps_its_node_between_tries(new_client, tree: Tree) -> None:
+    holding = new_client("a").try_acquire("one")
+    place = new_client("b").enter("two")
+    assert place.try_acquire() is None
+    queued = tree.names(FOLDER)
+    assert place.try_acquire() is None
+    assert tree.names(FOLDER) == queued
+    holding.release()
+    assert place.try_acquire() is not None
+
+
+def test_waiter_asks_nothing_while_the_one_ahead_stays(machine, new_client) -> None:
+    new_client("a").try_acquire("one")
+    client = new_client("b")
+    place = client.enter("two")
+    place.try_acquire()
+    asked = list(wire(client).asked)
+    machine.clock.time_ms += 999
+    assert place.try_acquire() is None
+    assert wire(client).asked == asked
+    machine.clock.time_ms += 1  # a watch may be lost with its server
+    assert place.try_acquire() is None
+    assert wire(client).asked == [*asked, "children"]
+
+
+def test_waiter_is_woken_when_the_one_ahead_goes(machine, new_client) -> None:
+    holding = new_client("a").try_acquire("one")
+    place = new_client("b").enter("two")
+    place.try_acquire()
+    holding.release()
+    place.wait(60_000)  # returns at once, or this test would not end
+    assert machine.clock.sleeps == []
+
+
+def test_waiters_come_in_the_order_of_their_arrival(new_client) -> None:
+    holding = new_client("a").try_acquire("one")
+    second, third = new_client("b").enter("two"), new_client("c").enter("three")
+    assert second.try_acquire() is None
+    assert third.try_acquire() is None
+    holding.release()
+    assert third.try_acquire() is None
+    next_holding = second.try_acquire()
+    assert next_holding is not None
+    next_holding.release()
+    assert third.try_acquire() is not None
+
+
+def test_waiter_that_leaves_lets_those_behind_it_pass(new_client) -> None:
+    holding = new_client("a").try_acquire("one")
+    second, third = new_client("b").enter("two"), new_client("c").enter("three")
+    second.try_acquire()
+    third.try_acquire()
+    second.leave()
+    second.leave()
+    holding.release()
+    assert third.try_acquire() is not None
+
+
+# ---------------------------------------------------------------- answers that never came
+
+
+def test_unanswered_create_is_recognised_by_its_name(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    wire(client).faults["create"] = ["unanswered"]
+    place = client.enter("me")
+    with pytest.raises(UnavailableError):
+        place.try_acquire()
+    holding = place.try_acquire()
+    assert tree.names(FOLDER) == ["_c_a2-lock-0000000001"]
+    assert holding.fencing_token == tree.nodes[f"{FOLDER}/_c_a2-lock-0000000001"].czxid
+
+
+def test_lost_create_is_sent_again(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    wire(client).faults["create"] = ["lost"]
+    place = client.enter("me")
+    with pytest.raises(UnavailableError):
+        place.try_acquire()
+    assert place.try_acquire() is not None
+    assert len(tree.names(FOLDER)) == 1
+
+
+def test_late_second_node_goes_with_the_session(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    session, connection = client.session(), wire(client)
+    connection.faults["create"] = ["lost"]
+    place = client.enter("me")
+    with pytest.raises(UnavailableError):
+        place.try_acquire()
+    holding = place.try_acquire()
+    # the create that seemed lost arrives after all
+    tree.add_numbered(f"{FOLDER}/_c_a2-lock-", b"", connection)
+    assert holding.is_held()
+    holding.release()
+    assert tree.names(FOLDER) == []
+    assert session.is_lost
+    assert connection.closed
+
+
+def test_giving_up_after_an_unanswered_create_leaves_nothing(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    connection = wire(client)
+    connection.faults["create"] = ["unanswered"]
+    with pytest.raises(UnavailableError):
+        client.try_acquire("me")
+    assert tree.names(FOLDER) == []
+    assert connection.closed
+
+
+def test_leaving_without_an_answer_ends_the_session(new_client, tree: Tree) -> None:
+    assert new_client("a").try_acquire("one") is not None
+    client = new_client("b")
+    place = client.enter("two")
+    place.try_acquire()
+    connection = wire(client)
+    connection.faults["delete"] = ["lost"]
+    place.leave()
+    assert tree.names(FOLDER) == ["_c_a1-lock-0000000000"]
+    assert connection.closed
+
+
+def test_release_without_an_answer_is_told_and_ends_the_session(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    connection = wire(client)
+    connection.faults["delete"] = ["lost"]
+    with pytest.raises(UnavailableError):
+        holding.release()
+    assert tree.names(FOLDER) == []
+    assert connection.closed
+    assert client.try_acquire("again") is not None
+
+
+def test_holder_keeps_the_session_that_another_thread_gives_up(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("one thread")
+    session = client.session()
+    place = client.enter("another thread")
+    assert place.try_acquire() is None
+    wire(client).faults["delete"] = ["lost"]
+    place.leave()
+    assert holding.is_held()
+    holding.release()
+    assert session.is_lost
+    assert tree.names(FOLDER) == []
+
+
+def test_node_ahead_that_goes_while_we_look_is_no_wait(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    java = tree.add_numbered(f"{FOLDER}/_c_java-lock-", b"", object())
+    connection = wire(client)
+    answer = connection.get_async
+
+    def gone_first(path: str, watch=None):
+        tree.remove(java)
+        return answer(path, watch)
+
+    connection.get_async = gone_first
+    assert client.try_acquire("me") is not None
+
+
+# ---------------------------------------------------------------- still ours?
+
+
+def test_lease_counts_from_before_the_request(machine, new_client) -> None:
+    client = prepared(new_client("a"))
+    connection = wire(client)
+    answer = connection.create_async
+
+    def slow(*arguments, **options):
+        machine.clock.time_ms += 400
+        return answer(*arguments, **options)
+
+    connection.create_async = slow
+    assert client.try_acquire("me").expires_in_ms() == 2_600
+
+
+def test_renewal_sees_the_own_node_and_moves_the_end(machine, new_client) -> None:
+    holding = new_client("a").try_acquire("me")
+    machine.clock.time_ms += 1_000
+    assert holding.expires_in_ms() == 2_000
+    holding.renew()
+    assert holding.expires_in_ms() == 3_000
+
+
+def test_renewal_without_an_answer_moves_nothing(machine, new_client) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    machine.clock.time_ms += 1_000
+    wire(client).faults["get"] = ["unanswered"]
+    with pytest.raises(UnavailableError):
+        holding.renew()
+    assert holding.expires_in_ms() == 2_000
+
+
+def test_node_removed_by_somebody_is_noticed_by_its_watch(new_client, tree: Tree) -> None:
+    holding = new_client("a").try_acquire("me")
+    tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")
+    assert not holding.is_held()
+    with pytest.raises(LeaseLostError):
+        holding.renew()
+
+
+def test_interrupted_connection_is_not_held(machine, new_client) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    wire(client).suspend()
+    began_ms = machine.clock.time_ms
+    assert not holding.is_held()
+    assert machine.clock.time_ms - began_ms == client.margin_ms == 1_000
+
+
+def test_connection_that_comes_back_must_show_the_node(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    wire(client).suspend()
+    wire(client).reconnect()
+    wire(client).asked.clear()
+    assert holding.is_held()
+    assert wire(client).asked == ["get"]
+    assert holding.is_held()
+    assert wire(client).asked == ["get"]  # shown once is enough
+    wire(client).suspend()
+    tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")  # unseen
+    wire(client).reconnect()
+    assert not holding.is_held()
+
+
+def test_short_interruption_is_waited_out(machine, new_client) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    connection = wire(client)
+    connection.suspend()
+    machine.clock.on_sleep = connection.reconnect
+    assert holding.is_held()
+
+
+def test_expired_session_is_lost_for_good(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    connection = wire(client)
+    connection.expire()
+    assert connection.closed  # or kazoo would open another session by itself
+    connection.reconnect()
+    assert not holding.is_held()
+    with pytest.raises(LeaseLostError):
+        holding.renew()
+    holding.release()
+    again = client.try_acquire("me again")
+    assert tree.names(FOLDER) == ["_c_a2-lock-0000000001"]
+    assert again.is_held()
+    assert not holding.is_held()
+
+
+def test_waiter_queues_up_anew_under_another_name_in_a_new_session(new_client, tree: Tree) -> None:
+    new_client("a").try_acquire("one")
+    client = new_client("b")
+    place = client.enter("two")
+    place.try_acquire()
+    wire(client).expire()
+    # what a slow server may still show of the old session
+    tree.add(f"{FOLDER}/_c_b1-lock-0000000001")
+    assert place.try_acquire() is None
+    assert "_c_b2-lock-0000000002" in tree.names(FOLDER)
+    tree.remove(f"{FOLDER}/_c_a1-lock-0000000000")
+    assert place.try_acquire() is None
+
+
+def test_forked_child_neither_holds_nor_touches_the_session(machine, new_client, tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("parent")
+    place = client.enter("parent waits")
+    place.try_acquire()
+    connection = wire(client)
+    connection.asked.clear()
+    machine.ids.pid += 1
+    assert not holding.is_held()
+    holding.release()
+    place.leave()
+    client.close()
+    assert connection.asked == []
+    assert not connection.stopped
+    assert client.try_acquire("child") is None
+    assert len(tree.clients) == 2
+
+
+# ---------------------------------------------------------------- connections
+
+
+def test_connection_that_fails_is_given_up(new_client, tree: Tree) -> None:
+    tree.accepts = False
+    with pytest.raises(UnavailableError, match=r"connection_timeout_ms.*zk1:2181"):
+        new_client("a").try_acquire("me")
+    assert [(client.stopped, client.closed) for client in tree.clients] == [(True, True)]
+
+
+def test_refused_rights_are_a_matter_of_the_set_up(new_client, tree: Tree) -> None:
+    tree.add("/hudi")
+    tree.readable = False
+    with pytest.raises(UnsafeSetupError) as caught:
+        new_client("a").try_acquire("me")
+    assert caught.value.kind == "lock_access"
+    assert all(client.closed for client in tree.clients)
+
+
+def test_one_client_has_one_session(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    for _ in range(3):
+        client.try_acquire("me").release()
+    client.holder()
+    assert len(tree.clients) == 1
+
+
+def test_closing_ends_the_session_and_its_nodes(new_client, tree: Tree) -> None:
+    client = new_client("a")
+    holding = client.try_acquire("me")
+    client.close()
+    client.close()
+    assert tree.names(FOLDER) == []
+    assert tree.clients[0].closed
+    assert not holding.is_held()
+
+
+def test_margin_is_a_third_of_the_session(new_client) -> None:
+    assert new_client("a").margin_ms == 1_000
+
+
+def test_missing_package_names_the_extra(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lockproviders.zookeeper_session")
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    context = LockContext(
+        properties=PROPERTIES,
+        table_identity="t1",
+        table_address="/data/t1",
+        table_folder=None,
+        clock=machine.clock,
+        ids=machine.ids,
+    )
+    with pytest.raises(UnsafeSetupError, match=r"hoodoo\[zookeeper\]") as caught:
+        ENTRY.factory(context)
+    assert caught.value.kind == "missing_extra"
