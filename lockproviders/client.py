@@ -20,7 +20,14 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Holding", "LockClient", "QueuePlace", "QueueingLockClient"]
+__all__ = [
+    "BreakableLockClient",
+    "ClockedLockClient",
+    "Holding",
+    "LockClient",
+    "QueuePlace",
+    "QueueingLockClient",
+]
 
 
 class Holding(Protocol):
@@ -117,3 +124,38 @@ class QueueingLockClient(LockClient, Protocol):
 
     def enter(self, owner_text: str) -> QueuePlace:
         """A place for one acquire; asks the service nothing yet."""
+
+
+@runtime_checkable
+class BreakableLockClient(LockClient, Protocol):
+    """A client that can take the lock away from a holder without harming another one."""
+
+    def break_lock(self, holder_text: str) -> bool:
+        """
+        Take the lock away, if its holder is still the named one; atomically, or not at all.
+
+        The broken holder must find out at its next renewal, and its release must leave the
+        next holder alone.
+
+        Args:
+            holder_text: What ``holder`` answered.
+
+        Returns:
+            Whether it was taken away; False when somebody else holds it now, or nobody.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+
+
+@runtime_checkable
+class ClockedLockClient(LockClient, Protocol):
+    """A client whose service tells its time."""
+
+    def server_now_ms(self) -> int:
+        """
+        The service's wall clock, ms since 1970-01-01 UTC.
+
+        Raises:
+            UnavailableError: No answer.
+        """

@@ -1,8 +1,9 @@
 """
 ``locks doctor``: does the configured lock really exclude, from here, now?
 
-Two locks of one table play holder and rival and pass the lock between them. It proves the
-set-up of this process only; that other machines are excluded shows when they run it too.
+Two locks of one table play holder and rival. They prove the set-up of this process only;
+that other machines are excluded shows when they run it too. Whatever is found wrong comes
+with what to change, because nobody runs a doctor who knows already.
 """
 
 from __future__ import annotations
@@ -10,13 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from timeline.errors import HoodooError, LockTimeoutError
+from lockproviders.acquire import ProviderLock
+from lockproviders.client import ClockedLockClient, Holding
+from lockproviders.lease import HeldLease
+from lockproviders.owner import describe_owner, note_owner
+from timeline.errors import FencedError, HoodooError, LockTimeoutError, UnavailableError
 from timeline.ports.clock import Clock
-from timeline.ports.lock import Lease, Lock
+from timeline.ports.ids import Ids
+from timeline.ports.storage import Storage
 
 __all__ = ["LockCheck", "LockExamination", "examine"]
 
 PURPOSE = "locks doctor"
+SKEW_MS_MAX = 1_000
+EXPIRE_POLL_MS = 100
+EXPIRE_PATIENCE_MS = 5_000  # what a service may take beyond the lease to notice its end
+
+_REACH = "start the server, or correct its address and this user's access to it"
+_ACQUIRE = "wait for the holder, look at it with 'hoodoo locks holders', or raise the deadline"
+_CONTEND = "let all writers name the same server and lock, or choose a provider that excludes"
+_FENCE = "this provider cannot tell an old holding from the new one; choose another"
+_EXPIRE = "look whether the server ends locks of dead holders, and after how long"
+_CLOCK = "let a time service (NTP) set both clocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +43,19 @@ class LockCheck:
     ok: bool
     seconds: float
     message: str
+    skipped: bool = False
+    advice: str = ""  # what to change, where something is wrong
+
+    def as_document(self) -> dict[str, object]:
+        """One entry of ``LockExamination.as_document``."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "seconds": self.seconds,
+            "message": self.message,
+            "skipped": self.skipped,
+            "advice": self.advice,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +67,7 @@ class LockExamination:
 
     @property
     def ok(self) -> bool:
-        """Whether every check passed."""
+        """Whether no check failed."""
         return all(check.ok for check in self.checks)
 
     def as_document(self) -> dict[str, object]:
@@ -46,98 +75,249 @@ class LockExamination:
         return {
             "provider": self.provider,
             "ok": self.ok,
-            "checks": [
-                {
-                    "name": check.name,
-                    "ok": check.ok,
-                    "seconds": check.seconds,
-                    "message": check.message,
-                }
-                for check in self.checks
-            ],
+            "checks": [check.as_document() for check in self.checks],
         }
 
 
-def examine(holder: Lock, rival: Lock, *, clock: Clock) -> LockExamination:
+def examine(
+    holder: ProviderLock,
+    rival: ProviderLock,
+    *,
+    clock: Clock,
+    ids: Ids | None = None,
+    storage: Storage | None = None,
+    expire_ms_max: int = 0,
+) -> LockExamination:
     """
-    Acquire, refuse a second, release, hand over. Both locks stay usable, none stays held.
+    Reach, acquire, contend, release, fence, expire, clock. None of the locks stays held.
 
     Args:
         holder: The lock as configured; waits for a living holder like any writer.
         rival: A second lock of the same table with a short deadline (100 ms is plenty),
-            which the second check waits out.
+            which the third check waits out.
         clock: Measures the seconds of each check.
+        ids: Names this process to others who look at the holder meanwhile.
+        storage: The table's, whose clock is compared, too.
+        expire_ms_max: Longest lease that is waited out, with the lock held; 0 waits for none.
     """
-    trial = _Trial(clock)
-    lease = trial.check("acquire", lambda: _acquire(holder))
-    if lease is not None:
-        try:
-            trial.check("second_refused", lambda: _refuse(rival))
-            trial.check("still_held", lambda: _look(lease))
-        finally:
-            trial.check("release", lambda: _give_back(lease))
-        taken = trial.check("hand_over", lambda: _acquire(rival))
-        if taken is not None:
-            trial.check("tokens_grow", lambda: _compare_tokens(lease, taken))
-            taken.release()
+    trial = _Trial(holder, rival, clock, ids)
+    if trial.check("reach", trial.reach, _REACH):
+        lease = trial.acquired()
+        if lease is not None:
+            try:
+                trial.check("contend", lambda: trial.contend(lease), _CONTEND)
+            finally:
+                trial.check("release", lambda: trial.release(lease), _CONTEND)
+            trial.check("fence", trial.fence, _FENCE)
+            trial.check("expire", lambda: trial.expire(expire_ms_max), _EXPIRE)
+        trial.check("clock", lambda: trial.compare_clocks(storage), _CLOCK)
     return LockExamination(provider=holder.provider, checks=tuple(trial.checks))
 
 
-class _DoctorError(Exception):
+class _WrongError(Exception):
     """A check found the lock wrong."""
 
 
+class _Skipped(Exception):  # noqa: N818 - an answer, not a fault
+    """A check could not be made, and why."""
+
+
 class _Trial:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, holder: ProviderLock, rival: ProviderLock, clock: Clock, ids: Ids | None
+    ) -> None:
+        self._holder = holder
+        self._rival = rival
         self._clock = clock
+        self._ids = ids
         self.checks: list[LockCheck] = []
 
-    def check(self, name: str, work: Callable[[], tuple[Lease | None, str]]) -> Lease | None:
-        """Do one thing and write down how it went; its lease, if it has one."""
+    def check(self, name: str, work: Callable[[], str], advice: str) -> bool:
+        """Do one thing and write down how it went."""
         began_ms = self._clock.monotonic_ms()
-        lease: Lease | None = None
+        ok, skipped = True, False
         try:
-            lease, message = work()
-            ok = True
+            message = work()
+        except _Skipped as reason:
+            skipped, message = True, str(reason)
         except HoodooError as error:
             ok, message = False, error.message
-        except _DoctorError as error:
+        except _WrongError as error:
             ok, message = False, str(error)
-        seconds = (self._clock.monotonic_ms() - began_ms) / 1000
-        self.checks.append(LockCheck(name=name, ok=ok, seconds=seconds, message=message))
-        return lease
+        self.checks.append(
+            LockCheck(
+                name=name,
+                ok=ok,
+                seconds=(self._clock.monotonic_ms() - began_ms) / 1000,
+                message=message,
+                skipped=skipped,
+                advice="" if ok else advice,
+            )
+        )
+        return ok
+
+    def reach(self) -> str:
+        """Ask who holds it."""
+        text = self._holder.holder()
+        now = "free" if text is None else f"held by {describe_owner(text)}"
+        return f"{self._holder.identity} is {now}"
+
+    def acquired(self) -> HeldLease | None:
+        """The lock as a writer gets it."""
+        taken: list[HeldLease] = []
+
+        def acquire() -> str:
+            taken.append(self._holder.acquire(PURPOSE))
+            return f"acquired by {taken[0].owner}"
+
+        self.check("acquire", acquire, _ACQUIRE)
+        return taken[0] if taken else None
+
+    def contend(self, lease: HeldLease) -> str:
+        """A second one is refused, and the first does not notice."""
+        try:
+            second = self._rival.acquire(PURPOSE)
+        except LockTimeoutError as error:
+            lease.assert_held()
+            return f"a second one was refused, holder {error.fields.get('holder', 'unknown')}"
+        second.release()
+        raise _WrongError(
+            "two holders at once: this lock excludes nobody, do not let two writers use it"
+        )
+
+    def release(self, lease: HeldLease) -> str:
+        """Given back, the next one gets it."""
+        lease.release()
+        try:
+            next_lease = self._rival.acquire(PURPOSE)
+        except LockTimeoutError as error:
+            holder = str(error.fields.get("holder"))
+            if holder != "unknown" and lease.owner not in holder:
+                raise _Skipped(f"given back; another writer was faster: {holder}") from error
+            raise _WrongError(
+                f"given back, but the next one could not have it: {error.message}"
+            ) from error
+        with next_lease:
+            next_lease.assert_held()
+        return "given back, and had by the next one"
+
+    def fence(self) -> str:
+        """A holding that is over can neither renew nor release, and has the smaller token."""
+        old = self._take(self._holder)
+        old.release()
+        new = self._take(self._rival)
+        try:
+            if old.is_held():
+                raise _WrongError("a holding that was given back says that it still holds")
+            _refuse_renewal(old)
+            old.release()
+            third = self._holder.client.try_acquire(self._text())
+            if third is not None:
+                third.release()
+            if third is not None or not new.is_held():
+                raise _WrongError("the late release of an old holding freed the new one's lock")
+            return _compared_tokens(old, new)
+        finally:
+            new.release()
+
+    def expire(self, lease_ms_max: int) -> str:
+        """A holder that does not renew is replaced, not before its lease ends and soon after."""
+        dead = self._take(self._holder)
+        try:
+            lease_ms = dead.expires_in_ms()
+            if lease_ms is None:
+                raise _Skipped("locks of this provider end with their holder, not by time")
+            if lease_ms > lease_ms_max:
+                raise _Skipped(
+                    f"the lease lasts {lease_ms / 1000:g} s and the lock would be held as long; "
+                    f"--expire-within {-(-lease_ms // 1000)} tries it"
+                )
+            return self._replaced(dead, lease_ms)
+        finally:
+            dead.release()
+
+    def _replaced(self, dead: Holding, lease_ms: int) -> str:
+        margin_ms = self._rival.client.margin_ms
+        began_ms = self._clock.monotonic_ms()
+        patience_ms = lease_ms + margin_ms + EXPIRE_PATIENCE_MS
+        while True:
+            heir = self._tried_by_rival()
+            waited_ms = self._clock.monotonic_ms() - began_ms
+            if heir is not None:
+                break
+            if waited_ms >= patience_ms:
+                raise _WrongError(
+                    f"a holder without a sign of life still holds after {waited_ms} ms, its lease "
+                    f"was {lease_ms} ms"
+                )
+            self._clock.sleep_ms(EXPIRE_POLL_MS)
+        heir.release()
+        if waited_ms < lease_ms - margin_ms:
+            raise _WrongError(
+                f"another one got in after {waited_ms} ms, before the end of a lease of "
+                f"{lease_ms} ms"
+            )
+        _refuse_renewal(dead)
+        return f"taken over after {waited_ms} ms of a lease of {lease_ms} ms"
+
+    def _tried_by_rival(self) -> Holding | None:
+        try:
+            return self._rival.client.try_acquire(self._text())
+        except UnavailableError:
+            return None  # asked again within the patience
+
+    def compare_clocks(self, storage: Storage | None) -> str:
+        """The wall clocks of the lock's service and of the storage against the own one."""
+        client = self._holder.client
+        told: list[str] = []
+        far: list[str] = []
+        asked: list[tuple[str, Callable[[], int]]] = []
+        if isinstance(client, ClockedLockClient):
+            asked.append(("the lock's server", client.server_now_ms))
+        if storage is not None and storage.capabilities.local_root is None:
+            asked.append(("the storage", storage.now_ms))
+        for whose, now_ms in asked:
+            before_ms = self._clock.now_ms()
+            theirs_ms = now_ms()
+            after_ms = self._clock.now_ms()
+            # Their reading lies somewhere between ours.
+            skew_ms = max(before_ms - theirs_ms, theirs_ms - after_ms, 0)
+            word = "behind" if theirs_ms < before_ms else "ahead"
+            line = f"{whose} is {skew_ms} ms {word}" if skew_ms else f"{whose} agrees"
+            (far if skew_ms > SKEW_MS_MAX else told).append(line)
+        if far:
+            raise _WrongError("; ".join(far))
+        if not told:
+            raise _Skipped("neither the lock nor the storage has a clock of its own")
+        return "; ".join(told)
+
+    def _take(self, lock: ProviderLock) -> Holding:
+        """One try without renewal; another writer may be faster."""
+        holding = lock.client.try_acquire(self._text())
+        if holding is None:
+            raise _Skipped("another writer took the lock in between; try again when none writes")
+        return holding
+
+    def _text(self) -> str:
+        if self._ids is None:
+            return PURPOSE
+        return note_owner(self._ids, self._clock, PURPOSE).text
 
 
-def _acquire(lock: Lock) -> tuple[Lease, str]:
-    lease = lock.acquire(PURPOSE)
-    return lease, f"acquired by {lease.owner}"
-
-
-def _refuse(rival: Lock) -> tuple[None, str]:
+def _refuse_renewal(old: Holding) -> None:
+    if old.expires_in_ms() is None:
+        return  # nothing is renewed
     try:
-        lease = rival.acquire(PURPOSE)
-    except LockTimeoutError as error:
-        return None, f"refused, holder {error.fields.get('holder', 'unknown')}"
-    lease.release()
-    raise _DoctorError(
-        "two holders at once: this lock excludes nobody, do not let two writers use it"
-    )
+        old.renew()
+    except FencedError:
+        return
+    raise _WrongError("a holding that is over could be renewed, beside the new holder")
 
 
-def _look(lease: Lease) -> tuple[None, str]:
-    lease.assert_held()
-    return None, "the first still holds it"
-
-
-def _give_back(lease: Lease) -> tuple[None, str]:
-    lease.release()
-    return None, "given back"
-
-
-def _compare_tokens(earlier: Lease, later: Lease) -> tuple[None, str]:
+def _compared_tokens(earlier: Holding, later: Holding) -> str:
     first, second = earlier.fencing_token, later.fencing_token
     if first is None or second is None:
-        return None, "the provider has no fencing tokens"
+        return "an old holding is refused; the provider has no fencing tokens"
     if second <= first:
-        raise _DoctorError(f"fencing tokens must grow: {first} then {second}")
-    return None, f"{first} then {second}"
+        raise _WrongError(f"fencing tokens must grow: {first} then {second}")
+    return f"an old holding is refused; tokens {first} then {second}"
