@@ -130,6 +130,8 @@ def test_sign_of_life_starts_the_count_anew(
     assert client.try_acquire("me") is None
     machine.clock.time_ms += 6_000
     assert client.try_acquire("me") is None
+    machine.clock.time_ms += 1_001
+    assert client.try_acquire("me") is not None
 
 
 def test_taken_lock_is_only_read_after_the_first_try(build: Build, table: FakeTable) -> None:
