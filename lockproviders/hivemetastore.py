@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lockproviders.hivemetastore_notes import (
     LEASE_MS_DEFAULT,
@@ -43,7 +43,7 @@ from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 
-__all__ = ["ENTRY", "OPTIONS", "HiveMetastoreClient"]
+__all__ = ["ENTRY", "OPTIONS", "HiveMetastoreClient", "MetastoreHolding"]
 
 _Answer = TypeVar("_Answer")
 
@@ -53,10 +53,26 @@ TIMEOUT_MS_MIN = 100
 STRAY_MS_MAX = 3_600_000  # a frozen server answers late, but hardly later
 
 
+class RowKeeper(Protocol):
+    """What a holding asks of its client, by Thrift or by SQL."""
+
+    clock: Clock
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that made the client, and no fork of it."""
+
+    def beat(self, lock_id: int) -> int:
+        """Renew a row; answers when it ends, on the monotonic clock."""
+
+    def give_back(self, lock_id: int) -> None:
+        """Take an own row away."""
+
+
 class MetastoreHolding:
     """One granted row."""
 
-    def __init__(self, client: HiveMetastoreClient, lock_id: int, *, ends_at_ms: int) -> None:
+    def __init__(self, client: RowKeeper, lock_id: int, *, ends_at_ms: int) -> None:
         self._client = client
         self._lock_id = lock_id
         self._ends_at_ms = ends_at_ms
@@ -253,7 +269,7 @@ class HiveMetastoreClient:
             ends_ms.append(self._settings.lease_ms)
         self._lease_ms = min(ends_ms)
         # Several unanswered beats must fit into one lease, else one of them would end it.
-        wanted_ms = min(self._settings.request_timeout_ms, self._lease_ms // TIMEOUTS_PER_LEASE)
+        wanted_ms = min(self._settings.timeout_ms, self._lease_ms // TIMEOUTS_PER_LEASE)
         self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
 
     def _twice(self, request: Callable[[], _Answer]) -> _Answer:

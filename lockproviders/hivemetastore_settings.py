@@ -13,10 +13,17 @@ from typing import Self
 
 from lockproviders.hivemetastore_notes import LEASE_MS_DEFAULT, LockName, check_name
 from lockproviders.hivemetastore_wire import Address, Tls, parse_uris
-from timeline.errors import SettingError
-from timeline.options import Option, OptionKind, as_property_set, read_option
+from timeline.errors import SettingError, UnsafeSetupError
+from timeline.options import (
+    TABLE_LAYER,
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+)
 
-__all__ = ["OPTIONS", "HiveMetastoreSettings", "lock_name", "positive_ms"]
+__all__ = ["OPTIONS", "HiveMetastoreSettings", "lock_name", "positive_ms", "refuse_from_table"]
 
 MS_MIN = 100
 MS_MAX = 7 * 24 * 3_600_000  # a week; larger values are a wrong unit
@@ -50,17 +57,18 @@ OPTIONS: Mapping[str, Option] = {
         kind=_MS,
         doc="The metastore's hive.txn.timeout, where it does not tell (else 300000).",
     ),
-    "request_timeout_ms": Option(
-        key="hoodoo.lock.hivemetastore.request.timeout.ms",
+    "timeout_ms": Option(
+        key="hoodoo.lock.hivemetastore.timeout.ms",
         default="10000",
         kind=_MS,
         doc="Longest wait for one answer of the metastore; at most an eighth of the lease.",
     ),
     "tls": Option(
-        key="hoodoo.lock.hivemetastore.tls.enable",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Speak TLS with the metastore and check its name; never falls back to plain.",
+        key="hoodoo.lock.hivemetastore.tls",
+        default="off",
+        kind=OptionKind.ENUM,
+        choices=("off", "verify"),
+        doc="Whether the metastore speaks TLS and must prove its name; never falls back to plain.",
     ),
     "tls_ca": Option(
         key="hoodoo.lock.hivemetastore.tls.ca",
@@ -78,7 +86,7 @@ class HiveMetastoreSettings:
     addresses: tuple[Address, ...]
     beat_ms: int
     lease_ms: int | None
-    request_timeout_ms: int
+    timeout_ms: int
     tls: Tls | None
 
     @classmethod
@@ -90,18 +98,33 @@ class HiveMetastoreSettings:
             SettingError: A value is missing, no number or out of range.
         """
         said = as_property_set(properties)
-        uris = read_option(said, OPTIONS["uris"])
         key = OPTIONS["uris"].key
-        ca_file = read_option(said, OPTIONS["tls_ca"])
+        refuse_from_table(said, OPTIONS["uris"])
+        uris = read_option(said, OPTIONS["uris"])
+        ca_file = str(read_option(said, OPTIONS["tls_ca"]) or "")
         return cls(
             name=lock_name(properties),
             addresses=parse_uris(key, uris if isinstance(uris, tuple) else (), said.layer_of(key)),
             beat_ms=positive_ms(properties, OPTIONS["beat_ms"]) or 60_000,
             lease_ms=positive_ms(properties, OPTIONS["lease_ms"]),
-            request_timeout_ms=positive_ms(properties, OPTIONS["request_timeout_ms"]) or 10_000,
-            tls=Tls(ca_file=str(ca_file) if ca_file else None)
-            if read_option(said, OPTIONS["tls"])
-            else None,
+            timeout_ms=positive_ms(properties, OPTIONS["timeout_ms"]) or 10_000,
+            tls=Tls(ca_file=ca_file) if read_option(said, OPTIONS["tls"]) == "verify" else None,
+        )
+
+
+def refuse_from_table(said: PropertySet, option: Option) -> None:
+    """
+    Refuse a server's address that a table brought along.
+
+    Raises:
+        UnsafeSetupError: It did (SEC11).
+    """
+    if said.layer_of(option.key) == TABLE_LAYER:
+        raise UnsafeSetupError(
+            "a table does not choose the server its lock is taken on; put it into the writer's "
+            f"own properties: {option.key}",
+            kind="endpoint_from_table",
+            key=option.key,
         )
 
 

@@ -55,9 +55,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How the server is believed to be itself; without a file the system's authorities."""
+    """How the server proves to be itself."""
 
-    ca_file: str | None
+    ca_file: str  # empty: the system's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +313,7 @@ class ThriftWire:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._tls is not None:
-                believed = ssl.create_default_context(cafile=self._tls.ca_file)
+                believed = ssl.create_default_context(cafile=self._tls.ca_file or None)
                 made = believed.wrap_socket(made, server_hostname=address.host)
         except BaseException:
             made.close()

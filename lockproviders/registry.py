@@ -19,6 +19,7 @@ from lockproviders import (
     dynamodb,
     filesystem,
     hivemetastore,
+    hivemetastore_database,
     hookspecs,
     inprocess,
     sql,
@@ -62,6 +63,7 @@ class _BuiltIn:
             zookeeper.ENTRY,
             zookeeper.IMPLICIT_ENTRY,
             hivemetastore.ENTRY,
+            hivemetastore_database.ENTRY,
             dynamodb.ENTRY,
             dynamodb.IMPLICIT_ENTRY,
         )

@@ -1,0 +1,402 @@
+"""
+The Hive Metastore's lock by its database, for writers that reach no Thrift service.
+
+Opt-in by its own name: it writes into tables that belong to the metastore. The rows are the
+ones the metastore writes, so its Thrift clients and Java's writers respect them and theirs are
+respected (concurrency 7.2, run both ways). How the tables are written is ``hivemetastore_rows``;
+this file holds the state between tries:
+
+- A refused try leaves no row: nobody queues, as in ``hivemetastore``, whose head says why.
+- After a refusal the rows are read without the mutex, until there are none.
+- Only the answer to a commit can be in doubt. It is looked up at once under the metastore's
+  mutex, which the lost transaction holds until it has ended: what is seen there is final (F10).
+  Where even that fails the nonce is kept, and the row is deleted by the next try or at the end.
+- The database does not tell hive.txn.timeout: ``lease.ms`` must not be longer than it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn, Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from lockproviders import hivemetastore_settings as thrift_settings
+from lockproviders.hivemetastore import MetastoreHolding
+from lockproviders.hivemetastore_notes import (
+    LEASE_MS_DEFAULT,
+    NONCE_CHARACTERS,
+    LockName,
+    LockRow,
+    agent_text,
+    holder_text,
+    nonce_of,
+    plain_text,
+)
+from lockproviders.hivemetastore_rows import CommitUnknownError, MetastoreRows, silence_seconds
+from lockproviders.hivemetastore_settings import lock_name, positive_ms, refuse_from_table
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.sql_servers import Server, is_loopback
+from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
+from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+
+__all__ = ["ENTRY", "OPTIONS", "DatabaseSettings", "MetastoreDatabaseClient"]
+
+_PREFIX = "hoodoo.lock.hivemetastore_database."
+
+OPTIONS: Mapping[str, Option] = {
+    "database": thrift_settings.OPTIONS["database"],
+    "table": thrift_settings.OPTIONS["table"],
+    "beat_ms": thrift_settings.OPTIONS["beat_ms"],
+    "url": Option(
+        key=_PREFIX + "url",
+        doc="The metastore's own database, mysql://host:port/name.",
+    ),
+    "user": Option(key=_PREFIX + "user", doc="User of that database."),
+    "password": Option(
+        key=_PREFIX + "password", doc="Password of that user; only from a file with mode 0600."
+    ),
+    "lease_ms": Option(
+        key=_PREFIX + "lease.ms",
+        default=str(LEASE_MS_DEFAULT),
+        kind=OptionKind.MS,
+        doc="The metastore's hive.txn.timeout, after which it takes silent locks away.",
+    ),
+    "timeout_ms": Option(
+        key=_PREFIX + "timeout.ms",
+        default="10000",
+        kind=OptionKind.MS,
+        doc="Longest wait for one answer of that database; at most an eighth of the lease.",
+    ),
+    "clock_offset_ms": Option(
+        key=_PREFIX + "clock.offset.ms",
+        default="0",
+        kind=OptionKind.INT,
+        doc="Milliseconds by which the metastore's idea of the database's time differs from UTC; "
+        "not 0 where its Java and the database use different time zones.",
+    ),
+    "tls": Option(
+        key=_PREFIX + "tls",
+        default="auto",
+        kind=OptionKind.ENUM,
+        choices=("auto", "verify", "off"),
+        doc="Whether the database must prove itself; auto: verify unless it is this machine.",
+    ),
+    "tls_ca": Option(
+        key=_PREFIX + "tls.ca",
+        doc="File with the authorities its certificate may come from; else the system's.",
+    ),
+}
+
+BEATS_PER_LEASE = 3
+TIMEOUTS_PER_LEASE = 8
+TIMEOUT_MS_MIN = 100
+OFFSET_MS_MAX = 24 * 3_600_000
+PORT = 3306
+
+_DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,64}")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """The fields of ``OPTIONS``."""
+
+    name: LockName
+    server: Server
+    beat_ms: int
+    lease_ms: int
+    timeout_ms: int
+    clock_offset_ms: int
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        The provider's settings among all properties.
+
+        Raises:
+            SettingError: A value is missing, no number or out of range.
+            UnsafeSetupError: The url comes from the table's own properties (SEC11).
+        """
+        said = as_property_set(properties)
+        refuse_from_table(said, OPTIONS["url"])
+        offset_ms = read_option(said, OPTIONS["clock_offset_ms"]) or 0
+        if not isinstance(offset_ms, int) or abs(offset_ms) > OFFSET_MS_MAX:
+            _refuse(said, "clock_offset_ms", "a day at most, in milliseconds")
+        return cls(
+            name=lock_name(properties),
+            server=_server(said),
+            beat_ms=positive_ms(properties, OPTIONS["beat_ms"]) or 60_000,
+            lease_ms=positive_ms(properties, OPTIONS["lease_ms"]) or LEASE_MS_DEFAULT,
+            timeout_ms=positive_ms(properties, OPTIONS["timeout_ms"]) or 10_000,
+            clock_offset_ms=offset_ms,
+        )
+
+
+def _server(said: PropertySet) -> Server:
+    def text(field: str) -> str:
+        return str(read_option(said, OPTIONS[field]) or "")
+
+    wanted = f"write it as mysql://host:{PORT}/name, the user and password in keys of their own"
+    try:
+        parts = urlsplit(text("url"))
+        host, port = parts.hostname or "", parts.port or PORT
+    except ValueError:
+        _refuse(said, "url", wanted)
+    name = unquote(parts.path).strip("/")
+    if parts.scheme not in ("mysql", "mariadb") or not host or parts.query or parts.fragment:
+        _refuse(said, "url", wanted)
+    if not _DATABASE.fullmatch(name) or parts.password:
+        _refuse(said, "url", wanted)
+    tls = text("tls")
+    return Server(
+        host=host,
+        port=port,
+        database=name,
+        user=unquote(parts.username or "") or text("user"),
+        password=text("password"),
+        verify_tls=tls == "verify" or (tls != "off" and not is_loopback(host)),
+        tls_ca=text("tls_ca"),
+    )
+
+
+def _refuse(said: PropertySet, field: str, wanted: str) -> NoReturn:
+    option = OPTIONS[field]
+    value = redact(option.key, said.get_option(option) or "")[:200]
+    layer = said.layer_of(option.key)
+    raise SettingError(
+        f"{wanted}: {option.key}={value!a} (from {layer})",
+        kind="setting_value" if value else "setting_missing",
+        key=option.key,
+        value=value,
+        layer=layer,
+        suggestion=wanted,
+    )
+
+
+class LockTables(Protocol):
+    """What the client asks of the tables; see ``MetastoreRows``."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is open."""
+
+    def connect(self, timeout_ms: int) -> None:
+        """Connect and examine the tables."""
+
+    def drop(self) -> None:
+        """Hang up."""
+
+    def take(self, name: LockName, host: str, agent: str, strays: set[str]) -> int | None:
+        """Take the lock, delete strays; the lock id, or None."""
+
+    def rows(self, name: LockName) -> list[LockRow]:
+        """All requests for the lock."""
+
+    def beat(self, lock_id: int, agent: str) -> None:
+        """Push a row's end back."""
+
+    def delete(self, lock_id: int, agent: str) -> None:
+        """Delete an own row."""
+
+    def delete_strays(self, name: LockName, strays: set[str]) -> None:
+        """Delete own rows by nonce."""
+
+
+class MetastoreDatabaseClient:
+    """
+    The client of one metastore lock, by the database.
+
+    Args:
+        settings: What is locked, where, and how long everything may take.
+        tables: The connection; ``MetastoreRows`` in production.
+        clock: Counts the end of holdings.
+        ids: Nonces, host and process.
+    """
+
+    def __init__(
+        self, settings: DatabaseSettings, tables: LockTables, *, clock: Clock, ids: Ids
+    ) -> None:
+        self.clock = clock
+        self._settings = settings
+        self._tables = tables
+        self._ids = ids
+        self._lease_ms = min(settings.lease_ms, BEATS_PER_LEASE * settings.beat_ms)
+        wanted_ms = min(settings.timeout_ms, self._lease_ms // TIMEOUTS_PER_LEASE)
+        self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
+        self._idle_ms = silence_seconds(self._timeout_ms) * 1000 // 2
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = self._ids.identity().pid
+        self._guard = threading.Lock()
+        self._held: dict[int, str] = {}  # free text of own rows by lock id
+        self._strays: set[str] = set()  # nonces of own rows that are, or may be there, unheld
+        self._was_taken = False
+        self._used_at_ms = self.clock.monotonic_ms()
+
+    @property
+    def identity(self) -> str:
+        """The database and the names locked in it."""
+        server, name = self._settings.server, self._settings.name
+        where = f"{server.host.lower()}:{server.port}/{server.database}"
+        return f"hivemetastore_database:{where}/{name.database}.{name.table}"
+
+    @property
+    def margin_ms(self) -> int:
+        """Twice the request timeout."""
+        return 2 * self._timeout_ms
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that made the client, and no fork of it."""
+        return self._ids.identity().pid == self._process
+
+    def try_acquire(self, owner_text: str) -> MetastoreHolding | None:
+        """
+        Take the lock if nobody has or awaits it, else None; leaves no row when refused.
+
+        Raises:
+            UnavailableError: No answer; what the try may have left is deleted later.
+            UnsafeSetupError: No access, or these are not the metastore's tables.
+        """
+        nonce = self._ids.nonce()[:NONCE_CHARACTERS]
+        agent = agent_text(nonce, owner_text)
+        with self._connected():
+            if self._was_taken and not self._strays:
+                name = self._settings.name
+                if self._again(lambda: self._tables.rows(name)):
+                    return None
+            lock_id, asked_at_ms = self._take(nonce, agent)
+            self._was_taken = lock_id is None
+            if lock_id is None:
+                return None
+            self._held[lock_id] = agent
+            return MetastoreHolding(self, lock_id, ends_at_ms=asked_at_ms + self._lease_ms)
+
+    def holder(self) -> str | None:
+        """
+        Who holds it now, also when that is Java; None when free.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        with self._connected():
+            rows = self._again(lambda: self._tables.rows(self._settings.name))
+        return next((holder_text(row) for row in rows if row.acquired), None)
+
+    def close(self) -> None:
+        """Delete what unanswered requests may have left, and hang up. Twice is no error."""
+        if not self.is_own_process:
+            self._tables.drop()
+            return
+        with self._guard:
+            if self._strays:
+                with suppress(UnavailableError, UnsafeSetupError):
+                    self._connect()
+                    self._tables.delete_strays(self._settings.name, self._strays)
+                    self._strays.clear()
+            self._tables.drop()
+
+    def beat(self, lock_id: int) -> int:
+        """
+        Renew a row; answers when it ends, on the monotonic clock.
+
+        Raises:
+            LeaseLostError: The row is gone.
+            UnavailableError: No answer.
+        """
+        with self._connected():
+            asked_at_ms = self.clock.monotonic_ms()
+            self._again(lambda: self._tables.beat(lock_id, self._held.get(lock_id, "")))
+            return asked_at_ms + self._lease_ms
+
+    def give_back(self, lock_id: int) -> None:
+        """
+        Delete an own row.
+
+        Raises:
+            UnavailableError: No answer; it is tried again later.
+        """
+        agent = self._held.pop(lock_id)
+        nonce = nonce_of(agent) or agent
+        self._strays.add(nonce)
+        with self._connected():
+            self._again(lambda: self._tables.delete(lock_id, agent))
+            self._strays.discard(nonce)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """The mutex and an open connection; a forked child starts with both of its own."""
+        if not self.is_own_process:
+            self._tables.drop()
+            self._begin()
+        with self._guard:
+            if self.clock.monotonic_ms() - self._used_at_ms > self._idle_ms:
+                self._tables.drop()  # the server may have hung up, or is just about to
+            self._connect()
+            yield
+            self._used_at_ms = self.clock.monotonic_ms()
+
+    def _connect(self) -> None:
+        if not self._tables.is_open:
+            self._tables.connect(self._timeout_ms)
+
+    def _again(self, request: Callable[[], _Answer]) -> _Answer:
+        """A request that may be repeated: once more, on a new connection if need be."""
+        try:
+            return request()
+        except UnavailableError:
+            self._connect()
+            return request()
+
+    def _take(self, nonce: str, agent: str) -> tuple[int | None, int]:
+        """The lock id, and when the request for it was sent."""
+        others = self._strays.copy()
+        # Before the request: whatever interrupts it, the row is looked for.
+        self._strays.add(nonce)
+        host = plain_text(self._ids.identity().host)
+
+        def take() -> int | None:
+            return self._tables.take(self._settings.name, host, agent, others)
+
+        asked_at_ms = self.clock.monotonic_ms()
+        try:
+            lock_id = take()
+        except CommitUnknownError:
+            self._connect()
+            asked_at_ms = self.clock.monotonic_ms()
+            lock_id = take()
+        except UnavailableError:
+            self._strays.discard(nonce)  # it did not happen
+            raise
+        # Who has had the mutex has seen the end of every earlier transaction of this client.
+        self._strays.clear()
+        return lock_id, asked_at_ms
+
+
+def _client(context: LockContext) -> MetastoreDatabaseClient:
+    settings = DatabaseSettings.from_properties(context.properties)
+    tables = MetastoreRows(settings.server, offset_ms=settings.clock_offset_ms)
+    return MetastoreDatabaseClient(settings, tables, clock=context.clock, ids=context.ids)
+
+
+ENTRY = LockProviderEntry(
+    name="hivemetastore_database",
+    factory=_client,
+    capabilities=LockCapabilities(
+        between_processes=True,
+        between_hosts=True,
+        excludes_java=True,
+        expires=True,
+        fencing_tokens=True,
+    ),
+    options=tuple(OPTIONS.values()),
+    poll_first_ms=10,
+    poll_max_ms=500,
+)
