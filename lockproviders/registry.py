@@ -23,6 +23,7 @@ from lockproviders import (
     hookspecs,
     inprocess,
     sql,
+    storage_based,
     zookeeper,
 )
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
@@ -60,6 +61,7 @@ class _BuiltIn:
             filesystem.ENTRY,
             inprocess.ENTRY,
             sql.ENTRY,
+            storage_based.ENTRY,
             zookeeper.ENTRY,
             zookeeper.IMPLICIT_ENTRY,
             hivemetastore.ENTRY,

@@ -21,12 +21,8 @@ __all__ = ["JAVA_PROVIDERS_TO_COME", "LOCK_OPTIONS", "LockSettings", "default_pr
 
 PROVIDER_KEY = "hoodie.write.lock.provider"
 
-_JAVA = "org.apache.hudi.client.transaction.lock."
-
 # Known to Hudi, not in this release: the answer names what to use instead.
-JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {
-    _JAVA + "StorageBasedLockProvider": "storage based",
-}
+JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {}
 
 _INT, _MS, _TEXT = OptionKind.INT, OptionKind.MS, OptionKind.TEXT
 
@@ -153,14 +149,19 @@ def default_provider(capabilities: StorageCapabilities) -> str:
     """
     The provider used when none is named.
 
+    An object store holds the lock beside the table, so that nobody ever writes there without
+    one (hole 13).
+
     Raises:
-        UnsafeSetupError: The storage is shared between processes but not on local disks, so
-            nothing here would exclude the other writers.
+        UnsafeSetupError: The storage is shared with other machines and has no conditional
+            writes, so nothing here would exclude the other writers.
     """
     if capabilities.local_root is not None:
         return "filesystem"
     if not capabilities.shared_between_processes:
         return "in_process"
+    if capabilities.atomic_create:
+        return "storage_based"
     raise UnsafeSetupError(
         "this storage is shared with other machines and has no default lock: "
         f"name one with {PROVIDER_KEY}",

@@ -64,7 +64,11 @@ def test_default_provider_follows_the_storage() -> None:
         atomic_create=True, shared_between_processes=False, local_root=None
     )
     bucket = StorageCapabilities(atomic_create=True, shared_between_processes=True, local_root=None)
+    unsafe = StorageCapabilities(
+        atomic_create=False, shared_between_processes=True, local_root=None
+    )
     assert default_provider(local) == "filesystem"
     assert default_provider(memory) == "in_process"
+    assert default_provider(bucket) == "storage_based"
     with pytest.raises(UnsafeSetupError, match=r"hoodie\.write\.lock\.provider"):
-        default_provider(bucket)
+        default_provider(unsafe)
