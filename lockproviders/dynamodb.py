@@ -59,6 +59,7 @@ __all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
 GIVEN_UP_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
 TAKES_PER_TRY = 2  # a guess without reading, then what the row says
+BREAK_TRIES = 5
 _NO_ROW = (ConditionFailedError, MissingTableError)
 
 
@@ -228,6 +229,21 @@ class DynamoClient:
         except MissingTableError:
             return None
         return None if row is None else row.holder_text
+
+    def break_lock(self, holder_text: str) -> bool:
+        """Delete the row of the named holder; see ``BreakableLockClient``."""
+        for _ in range(BREAK_TRIES):
+            try:
+                row = self.read()
+                if row is None or row.holder_text != holder_text:
+                    return False
+                self.ask("delete_item", release_request(self.address, row.owner, (row.version,)))
+            except MissingTableError:
+                return False
+            except ConditionFailedError:
+                continue  # it lives and has just renewed
+            return True
+        return False
 
     def close(self) -> None:
         """Take back what an unanswered request may have left, then close the connections."""

@@ -387,6 +387,35 @@ def test_lost_release_is_told_and_the_same_client_need_not_wait(
     assert client.try_acquire("me again") is not None
 
 
+def test_only_the_named_holder_is_broken_and_finds_out(build: Build, table: FakeTable) -> None:
+    holding = build().try_acquire("stuck")
+    assert holding is not None
+    client = build()
+    assert not client.break_lock("somebody else")
+    assert client.break_lock("stuck")
+    assert not client.break_lock("stuck"), "it is free now"
+    heir = client.try_acquire("heir")
+    assert heir is not None
+    with pytest.raises(LeaseLostError):
+        holding.renew()
+    holding.release()
+    heir.renew()
+
+
+def test_breaking_meets_a_holder_that_renews(build: Build, table: FakeTable) -> None:
+    holding = build().try_acquire("alive")
+    assert holding is not None
+
+    def renew_once() -> None:
+        if table.asked[-1] == "delete_item":
+            table.before_answer = lambda: None
+            holding.renew()
+
+    table.before_answer = renew_once
+    assert build().break_lock("alive")
+    assert table.rows == {}
+
+
 # ------------------------------------------------------------------ token
 
 
