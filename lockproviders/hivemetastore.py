@@ -177,7 +177,7 @@ class HiveMetastoreClient:
             UnavailableError: No answer; what the request may have left is given back later.
             UnsafeSetupError: The metastore has no locks, or its certificate is not believed.
         """
-        nonce = self._ids.nonce()[:NONCE_CHARACTERS]
+        nonce = self._ids.nonce()[-NONCE_CHARACTERS:]
         agent = agent_text(nonce, owner_text)
         with self._connected():
             if (self._was_taken or self._strays or self._to_unlock) and self._others():

@@ -265,7 +265,7 @@ class MetastoreDatabaseClient:
             UnavailableError: No answer; what the try may have left is deleted later.
             UnsafeSetupError: No access, or these are not the metastore's tables.
         """
-        nonce = self._ids.nonce()[:NONCE_CHARACTERS]
+        nonce = self._ids.nonce()[-NONCE_CHARACTERS:]
         agent = agent_text(nonce, owner_text)
         with self._connected():
             if self._was_taken and not self._strays:
