@@ -11,14 +11,24 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from timeline.codecs.properties import format_properties, parse_properties
-from timeline.errors import CorruptTableError, InvalidInputError, TableNotFoundError
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    StorageUnavailableError,
+    TableNotFoundError,
+)
 from timeline.model.table_config import TableConfig
 from timeline.places import (
     METADATA_TABLE,
     PROPERTIES,
     PROPERTIES_BACKUP,
 )
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError, Storage
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
 
 __all__ = [
     "create_properties",
@@ -27,6 +37,7 @@ __all__ = [
     "update_properties",
 ]
 
+_CREATE_TRIES = 5
 _METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 
 
@@ -67,10 +78,11 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
 
     Raises:
         InvalidInputError: There is a table already (``kind`` ``table_exists``).
+        StorageUnavailableError: The storage did not answer; the table may be there.
     """
     config = TableConfig.from_properties(properties)
     try:
-        storage.create(PROPERTIES, _bytes(properties, now))
+        _create(storage, PROPERTIES, _bytes(properties, now))
     except ObjectExistsError:
         raise InvalidInputError(
             f"there is a table already; open it or choose another path: {storage.base_uri}",
@@ -91,12 +103,12 @@ def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str)
     if not _is_valid(storage, PROPERTIES):
         # An earlier change was interrupted: the backup is the only valid copy until this is.
         storage.delete(PROPERTIES)
-        storage.create(PROPERTIES, data)
+        _create(storage, PROPERTIES, data)
     storage.delete(PROPERTIES_BACKUP)
-    storage.create(PROPERTIES_BACKUP, data)
+    _create(storage, PROPERTIES_BACKUP, data)
     updated = {**current, **changes}
     storage.delete(PROPERTIES)
-    storage.create(PROPERTIES, _bytes(updated, now))
+    _create(storage, PROPERTIES, _bytes(updated, now))
     config = _read(storage, PROPERTIES)
     storage.delete(PROPERTIES_BACKUP)
     return config
@@ -112,6 +124,31 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     config = update_properties(storage, dict.fromkeys(_METADATA_KEYS, ""), now=now)
     storage.delete_folder(METADATA_TABLE)
     return config
+
+
+def _create(storage: Storage, path: str, data: bytes) -> None:
+    """
+    Create; after a lost answer the identical bytes are asked for again (UNK-1).
+
+    Raises:
+        ObjectExistsError: Somebody else made it.
+        StorageUnavailableError: The storage never answered.
+    """
+    asked = False
+    for _ in range(_CREATE_TRIES):
+        try:
+            storage.create(path, data)
+            return
+        except ObjectExistsError:
+            if asked and storage.read(path) == data:
+                return  # an earlier request of ours was carried out
+            raise
+        except AmbiguousWriteError:
+            asked = True
+    raise StorageUnavailableError(
+        f"the storage did not answer; look whether the file is there, then repeat: {path}",
+        path=path,
+    )
 
 
 def _read(storage: Storage, path: str) -> TableConfig:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.timeline.engine import Behind
-from timeline.errors import CorruptTableError, InvalidInputError, TableNotFoundError
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    StorageUnavailableError,
+    TableNotFoundError,
+)
 from timeline.model.table_config import new_table_properties
 from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP
+from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties_file import (
     create_properties,
     load_config,
@@ -123,3 +129,43 @@ def test_switching_the_metadata_table_off_empties_its_keys_and_removes_it():
     config = switch_metadata_table_off(storage, now="later")
     assert not config.metadata_table_on
     assert storage.list(METADATA_TABLE) == []
+
+
+class LosingAnswers(Behind):
+    """The next creates are carried out or not, and their answers are lost."""
+
+    def __init__(self, inner: MemoryStorage, *fates: bool) -> None:
+        super().__init__(inner)
+        self.fates = list(fates)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if not self.fates:
+            return self.inner.create(path, data, durable=durable)
+        if self.fates.pop(0):
+            self.inner.create(path, data, durable=durable)
+        raise AmbiguousWriteError(path)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_a_lost_answer_is_asked_for_again_until_the_file_is_ours(carried_out):
+    storage = LosingAnswers(MemoryStorage(), carried_out)
+    create_properties(storage, NEW, now="now")
+    assert load_config(storage).name == "t"
+    storage.fates = [carried_out]
+    assert update_properties(storage, CHANGE, now="now").partition_fields == ("p",)
+    assert storage.stat(PROPERTIES_BACKUP) is None
+
+
+def test_a_table_made_by_another_behind_a_lost_answer_stays_the_others():
+    inner = MemoryStorage()
+    storage = LosingAnswers(inner, False)
+    create_properties(inner, new_table_properties("u"), now="now")
+    with pytest.raises(InvalidInputError):
+        create_properties(storage, NEW, now="now")
+    assert load_config(storage).name == "u"
+
+
+def test_a_storage_that_never_answers_is_said_so():
+    storage = LosingAnswers(MemoryStorage(), *[False] * 5)
+    with pytest.raises(StorageUnavailableError, match="did not answer"):
+        create_properties(storage, NEW, now="now")
