@@ -195,7 +195,11 @@ class ZkSession:
             return False
 
         def measured(*arguments: Any) -> Any:
-            answer = connect(*arguments)
+            try:
+                answer = connect(*arguments)
+            except _NOT_LET_IN as error:
+                # kazoo would let these end its thread without a word to anybody.
+                raise refusals.AuthFailedError from error
             with contextlib.suppress(TypeError, IndexError):
                 self.lease_ms = round(answer[0] * READ_SHARE)
             self._ready.set()
@@ -273,6 +277,7 @@ class ZkSession:
         )
 
 
+_NOT_LET_IN = (refusals.SASLException, refusals.SessionClosedRequireSaslError)
 _ACCESS = (
     refusals.AuthFailedError,
     refusals.InvalidACLError,
@@ -286,6 +291,9 @@ def _kazoo_client(settings: ZooKeeperSettings) -> Any:
     longest_ms = min(settings.reconnect_max_ms, settings.session_timeout_ms // RECONNECT_SHARE)
     first_ms = min(settings.reconnect_first_ms, longest_ms)
     identity = settings.identity()
+    is_known = identity is not None or settings.sasl is not None
+    if not is_known:
+        _warn_of_open_nodes(settings)
     return KazooClient(
         hosts=settings.connect_text,
         timeout=settings.session_timeout_ms / 1000,
@@ -299,8 +307,9 @@ def _kazoo_client(settings: ZooKeeperSettings) -> Any:
             max_delay=longest_ms / 1000,
         ),
         command_retry=KazooRetry(max_tries=0),
-        default_acl=CREATOR_ALL_ACL if identity else None,
-        auth_data=[("digest", identity)] if identity else None,
+        default_acl=CREATOR_ALL_ACL if is_known else None,
+        auth_data=[("digest", identity)] if identity and not settings.sasl else None,
+        sasl_options=_sasl_options(settings.sasl, identity),
         use_ssl=settings.tls,
         ca=settings.tls_ca,
         certfile=settings.tls_certificate,
@@ -308,3 +317,36 @@ def _kazoo_client(settings: ZooKeeperSettings) -> Any:
         verify_certs=True,
         check_hostname=settings.tls,
     )
+
+
+def _sasl_options(mechanism: str | None, identity: str | None) -> dict[str, str] | None:
+    if mechanism is None:
+        return None
+    try:
+        import puresasl  # noqa: F401  kazoo would only fail at the handshake
+    except ImportError as error:
+        raise UnsafeSetupError(
+            "SASL with ZooKeeper needs the package pure-sasl: pip install pure-sasl",
+            kind="missing_extra",
+            extra="zookeeper",
+        ) from error
+    if identity is None:
+        return {"mechanism": mechanism}
+    user, _, password = identity.partition(":")
+    return {"mechanism": mechanism, "username": user, "password": password}
+
+
+def _warn_of_open_nodes(settings: ZooKeeperSettings) -> None:
+    """Once a process (SEC7); on one's own machine nobody else is there to be warned of."""
+    is_remote = not all(host.startswith(_LOOPBACK) for host in settings.servers)
+    if is_remote and not _WARNED:
+        _WARNED.append(settings.servers_text)
+        _LOG.warning(
+            "anybody who reaches ZooKeeper may remove this lock's nodes; give the writers an "
+            "identity with hoodoo.lock.zookeeper.identity.file: %s",
+            settings.servers_text,
+        )
+
+
+_LOOPBACK = ("127.", "localhost:", "[::1]:")
+_WARNED: list[str] = []

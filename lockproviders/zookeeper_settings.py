@@ -98,11 +98,20 @@ OPTIONS: Mapping[str, Option] = {
         key=_OURS + "tls.key.file",
         doc="File with the key of our own certificate.",
     ),
-    "digest_file": Option(
-        key=_OURS + "digest.file",
+    "identity_file": Option(
+        key=_OURS + "identity.file",
         doc=(
             "File readable by its owner only, with one line user:password: the identity for "
             "ZooKeeper; the nodes made with it belong to it alone."
+        ),
+    ),
+    "sasl": Option(
+        key=_OURS + "sasl",
+        kind=OptionKind.ENUM,
+        choices=("DIGEST-MD5", "GSSAPI"),
+        doc=(
+            "Prove the identity by SASL: DIGEST-MD5 with the identity file, or GSSAPI with the "
+            "Kerberos ticket of this process; else by ZooKeeper's own digest scheme."
         ),
     ),
 }
@@ -140,7 +149,8 @@ class ZooKeeperSettings:
     tls_ca: str | None = None
     tls_certificate: str | None = None
     tls_private_key: str | None = None
-    digest_file: str | None = None
+    identity_file: str | None = None
+    sasl: str | None = None
 
     @property
     def url_key(self) -> str:
@@ -164,14 +174,14 @@ class ZooKeeperSettings:
 
     def identity(self) -> str | None:
         """
-        The text ``user:password`` from the digest file; read when a session is opened.
+        The text ``user:password`` from its file; read when a session is opened.
 
         Raises:
             UnsafeSetupError: The file cannot be read, is open to others, or says something else.
         """
-        if self.digest_file is None:
+        if self.identity_file is None:
             return None
-        return _secret_line(self.digest_file)
+        return _secret_line(self.identity_file)
 
     @classmethod
     def from_context(cls, context: LockContext, *, implicit: bool) -> ZooKeeperSettings:
@@ -195,9 +205,12 @@ class ZooKeeperSettings:
             base = OPTIONS["base_path"]
             path = lock_path(_required(said, base), _lock_key(said), key=base.key)
         tls = bool(read_option(said, OPTIONS["tls"]))
-        tls_ca = _file(said, OPTIONS["tls_ca"])
+        tls_ca = _text(said, OPTIONS["tls_ca"])
         if tls and tls_ca is None:
             _required(said, OPTIONS["tls_ca"])
+        identity_file = _text(said, OPTIONS["identity_file"])
+        if read_option(said, OPTIONS["sasl"]) == "DIGEST-MD5" and identity_file is None:
+            _required(said, OPTIONS["identity_file"])
         return cls(
             servers=servers,
             root=root,
@@ -212,9 +225,10 @@ class ZooKeeperSettings:
             ),
             tls=tls,
             tls_ca=tls_ca,
-            tls_certificate=_file(said, OPTIONS["tls_certificate"]),
-            tls_private_key=_file(said, OPTIONS["tls_private_key"]),
-            digest_file=_file(said, OPTIONS["digest_file"]),
+            tls_certificate=_text(said, OPTIONS["tls_certificate"]),
+            tls_private_key=_text(said, OPTIONS["tls_private_key"]),
+            identity_file=identity_file,
+            sasl=_text(said, OPTIONS["sasl"]),
         )
 
 
@@ -260,7 +274,7 @@ def _number(said: PropertySet, option: Option, *, least: int = 0) -> int:
     )
 
 
-def _file(said: PropertySet, option: Option) -> str | None:
+def _text(said: PropertySet, option: Option) -> str | None:
     value = read_option(said, option)
     return str(value) if value else None
 
@@ -281,7 +295,7 @@ def _secret_line(file: str) -> str:
 
 
 def _secret_error(what: str, file: str) -> UnsafeSetupError:
-    key = OPTIONS["digest_file"].key
+    key = OPTIONS["identity_file"].key
     return UnsafeSetupError(
         f"ZooKeeper's identity cannot be used; {what}; {key}={file}",
         kind="lock_access",

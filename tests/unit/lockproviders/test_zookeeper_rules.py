@@ -186,8 +186,15 @@ def test_request_time_follows_the_session_within_bounds() -> None:
     ]
 
 
+def test_sasl_with_a_password_needs_one(machine) -> None:
+    with pytest.raises(SettingError, match=r"identity\.file"):
+        settings(machine, **LEAST, **{"hoodoo.lock.zookeeper.sasl": "digest-md5"})
+    said = {"hoodoo.lock.zookeeper.sasl": "GSSAPI"}
+    assert settings(machine, **LEAST, **said).sasl == "GSSAPI"
+
+
 def with_secret(machine, file: Path) -> ZooKeeperSettings:
-    return settings(machine, **LEAST, **{OPTIONS["digest_file"].key: str(file)})
+    return settings(machine, **LEAST, **{OPTIONS["identity_file"].key: str(file)})
 
 
 def test_identity_comes_from_a_file_of_its_owner(machine, tmp_path: Path) -> None:
@@ -215,4 +222,4 @@ def test_identity_that_others_can_read_is_refused(
 
 
 def test_values_of_our_own_keys_are_no_secrets() -> None:
-    assert redact(OPTIONS["digest_file"].key, "/etc/digest") == "/etc/digest"
+    assert redact(OPTIONS["identity_file"].key, "/etc/digest") == "/etc/digest"
