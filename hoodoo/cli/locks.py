@@ -1,52 +1,393 @@
-"""``hoodoo locks``: does the configured lock exclude, and who holds it?"""
+"""``hoodoo locks``: does the lock exclude, who holds it, who held it, and a command under it."""
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
 from hoodoo.assembly import assemble
 from hoodoo.cli.exits import PROBLEMS_FOUND
-from hoodoo.cli.invocation import Invocation, reading
-from lockproviders.doctor import examine
+from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.cli.under_lock import CANNOT_RUN, NOT_FOUND, run_under
+from hoodoo.table import Table
+from lockproviders.acquire import ProviderLock
+from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, note_break, read_audit
+from lockproviders.client import BreakableLockClient
+from lockproviders.doctor import LockExamination, examine
+from lockproviders.owner import describe_owner
+from timeline.errors import InvalidInputError, UnsafeSetupError
 
 __all__ = ["locks"]
+
+RIVAL_DEADLINE_MS = 100
+SHOWN_MAX = 1_000
 
 
 @click.group()
 def locks() -> None:
-    """Look into the lock that writers of a table share."""
+    """Look into the lock that writers of a table share, and use it for other work."""
+
+
+# ---------------------------------------------------------------- doctor
+
+
+@locks.command()
+@click.argument("address", metavar="TABLE")
+@click.option(
+    "--expire-within",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest lease that is waited out; the lock is held meanwhile. 0: none.",
+)
+@reading
+def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
+    """
+    Try the lock: reach, acquire, contend, release, fence, expire, clock.
+
+    Takes the lock of a living table for moments, and for a lease where that is short. Exit
+    code 5 when something is wrong; every such line says what to change.
+    """
+    with invocation.open_table(address) as opened:
+        world = opened.core.context.world
+        # The deadline alone: some providers derive their lease from Hudi's waiting times.
+        quick = invocation.layers.with_code({"hoodoo.lock.deadline.ms": RIVAL_DEADLINE_MS})
+        rival = _provider_lock(assemble(address, quick.load(opened.config.raw)).lock)
+        try:
+            found = examine(
+                _lock_of(opened),
+                rival,
+                clock=world.clock,
+                ids=world.ids,
+                storage=world.storage,
+                expire_ms_max=expire_within * 1000,
+            )
+        finally:
+            rival.close()
+    _print_examination(invocation, found)
+    if not found.ok:
+        raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _print_examination(invocation: Invocation, found: LockExamination) -> None:
+    printer = invocation.printer
+    if not printer.for_people:
+        printer.document(found.as_document())
+        return
+    printer.line(f"provider {found.provider}")
+    printer.grid(
+        ("check", "ok", "seconds", "what"),
+        [
+            (
+                check.name,
+                "skipped" if check.skipped else "yes" if check.ok else "NO",
+                f"{check.seconds:.3f}",
+                f"{check.message}; {check.advice}" if check.advice else check.message,
+            )
+            for check in found.checks
+        ],
+    )
+
+
+# ---------------------------------------------------------------- holders
 
 
 @locks.command()
 @click.argument("address", metavar="TABLE")
 @reading
-def doctor(invocation: Invocation, *, address: str) -> None:
-    """Acquire, refuse a second holder, release, hand over; exit code 5 when one fails."""
-    printer = invocation.printer
+def holders(invocation: Invocation, *, address: str) -> None:
+    """Show who holds the lock now, since when and what for; nothing is taken."""
     with invocation.open_table(address) as opened:
+        lock = _lock_of(opened)
+        text = lock.holder()
+        now_ms = opened.core.context.world.clock.now_ms()
+        document = {
+            "provider": lock.provider,
+            "identity": lock.identity,
+            "holders": [] if text is None else [_holder_document(text, now_ms)],
+        }
+    printer = invocation.printer
+    if not printer.for_people:
+        printer.document(document)
+        return
+    printer.line(f"{document['provider']} {document['identity']}")
+    if text is None:
+        printer.line("free, as far as the provider can tell")
+        return
+    one = _holder_document(text, now_ms)
+    printer.grid(
+        ("owner", "pid", "host", "application", "since", "held", "for"),
+        [
+            (
+                one["owner"] or one["text"],
+                one["pid"],
+                one["host"],
+                one["application"],
+                one["since"],
+                None if one["held_seconds"] is None else f"{one['held_seconds']:.1f} s",
+                one["purpose"],
+            )
+        ],
+    )
+
+
+def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
+    """What is known of a holder; of a Java one only what it wrote, as ``text``."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    note: Mapping[str, Any] = parsed if isinstance(parsed, dict) else {}
+    since_ms = note.get("since_ms")
+    known = isinstance(since_ms, int) and 0 <= since_ms < 1 << 42
+    owner = note.get("owner")
+    return {
+        "owner": owner if isinstance(owner, str) else None,
+        "host": note.get("host"),
+        "pid": note.get("pid"),
+        "application": note.get("application"),
+        "purpose": note.get("purpose"),
+        "since": _text(since_ms) if known and isinstance(since_ms, int) else None,
+        "held_seconds": (
+            max(0, now_ms - since_ms) / 1000 if known and isinstance(since_ms, int) else None
+        ),
+        "ours": "owner" in note and "nonce" in note,
+        "text": text,
+    }
+
+
+# ---------------------------------------------------------------- audit
+
+
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+    """A time as ISO 8601 (UTC where no zone is said), or as ``30m`` ago."""
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(
+            "write 2026-01-31T12:00:00Z, 2026-01-31, or 30m, 2h, 7d for so long ago"
+        ) from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+@locks.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--since", callback=_moment, help="Only what was held after this time, or 2h ago.")
+@click.option("--until", callback=_moment, help="Only what was held before this time.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=SHOWN_MAX, show_default=True, help="The newest."
+)
+@reading
+def audit(
+    invocation: Invocation,
+    *,
+    address: str,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+) -> None:
+    """Show who held the lock and how long, as recorded under hoodoo.lock.audit=true."""
+    with invocation.open_table(address) as opened:
+        storage = opened.core.context.world.storage
+        found = read_audit(storage, since_ms=_as_ms(since), until_ms=_as_ms(until))[-limit:]
+    printer = invocation.printer
+    if not printer.for_people:
+        printer.document({"holdings": [_holding_document(one) for one in found]})
+        return
+    if not found:
+        printer.line(f"nothing on record in {AUDIT_FOLDER}; writers record with hoodoo.lock.audit")
+        return
+    printer.grid(
+        ("since", "held", "owner", "for", "provider", "token", "renewed", "ended"),
+        [
+            (
+                _text(one.start_ms),
+                f"{one.held_ms / 1000:.3f} s",
+                one.owner,
+                one.purpose,
+                one.provider,
+                one.fencing_token,
+                one.renewals,
+                f"{one.ended} by {one.by}" if one.by else one.ended,
+            )
+            for one in found
+        ],
+    )
+
+
+def _holding_document(one: AuditedHolding) -> dict[str, Any]:
+    document: dict[str, Any] = one.as_document()
+    ended_ms = document.pop("end_ms")
+    document["since"] = _text(document.pop("start_ms"))
+    document["until"] = None if ended_ms is None else _text(ended_ms)
+    document["held_seconds"] = document.pop("held_ms") / 1000
+    return document
+
+
+# ---------------------------------------------------------------- break
+
+
+@locks.command("break")
+@click.argument("address", metavar="TABLE")
+@click.option("--owner", help="Only if this one holds it, as `locks holders` shows it.")
+@changing
+def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> None:
+    """
+    Take the lock away from its holder, who finds out before its next timeline write.
+
+    For a holder that is dead, where waiting for the end of its lease takes too long. Asks
+    first, and leaves a line for `locks audit`.
+    """
+    with invocation.open_table(address) as opened:
+        lock = _lock_of(opened)
         world = opened.core.context.world
-        quick = invocation.layers.with_code(
-            {
-                "hoodie.write.lock.wait_time_ms": "100",
-                "hoodie.write.lock.client.num_retries": "0",
-                "hoodie.write.lock.num_retries": "0",
-            }
-        )
-        rival = assemble(address, quick.load(opened.config.raw)).lock
-        try:
-            found = examine(world.lock, rival, clock=world.clock)
-        finally:
-            rival.close()
-    if printer.for_people:
-        printer.line(f"provider {found.provider}")
-        printer.grid(
-            ("check", "ok", "seconds", "what"),
-            [
-                (c.name, "yes" if c.ok else "NO", f"{c.seconds:.3f}", c.message)
-                for c in found.checks
-            ],
-        )
-    else:
-        printer.document(found.as_document())
-    if not found.ok:
-        raise click.exceptions.Exit(PROBLEMS_FOUND)
+        client = lock.client
+        if not isinstance(client, BreakableLockClient):
+            raise UnsafeSetupError(
+                f"the {lock.provider} lock cannot be taken away safely; it ends with its holder's "
+                f"process, session or lease: end that process, held by "
+                f"{describe_owner(lock.holder())}",
+                kind="cannot_break",
+                provider=lock.provider,
+            )
+        text = lock.holder()
+        if text is None:
+            raise InvalidInputError(
+                f"nobody holds the lock, there is nothing to break: {lock.identity}",
+                kind="not_held",
+                identity=lock.identity,
+            )
+        found = _holder_document(text, world.clock.now_ms())
+        if owner is not None and owner not in (found["owner"], text):
+            raise _changed(text, owner)
+        document = {"identity": lock.identity, "holder": found, "broken": False, "audit": None}
+        if not invocation.dry_run:
+            invocation.confirm(f"take the lock from {describe_owner(text)}, since {found['since']}")
+            if not client.break_lock(text):
+                raise _changed(lock.holder(), found["owner"] or text)
+            document["broken"] = True
+            document["audit"] = note_break(
+                world.storage,
+                clock=world.clock,
+                ids=world.ids,
+                holder_text=text,
+                provider=lock.provider,
+                identity=lock.identity,
+            )
+    invocation.printer.document(document)
+
+
+def _changed(text: str | None, wanted: str) -> InvalidInputError:
+    now = "nobody" if text is None else describe_owner(text)
+    return InvalidInputError(
+        f"the lock has another holder, nothing was broken; look at it with 'hoodoo locks "
+        f"holders': {now} instead of {wanted[:200]!a}",
+        kind="holder_changed",
+        holder=now,
+    )
+
+
+# ---------------------------------------------------------------- run
+
+
+class _WithCommand(click.Command):
+    """Everything behind a lone ``--`` is a command, whatever its options look like."""
+
+    MARK = "hoodoo.command"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[self.MARK] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
+
+
+@locks.command(cls=_WithCommand)
+@click.argument("address", metavar="[TABLE]", required=False)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0, max=604_800),
+    metavar="SECONDS",
+    help="How long to wait for the lock; 0 tries once. Default: hoodoo.lock.deadline.ms.",
+)
+@click.option(
+    "--kill-after",
+    type=click.FloatRange(min=0, max=3_600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL, when the lock is lost.",
+)
+@click.option("--purpose", help="Shown to whoever waits; the command's name by default.")
+@reading
+def run(
+    invocation: Invocation,
+    *,
+    address: str | None,
+    wait: float | None,
+    kill_after: float,
+    purpose: str | None,
+) -> None:
+    """
+    Run COMMAND while holding the lock of TABLE (or of hoodie.base.path), as flock(1) does.
+
+    Exit code: the command's own; 4 when the lock could not be had in time, and 1 when it was
+    lost, after which the command gets SIGTERM, then SIGKILL.
+    """
+    command: list[str] = click.get_current_context().meta.get(_WithCommand.MARK, [])
+    if not command:
+        raise click.UsageError("write the command behind a lone --, as in: run TABLE -- make x")
+    chosen = address or invocation.layers.load().get("hoodie.base.path")
+    if not chosen:
+        raise click.UsageError("name TABLE, or hoodie.base.path in a --props file")
+    # A command may well take longer than a publication; nobody is to be alarmed by that.
+    code: dict[str, object] = {"hoodoo.lock.hold.budget.ms": 0}
+    if wait is not None:
+        code["hoodoo.lock.deadline.ms"] = round(wait * 1000)
+    with invocation.open_table(chosen, code) as opened:
+        lock = opened.core.context.world.lock
+        with lock.acquire(purpose or f"locks run {command[0]}") as lease:
+            ended = run_under(lease, command, kill_after_seconds=kill_after)
+    if ended in (NOT_FOUND, CANNOT_RUN):
+        invocation.printer.remark(f"exit code {ended}: {command[0]}")
+    raise click.exceptions.Exit(ended)
+
+
+# ---------------------------------------------------------------- shared
+
+
+def _lock_of(opened: Table) -> ProviderLock:
+    return _provider_lock(opened.core.context.world.lock)
+
+
+def _provider_lock(lock: object) -> ProviderLock:
+    if not isinstance(lock, ProviderLock):
+        raise InvalidInputError("this table's lock was not made from properties")
+    return lock
+
+
+def _as_ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def _text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -239,7 +239,10 @@ def test_the_lock_is_examined(table: Path) -> None:
     document = run("locks", "doctor", table).document
     assert set(document) == {"provider", "ok", "checks"}
     assert (document["provider"], document["ok"]) == ("filesystem", True)
-    assert set(document["checks"][0]) == {"name", "ok", "seconds", "message"}
+    assert set(document["checks"][0]) == {
+        *("name", "ok", "seconds", "message"),
+        *("skipped", "advice"),
+    }
 
 
 def test_config_show_names_the_layer_and_hides_secrets(table: Path, tmp_path: Path) -> None:

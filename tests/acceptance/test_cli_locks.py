@@ -1,0 +1,226 @@
+"""The command line of the lock: look at it, break it, work under it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockproviders.sql import SqlClient, SqlSettings
+from tests.acceptance.cli import run, table_with_rows
+from timeline.machine import SystemClock, SystemIds
+
+OWNER = "there/9/w2"
+HOLDER = json.dumps(
+    {
+        "owner": OWNER,
+        "host": "there",
+        "pid": 9,
+        "application": "loader",
+        "purpose": "publish 20260101000000000",
+        "since_ms": 1_700_000_000_000,
+        "nonce": "0" * 32,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return table_with_rows(tmp_path_factory.mktemp("locks"))
+
+
+@pytest.fixture
+def props(tmp_path: Path) -> Path:
+    """A SQL lock of its own for each test."""
+    file = tmp_path / "sql.properties"
+    file.write_text(
+        "hoodie.write.lock.provider=sql\n"
+        f"hoodoo.lock.sql.url={tmp_path}/locks.db\n"
+        "hoodoo.lock.sql.create_table=true\n"
+        "hoodoo.lock.sql.lease.ms=1500\n"
+        "hoodoo.lock.sql.timeout.ms=200\n"
+    )
+    return file
+
+
+def somebody(table: Path, props: Path, *, lease_ms: int = 60_000) -> SqlClient:
+    """Another writer's client of the same lock."""
+    url = props.parent / "locks.db"
+    ids = SystemIds()
+    settings = SqlSettings(url=str(url), create_table=True, lease_ms=lease_ms)
+    return SqlClient(
+        settings.database(ids), f"file:{table}", settings=settings, clock=SystemClock(), ids=ids
+    )
+
+
+def test_doctor_names_what_it_tried(table: Path, props: Path) -> None:
+    answer = run("locks", "doctor", table, "--props", props)
+    assert answer.exit_code == 0, answer.out
+    checks = {check["name"]: check for check in answer.document["checks"]}
+    assert list(checks) == ["reach", "acquire", "contend", "release", "fence", "expire", "clock"]
+    assert checks["expire"]["message"].startswith("taken over after 1")
+
+
+def test_doctor_says_what_to_change_when_the_lock_is_out_of_reach(
+    table: Path, tmp_path: Path
+) -> None:
+    props = tmp_path / "gone.properties"
+    props.write_text(
+        "hoodie.write.lock.provider=sql\nhoodoo.lock.sql.url=postgresql://u@127.0.0.1:1/locks\n"
+    )
+    answer = run("locks", "doctor", table, "--props", props)
+    assert answer.exit_code == 5
+    (reach,) = answer.document["checks"]
+    assert (reach["name"], reach["ok"]) == ("reach", False)
+    assert "start the server" in reach["advice"]
+    assert "start the server" in run("locks", "doctor", table, "--props", props, "-o", "table").out
+
+
+def test_holders_shows_who_since_when_and_what_for(table: Path, props: Path) -> None:
+    somebody(table, props).try_acquire(HOLDER)
+    document = run("locks", "holders", table, "--props", props).document
+    assert document["provider"] == "sql"
+    (holder,) = document["holders"]
+    assert holder["held_seconds"] > 1_000
+    del holder["held_seconds"], holder["text"]
+    assert holder == {
+        "owner": OWNER,
+        "host": "there",
+        "pid": 9,
+        "application": "loader",
+        "purpose": "publish 20260101000000000",
+        "since": "2023-11-14T22:13:20.000+00:00",
+        "ours": True,
+    }
+    assert OWNER in run("locks", "holders", table, "--props", props, "-o", "table").out
+
+
+def test_holder_of_another_engine_is_shown_as_it_wrote_itself(table: Path, props: Path) -> None:
+    somebody(table, props).try_acquire("application_id=spark \x1b[31m")
+    (holder,) = run("locks", "holders", table, "--props", props).document["holders"]
+    assert (holder["owner"], holder["ours"]) == (None, False)
+    assert holder["text"].startswith("application_id=spark")
+    assert "\x1b" not in run("locks", "holders", table, "--props", props, "-o", "table").out
+
+
+def test_nobody_holds_a_free_lock(table: Path) -> None:
+    assert run("locks", "holders", table).document["holders"] == []
+
+
+def test_audit_shows_what_was_recorded(table: Path, props: Path) -> None:
+    with props.open("a") as file:
+        file.write("hoodoo.lock.audit=true\n")
+    done = run("locks", "run", table, "--props", props, "--purpose", "copy", "--", "true")
+    assert done.exit_code == 0
+    (one,) = run("locks", "audit", table, "--since", "1h").document["holdings"]
+    assert (one["purpose"], one["provider"], one["ended"]) == ("copy", "sql", "released")
+    assert one["since"] <= one["until"]
+    assert one["held_seconds"] >= 0
+    assert run("locks", "audit", table, "--until", "2020-01-01").document == {"holdings": []}
+    assert "copy" in run("locks", "audit", table, "-o", "table").out
+    assert run("locks", "audit", table, "--since", "lately").exit_code == 2
+
+
+def test_break_frees_the_lock_and_leaves_a_line(table: Path, props: Path) -> None:
+    client = somebody(table, props)
+    holding = client.try_acquire(HOLDER)
+    answer = run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
+    assert answer.exit_code == 0, answer.err
+    assert (answer.document["broken"], answer.document["holder"]["owner"]) == (True, OWNER)
+    assert client.holder() is None
+    holdings = run("locks", "audit", table).document["holdings"]
+    broken = [one for one in holdings if one["ended"] == "broken"]
+    assert [one["owner"] for one in broken] == [OWNER]
+    holding.release()
+
+
+def test_break_asks_first(table: Path, props: Path) -> None:
+    client = somebody(table, props)
+    client.try_acquire(HOLDER)
+    answer = run("locks", "break", table, "--props", props, "-o", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "not_confirmed")
+    assert OWNER in answer.err
+    looked = run("locks", "break", table, "--props", props, "--dry-run")
+    assert (looked.exit_code, looked.document["broken"]) == (0, False)
+    assert client.holder() == HOLDER
+
+
+def test_break_refuses_another_holder_than_the_named_one(table: Path, props: Path) -> None:
+    client = somebody(table, props)
+    client.try_acquire(HOLDER)
+    answer = run(
+        *("locks", "break", table, "--props", props, "--owner", "here/1/w1", "--yes", "-o", "json")
+    )
+    assert (answer.exit_code, answer.error["kind"]) == (1, "holder_changed")
+    assert client.holder() == HOLDER
+
+
+def test_break_of_a_free_lock_is_refused(table: Path, props: Path) -> None:
+    answer = run("locks", "break", table, "--props", props, "--yes", "-o", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "not_held")
+
+
+def test_lock_of_the_kernel_cannot_be_broken(table: Path) -> None:
+    answer = run("locks", "break", table, "--yes", "-o", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "cannot_break")
+
+
+def test_run_passes_the_exit_code(table: Path, props: Path) -> None:
+    assert run("locks", "run", table, "--props", props, "--", "sh", "-c", "exit 7").exit_code == 7
+    assert run("locks", "run", table, "--", "no-such-program-here").exit_code == 127
+
+
+def test_run_holds_the_lock_meanwhile(table: Path, props: Path, tmp_path: Path) -> None:
+    script = f"echo $HOODOO_LOCK_TOKEN > {tmp_path}/token"
+    assert run("locks", "run", table, "--props", props, "--", "sh", "-c", script).exit_code == 0
+    token = int((tmp_path / "token").read_text())
+    assert somebody(table, props).try_acquire("next").fencing_token > token
+
+
+def test_run_has_its_own_exit_code_when_the_lock_is_taken(
+    table: Path, props: Path, tmp_path: Path
+) -> None:
+    somebody(table, props).try_acquire(HOLDER)
+    started = tmp_path / "started"
+    answer = run("locks", "run", table, "--props", props, "--wait", 0, "--", "touch", started)
+    assert answer.exit_code == 4
+    assert not started.exists()
+    assert OWNER in answer.err
+
+
+def test_run_ends_the_command_when_the_lock_is_lost(
+    table: Path, props: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thief.py").write_text(
+        "import sqlite3, time\n"
+        f"thief = sqlite3.connect({str(props.parent / 'locks.db')!r}, isolation_level=None)\n"
+        "thief.execute(\"UPDATE hoodoo_locks SET nonce = 'stolen', token = token + 1\")\n"
+        "time.sleep(30)\n"
+        f"open({str(tmp_path / 'survived')!r}, 'w')\n"
+    )
+    answer = run(
+        *("locks", "run", table, "--props", props, "--kill-after", 1, "-o", "json"),
+        *("--", sys.executable, tmp_path / "thief.py"),
+    )
+    assert (answer.exit_code, answer.error["kind"]) == (1, "lease_lost")
+    assert not (tmp_path / "survived").exists()
+
+
+def test_run_takes_the_table_from_the_properties(table: Path, props: Path) -> None:
+    with props.open("a") as file:
+        file.write(f"hoodie.base.path={table}\n")
+    assert run("locks", "run", "--props", props, "--", "true").exit_code == 0
+
+
+def test_run_without_command_or_table_is_wrong_usage(table: Path) -> None:
+    assert run("locks", "run", table).exit_code == 2
+    assert run("locks", "run", "--", "true").exit_code == 2
+
+
+def test_options_behind_the_dashes_belong_to_the_command(table: Path, tmp_path: Path) -> None:
+    script = f'echo "$1" > {tmp_path}/seen'
+    done = run("locks", "run", table, "--", "sh", "-c", script, "sh", "--props")
+    assert done.exit_code == 0
+    assert (tmp_path / "seen").read_text() == "--props\n"
