@@ -183,21 +183,25 @@ class StorageHolding:
 
     def _replace(self, wanted: LockRecord) -> bool:
         """Put a further content of this holding; False when the lock is not ours any more."""
-        for _ in range(_ROUNDS_MAX):
-            try:
-                self._tag = self._place.put(wanted.encode(), self._tag)
-            except (ChangedError, AmbiguousWriteError):
-                seen = self._place.read()
-                found = None if seen is None else LockRecord.decode(seen.data, self._place.address)
-                if seen is None or found is None or found.nonce != self._record.nonce:
-                    return False
-                self._tag = seen.tag
-                if found != wanted:
-                    if found.expired:
-                        return False  # an operator broke it
-                    continue  # an older request of ours came late, or this one did not come
-            self._record = wanted
-            return True
+        try:
+            for _ in range(_ROUNDS_MAX):
+                try:
+                    self._tag = self._place.put(wanted.encode(), self._tag)
+                except (ChangedError, AmbiguousWriteError):
+                    seen = self._place.read()
+                    found = None if seen is None else _decoded(seen, self._place)
+                    if seen is None or found is None or found.nonce != self._record.nonce:
+                        return False
+                    self._tag = seen.tag
+                    if found != wanted:
+                        if found.expired:
+                            return False  # an operator broke it
+                        continue  # an older request of ours came late, or this one did not come
+                self._record = wanted
+                return True
+        except UnsafeSetupError as error:
+            # Who holds a lock can only go on; access that was taken away may come back.
+            raise UnavailableError(error.message, **error.fields) from error
         raise UnavailableError(
             f"the lock file could not be replaced in {_ROUNDS_MAX} rounds: {self._place.address}"
         )
@@ -368,6 +372,14 @@ class StorageClient:
         # The holder may be alive and our clock ahead of its clock. Stamps are whole seconds.
         silent_ms = self._place.store_now_ms() - seen.modified_ms
         return silent_ms + _SECOND_MS >= self._settings.validity_ms
+
+
+def _decoded(seen: Seen, place: ConditionalObject) -> LockRecord | None:
+    """The record, None when it is damaged and so certainly not ours."""
+    try:
+        return LockRecord.decode(seen.data, place.address)
+    except UnsafeSetupError:
+        return None
 
 
 def _holder_text(record: LockRecord) -> str:

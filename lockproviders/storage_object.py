@@ -14,7 +14,7 @@ from typing import Any
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.storage.object_address import ObjectAddress
-from timeline.storage.object_client import Fate, fate_of, unavailable
+from timeline.storage.object_answers import Fate, fate_of, unavailable
 
 __all__ = ["ChangedError", "ConditionalObject", "Seen", "Tag"]
 

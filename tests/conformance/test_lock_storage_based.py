@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.storage_based import ENTRY, StorageClient, StorageLockSettings
-from lockproviders.storage_lock_file import LOCK_PATH
-from lockproviders.storage_object import ConditionalObject
+from lockproviders.storage_based import ENTRY
 from lockproviders.testing import LockProviderSuite
-from tests.servers.s3 import BUCKET, S3Server, s3_properties
-from timeline.machine import SystemClock, SystemIds
-from timeline.storage.object_address import parse_object_address
-from timeline.storage.object_client import ObjectSettings, open_client
+from tests.servers.s3 import BUCKET, S3Server, storage_lock_client
+from timeline.errors import LeaseLostError
 
 ADDRESS_FILE = "server.txt"  # other processes find the server by it
 LEASE_MS = 4_000
@@ -25,12 +21,7 @@ LEASE_MS = 4_000
 
 def make_client(folder: Path) -> LockClient:
     url = (folder / ADDRESS_FILE).read_text(encoding="ascii")
-    address = parse_object_address(f"s3://{BUCKET}/{folder.name}")
-    settings = StorageLockSettings.of(LEASE_MS)
-    reached = ObjectSettings.from_properties(s3_properties(url), address)
-    client = open_client(address, reached, retries=False, timeout_ms=settings.request_ms)
-    place = ConditionalObject(client, address, LOCK_PATH)
-    return StorageClient(place, settings, clock=SystemClock(), ids=SystemIds())
+    return storage_lock_client(url, folder.name, lease_ms=LEASE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +86,6 @@ def test_a_java_holder_blocks_and_its_release_lets_us_in(server: S3Server, folde
 def test_a_lock_taken_by_java_after_our_end_is_lost_and_stays_java_s(
     server: S3Server, folder: Path
 ) -> None:
-    from timeline.errors import LeaseLostError
-
     holding = make_client(folder).try_acquire("zombie")
     assert holding is not None
     key = f"{folder.name}/.hoodie/.locks/table_lock.json"

@@ -7,12 +7,18 @@ conditional write (runtime 6), which is the one thing under test.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
+from lockproviders.client import LockClient
+from lockproviders.storage_based import StorageClient, StorageLockSettings
+from lockproviders.storage_lock_file import LOCK_PATH
+from lockproviders.storage_object import ConditionalObject
 from tests.servers.moto_server import ACCESS_KEY, REGION, SECRET_KEY, MotoServer
+from timeline.machine import SystemClock, SystemIds
+from timeline.storage.object_address import parse_object_address
+from timeline.storage.object_client import ObjectSettings, open_client
 
-__all__ = ["BUCKET", "S3Server", "s3_properties"]
+__all__ = ["BUCKET", "S3Server", "s3_properties", "storage_lock_client"]
 
 BUCKET = "lake"
 
@@ -60,6 +66,11 @@ def s3_properties(url: str) -> dict[str, str]:
     }
 
 
-def started(folder: Path) -> S3Server:
-    """A running server; the caller ends it."""
-    return S3Server(folder).start()
+def storage_lock_client(url: str, table: str, *, lease_ms: int) -> LockClient:
+    """A client of the storage-based lock of a table in the bucket."""
+    address = parse_object_address(f"s3://{BUCKET}/{table}")
+    settings = StorageLockSettings.of(lease_ms)
+    reached = ObjectSettings.from_properties(s3_properties(url), address)
+    client = open_client(address, reached, retries=False, timeout_ms=settings.request_ms)
+    place = ConditionalObject(client, address, LOCK_PATH)
+    return StorageClient(place, settings, clock=SystemClock(), ids=SystemIds())

@@ -1,12 +1,9 @@
 """
-From options to the clients of an object store, and from their errors to what happened.
+From options to the clients of an object store.
 
 Its own file because the storage adapter and the storage-based lock need the very same
-credentials, endpoints and judgement of answers. obstore speaks to S3, GCS and Azure; it is
-an extra and is imported when the first address of an object store is opened.
-
-What was done by a request that failed is told apart with care: only an answer that surely
-means "nothing happened" may be reported as a failure, all the rest is unknown (UNK-1).
+credentials and endpoints. obstore speaks to S3, GCS and Azure; it is an extra and is
+imported when the first address of an object store is opened.
 """
 
 from __future__ import annotations
@@ -15,14 +12,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from timeline.errors import (
     MissingExtraError,
     SettingError,
-    StorageUnavailableError,
     UnsafeSetupError,
 )
 from timeline.options import (
@@ -35,18 +30,16 @@ from timeline.options import (
     redact,
 )
 from timeline.storage.object_address import ObjectAddress
+from timeline.storage.object_answers import first_line
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
 __all__ = [
     "STORAGE_OPTIONS",
-    "Fate",
     "ObjectSettings",
-    "fate_of",
     "is_storage_key",
     "open_client",
-    "unavailable",
 ]
 
 _TEXT, _BOOL, _MS = OptionKind.TEXT, OptionKind.BOOL, OptionKind.MS
@@ -315,99 +308,10 @@ def open_client(
     except (BaseError, ValueError) as error:
         raise UnsafeSetupError(
             "the client of the object store refuses its options, see docs/storage.md: "
-            f"{address.base_uri}: {_first_line(error)}",
+            f"{address.base_uri}: {first_line(error)}",
             kind="storage_options",
             address=address.base_uri,
         ) from error
-
-
-class Fate(Enum):
-    """What a failed request did."""
-
-    MISSING = "there is no such object"
-    NO_BUCKET = "there is no such bucket"
-    EXISTS = "the object exists already"
-    CHANGED = "the object is not the one that was meant"
-    BUSY = "another request for the same object was under way"
-    THROTTLED = "the store asks for fewer requests"
-    NOT_SENT = "the store could not be reached"
-    DENIED = "access was refused"
-    WRONG = "the store refused the request"
-    UNKNOWN = "no clear answer came back"
-
-    @property
-    def surely_nothing(self) -> bool:
-        """Whether a write with this answer was surely not done."""
-        return self is not Fate.UNKNOWN
-
-
-_STATUS = re.compile(r"status code: (\d{3})")
-_BY_STATUS = {
-    401: Fate.DENIED,
-    403: Fate.DENIED,
-    404: Fate.MISSING,
-    408: Fate.UNKNOWN,
-    409: Fate.BUSY,
-    412: Fate.CHANGED,
-    429: Fate.THROTTLED,
-}
-_ADVICE = {
-    Fate.NO_BUCKET: "create the bucket or correct the address",
-    Fate.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
-    Fate.WRONG: "look at region, endpoint and path style",
-    Fate.THROTTLED: "try again later, or ask for a higher limit",
-    Fate.NOT_SENT: "check the endpoint and the network, then repeat",
-}
-
-
-def fate_of(error: Exception) -> Fate:
-    """Judge an error of obstore (or of Python, which it uses too)."""
-    from obstore import exceptions
-
-    text = str(error)
-    if "NoSuchBucket" in text or "ContainerNotFound" in text:
-        return Fate.NO_BUCKET
-    if isinstance(error, FileNotFoundError):
-        return Fate.MISSING
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
-    if isinstance(error, exceptions.AlreadyExistsError):
-        # The client calls every 409 so, although S3 means "somebody else is at it" by it;
-        # Azure really says that the blob is there.
-        busy = status == 409 and "BlobAlreadyExists" not in text
-        return Fate.BUSY if busy else Fate.EXISTS
-    if isinstance(error, exceptions.PreconditionError):
-        return Fate.CHANGED
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return Fate.DENIED
-    if isinstance(error, exceptions.NotSupportedError | exceptions.InvalidPathError):
-        return Fate.WRONG
-    if status:
-        if status == 503 and "SlowDown" in text:
-            return Fate.THROTTLED
-        return _BY_STATUS.get(status, Fate.WRONG if status < 500 else Fate.UNKNOWN)
-    if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
-        return Fate.WRONG
-    return Fate.NOT_SENT if "kind: Connect" in text else Fate.UNKNOWN
-
-
-def unavailable(
-    error: Exception, path: str, doing: str, fate: Fate | None = None
-) -> StorageUnavailableError:
-    """The typed form of a failed request, with the path and what to do."""
-    known = fate or fate_of(error)
-    advice = _ADVICE.get(known, "try again later")
-    return StorageUnavailableError(
-        f"{doing} failed, {known.value}: {advice}: path {path!r}: {_first_line(error)}",
-        path=path,
-        fate=known.name.lower(),
-    )
-
-
-def _first_line(error: Exception) -> str:
-    # Behind it follows a dump of the request; a query may hold a signature (SEC5).
-    line = str(error).split("\n", 1)[0]
-    return re.sub(r"\?\S+", "?***", line)[:300]
 
 
 def _s3_config(address: ObjectAddress, settings: ObjectSettings) -> Any:

@@ -36,7 +36,8 @@ from timeline.ports.storage import (
 )
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
-from timeline.storage.object_client import Fate, ObjectSettings, fate_of, open_client, unavailable
+from timeline.storage.object_answers import Fate, fate_of, unavailable
+from timeline.storage.object_client import ObjectSettings, open_client
 from timeline.storage.object_clock import StoreClock
 from timeline.storage.object_files import ObjectInput, ObjectOutput
 

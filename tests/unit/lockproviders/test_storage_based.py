@@ -376,6 +376,31 @@ def test_a_lock_that_was_broken_is_lost(bench: Bench) -> None:
         holding.renew()
 
 
+def test_a_holder_whose_access_is_taken_away_hears_no_set_up_error(bench: Bench) -> None:
+    holding = bench.client().try_acquire("me")
+    assert holding is not None
+
+    def denied(data: bytes, over: Tag | None) -> Tag:
+        raise UnsafeSetupError("access was refused")
+
+    bench.place.put = denied  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="refused"):
+        holding.renew()
+    with pytest.raises(UnavailableError):
+        holding.release()
+
+
+def test_a_file_that_was_damaged_or_deleted_is_not_ours(bench: Bench) -> None:
+    for data in (b"{", None):
+        holding = bench.client().try_acquire("me")
+        assert holding is not None
+        bench.place.data = data
+        bench.place.version += 1
+        with pytest.raises(LeaseLostError):
+            holding.renew()
+        bench.place.data = None
+
+
 def test_only_the_named_holder_is_broken_and_finds_out(bench: Bench) -> None:
     client = bench.client("b")
     holding = bench.client("a").try_acquire("stuck")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from timeline.storage.object_clock import StoreClock
 from timeline.storage.object_files import ObjectInput, ObjectOutput
 from timeline.storage.object_store import ObjectStorage
 
+RESET = b"reset"  # the request is read, the connection torn down
 PLACE = parse_object_address("s3://lake/t")
 
 
@@ -183,6 +185,9 @@ def answering(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
                     got.append(connection.recv(65_536))
                     if reply is None:
                         stopped.wait(5)
+                    elif reply == RESET:
+                        linger = struct.pack("ii", 1, 0)
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     else:
                         connection.sendall(reply)
 
@@ -216,7 +221,7 @@ def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
     return ObjectStorage(PLACE, clock=clock or PlainClock(), clients=(client, client, client))
 
 
-@pytest.mark.parametrize("answer", [None, b"", reply(500), reply(502), reply(503)])
+@pytest.mark.parametrize("answer", [None, b"", RESET, reply(500), reply(502), reply(503)])
 def test_a_create_without_a_clear_answer_is_ambiguous_and_sent_once(answer: bytes | None) -> None:
     with answering(answer) as (port, got):
         with pytest.raises(AmbiguousWriteError):
