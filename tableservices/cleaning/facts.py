@@ -18,7 +18,11 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
-from timeline.model.filenames import instant_file_name
+from timeline.model.filenames import (
+    instant_file_name,
+    parse_base_file_name,
+    parse_log_file_name,
+)
 from timeline.model.instant import Action, Instant
 from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanMetadata
@@ -26,7 +30,7 @@ from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.places import timeline_path
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.publish import Turn
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView, list_partition_paths
@@ -98,7 +102,7 @@ def gather(
     """
     Look at the table; at no partition when nothing can be old enough.
 
-    Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 1 list per
+    Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 2 lists per
     partition to look at, and 1 list per folder when all partitions are looked at.
 
     Args:
@@ -134,7 +138,9 @@ def gather(
     )
     groups: dict[FileGroupId, list[FileSlice]] = {}
     for partition_path in partitions:
-        groups.update(view.slices(partition_path))
+        # A table that only grows is looked at by names alone, however many files it has.
+        if snapshot.replaced or _has_superseded(context.world.storage, partition_path):
+            groups.update(view.slices(partition_path))
     clusterings = file_groups_in_clustering(context, active)
     facts = CleanFacts(
         line=line,
@@ -147,6 +153,19 @@ def gather(
         clusterings={group: instant.requested_time for group, instant in clusterings.items()},
     )
     return Gathered(snapshot=snapshot, facts=facts, savepoints=named)
+
+
+def _has_superseded(storage: Storage, partition_path: str) -> bool:
+    """Whether a file group of the partition has more than one file, so perhaps an old one."""
+    file_ids = set()
+    for name in storage.names(partition_path):
+        file = parse_base_file_name(name) or parse_log_file_name(name)
+        if file is None:
+            continue
+        if file.file_id in file_ids:
+            return True
+        file_ids.add(file.file_id)
+    return False
 
 
 def _pinned(context: TableContext, savepoints: tuple[Instant, ...]) -> frozenset[str]:
