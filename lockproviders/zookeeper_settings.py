@@ -32,7 +32,10 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "port": Option(
         key=_HUDI + "zookeeper.port",
-        doc="Kept for old set-ups and not used, as in Java: put ports into the url.",
+        doc=(
+            "Kept for old set-ups and not used, as in Java: put ports into the url, where one "
+            "without a port means 2181."
+        ),
     ),
     "base_path": Option(
         key=_HUDI + "zookeeper.base_path",
@@ -198,6 +201,7 @@ class ZooKeeperSettings:
         """
         said = as_property_set(context.properties)
         servers, root = split_hosts(_required(said, OPTIONS["url"]), key=OPTIONS["url"].key)
+        _refuse_unused_port(said, servers)
         if implicit:
             folder = f"{IMPLICIT_FOLDER}/{path_hash(hashed_address(context))}"
             path = lock_path(folder, IMPLICIT_KEY, key=ADDRESS_OPTION.key)
@@ -230,6 +234,25 @@ class ZooKeeperSettings:
             identity_file=identity_file,
             sasl=_text(said, OPTIONS["sasl"]),
         )
+
+
+def _refuse_unused_port(said: PropertySet, servers: tuple[str, ...]) -> None:
+    """A port that no server of the url has would send us and Java to another server than meant."""
+    option = OPTIONS["port"]
+    port = _text(said, option)
+    if port is None or any(server.endswith(f":{port}") for server in servers):
+        return
+    if ":" in str(read_option(said, OPTIONS["url"])):
+        return  # the url says where, and this is a leftover
+    raise SettingError(
+        f"write the port into {OPTIONS['url'].key}, Java does not read {option.key} and would "
+        f"take 2181: {option.key}={port[:200]!a}",
+        kind="setting_value",
+        key=option.key,
+        value=port[:200],
+        layer=said.layer_of(option.key),
+        suggestion=f"{servers[0].rpartition(':')[0]}:{port}",
+    )
 
 
 def _lock_key(said: PropertySet) -> str:

@@ -25,6 +25,7 @@ from timeline.options import redact
 URL = "hoodie.write.lock.zookeeper.url"
 BASE = "hoodie.write.lock.zookeeper.base_path"
 KEY = "hoodie.write.lock.zookeeper.lock_key"
+PORT = "hoodie.write.lock.zookeeper.port"
 SESSION = "hoodie.write.lock.zookeeper.session_timeout_ms"
 LEAST = {URL: "zk1:2181", BASE: "/hudi/locks", "hoodie.table.name": "trips"}
 
@@ -162,6 +163,17 @@ def test_what_is_missing_is_named(machine, missing: str) -> None:
     said = {key: value for key, value in LEAST.items() if key != missing}
     with pytest.raises(SettingError, match=missing.replace(".", r"\.")):
         settings(machine, **said)
+
+
+@pytest.mark.parametrize(("url", "port"), [("zk1", "2181"), ("zk1:2182", "2181")])
+def test_port_beside_the_url_changes_nothing_as_in_java(machine, url: str, port: str) -> None:
+    said = {**LEAST, URL: url}
+    assert settings(machine, **said, **{PORT: port}) == settings(machine, **said)
+
+
+def test_port_that_java_would_not_use_is_refused(machine) -> None:
+    with pytest.raises(SettingError, match=r"zookeeper\.port=.2182"):
+        settings(machine, **{**LEAST, URL: "zk1", PORT: "2182"})
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "0", "99999999999"])
