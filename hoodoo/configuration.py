@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
+from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
@@ -151,7 +152,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
     """
     rows: dict[str, EffectiveValue] = {}
     spelled: set[str] = set()
-    for option in _options(more):
+    for option in _options(properties, more):
         found = properties.find(option)
         value, layer = option.default, DEFAULT_LAYER
         if found is not None:
@@ -183,7 +184,7 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
         properties: All layers.
         more: Options that services and plug-ins declare.
     """
-    options = _options(more)
+    options = _options(properties, more)
     errors: dict[tuple[str, str], Problem] = {}
 
     def note(error: HoodooError) -> None:
@@ -222,7 +223,8 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
             build(properties)
         except HoodooError as error:
             note(error)
-    declared = [spelling for option in options for spelling in option.spellings]
+    known = (*options, *provider_options())
+    declared = [spelling for option in known for spelling in option.spellings]
     warnings = [
         Problem(
             severity=Severity.WARNING, kind="setting_ignored", key="", layer="", message=message
@@ -232,9 +234,11 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
     return (*errors.values(), *warnings)
 
 
-def _options(more: Iterable[Option]) -> tuple[Option, ...]:
-    """Every declared option once, in a fixed order."""
+def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:
+    """Every declared option once, in a fixed order; of lock providers only the named one's."""
+    provider = properties.get_option(LOCK_OPTIONS["provider"])
     everything = (
+        *provider_options(provider or ""),
         *WRITE_OPTIONS.values(),
         *READ_OPTIONS.values(),
         *STORAGE_OPTIONS.values(),

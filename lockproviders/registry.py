@@ -43,13 +43,14 @@ from lockproviders.settings import (
 )
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
+from timeline.options import Option
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
 from timeline.ports.storage import Storage
 
-__all__ = ["ProviderRegistry", "build_lock"]
+__all__ = ["ProviderRegistry", "build_lock", "provider_options"]
 
 
 class _BuiltIn:
@@ -184,6 +185,21 @@ class ProviderRegistry:
 def _built_in() -> ProviderRegistry:
     """Never registered to after it is made, so one serves every table."""
     return ProviderRegistry()
+
+
+def provider_options(name: str | None = None) -> tuple[Option, ...]:
+    """
+    What can be set about the built-in providers, each key once.
+
+    Args:
+        name: Only this one, by its own name or Hudi's class name; an unknown one has none.
+    """
+    entries = [
+        entry
+        for entry in _built_in().entries
+        if name is None or name == entry.name or name in entry.jvm_class_names
+    ]
+    return tuple({option.key: option for entry in entries for option in entry.options}.values())
 
 
 def _entry_points(allowed: str) -> list[importlib.metadata.EntryPoint]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
@@ -41,6 +42,12 @@ def table(title: str, options: Iterable[Option]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_providers() -> list[Option]:
+    """What only some provider reads; the keys all of them share stand before."""
+    shared = {option.key for option in (*LOCK_OPTIONS.values(), *WRITE_OPTIONS.values())}
+    return [option for option in provider_options() if option.key not in shared]
+
+
 def page() -> str:
     """The whole page."""
     return (
@@ -49,6 +56,7 @@ def page() -> str:
         + table("Reading", READ_OPTIONS.values())
         + table("Object stores", STORAGE_OPTIONS.values())
         + table("Locks", LOCK_OPTIONS.values())
+        + table("Lock providers", of_providers())
         + table("Cleaning", CLEANING_OPTIONS.values())
     )
 
