@@ -32,6 +32,7 @@ def list_partition_paths(storage: Storage) -> list[str]:
     Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
 
     Walks the folders below the base, never into ``.hoodie`` and not below a partition.
+    Outside: 1 stat per folder, 1 list per folder that is none.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
@@ -41,6 +42,10 @@ def list_partition_paths(storage: Storage) -> list[str]:
     for _ in range(_DEPTH_MAX):
         below: list[str] = []
         for folder in level:
+            # Most folders are partitions, which may have thousands of files: looked up, not listed.
+            if storage.stat(join(folder, PARTITION_METADATA)) is not None:
+                found.append(folder)
+                continue
             entries = storage.list(folder)
             if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
                 found.append(folder)
