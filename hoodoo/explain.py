@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from timeline.active import ActiveTimeline
+from timeline.codecs.commit_body import FENCING_TOKEN_KEY
 from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
@@ -310,12 +311,16 @@ def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
     if "hoodoo.writer" not in extra:
         return {}
     pid = extra.get("hoodoo.pid", "")
-    return {
+    fields: dict[str, Any] = {
         "writer": extra["hoodoo.writer"],
         "host": extra.get("hoodoo.host", ""),
         "pid": int(pid) if pid.isdigit() else None,
         "application": extra.get("hoodoo.application", ""),
     }
+    token = extra.get(FENCING_TOKEN_KEY, "")
+    if token.isdigit():  # outlives the slot, which archiving removes
+        fields["fencing_token"] = int(token)
+    return fields
 
 
 def _refusals(extra: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:

@@ -292,11 +292,13 @@ def _refuse_lock_foreign_writers_do_not_know(settings: WriteSettings, core: Core
     if settings.foreign_writers is not ForeignWriters.EXPECTED:
         return
     provider = core.context.world.lock.provider
-    if not ProviderRegistry().find(provider).capabilities.excludes_java:
+    registry = ProviderRegistry()
+    if not registry.find(provider).capabilities.excludes_java:
+        shared = [entry.name for entry in registry.entries if entry.capabilities.excludes_java]
         raise StorageCapabilityError(
             "writers of other engines are expected (hoodoo.foreign.writers), and the lock "
-            f"provider {provider!r} does not exclude them; take turns with them, or wait for a "
-            "release with a provider that Java Hudi shares",
+            f"provider {provider!r} does not exclude them; take turns with them, or use one that "
+            f"Java Hudi shares: {', '.join(shared)}",
             kind="lock_not_shared",
             missing="excludes_java",
             provider=provider,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
-from timeline.codecs.instant_avro import encode_commit
+from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -159,7 +159,7 @@ def publish(
     verdict, seen = _judge_unlocked(context, begun, candidate, seen)
     if not isinstance(verdict, Clean):
         return Met(verdict=verdict, seen=seen)
-    body = encode_commit(candidate.metadata)
+    body = CommitBody(candidate.metadata)
     nonce = context.world.ids.nonce()
     state = {"seen": seen}
     met: list[Met] = []
@@ -187,7 +187,7 @@ def publish(
             schema_before=candidate.schema_before,
             schema_after=candidate.schema_after,
             batches=candidate.batches,
-            body=body,
+            body=body.bytes_with(turn.owner.fencing_token),
         )
 
     known = context.chain.last_own or begun.snapshot.head
@@ -200,7 +200,7 @@ def publish(
         state=State.COMPLETED,
         completion_time=slot.completion_time,
     )
-    context.commits.remember(mine, candidate.metadata)
+    context.commits.remember(mine, body.metadata_with(slot.owner.fencing_token))
     context.timelines.add(instant_file_name(mine))
     _notice_second_writer(context, known, slot)
     return Published(slot=slot, lost_slots=lost)
