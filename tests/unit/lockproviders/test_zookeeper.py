@@ -397,6 +397,24 @@ def test_expired_session_is_lost_for_good(new_client, tree: Tree) -> None:
     assert not holding.is_held()
 
 
+def test_answer_of_a_session_that_ended_meanwhile_is_not_taken(new_client, tree: Tree) -> None:
+    client = prepared(new_client("a"))
+    connection = wire(client)
+    answer = connection.get_children_async
+
+    def ended(path: str):
+        said = answer(path)
+        connection.expire()
+        return said
+
+    connection.get_children_async = ended
+    place = client.enter("me")
+    with pytest.raises(UnavailableError):
+        place.try_acquire()
+    assert place.try_acquire() is not None
+    assert tree.names(FOLDER) == ["_c_a3-lock-0000000002"]
+
+
 def test_waiter_queues_up_anew_under_another_name_in_a_new_session(new_client, tree: Tree) -> None:
     new_client("a").try_acquire("one")
     client = new_client("b")
