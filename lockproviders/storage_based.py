@@ -234,6 +234,7 @@ class StorageClient:
         self._ids = ids
         self._owner = ids.uuid()
         self._last_token = 0
+        self._is_proven = False  # that the store keeps its conditions
         # Nonces of acquires whose fate is unknown. A later success of ours ends them all: they
         # were conditional on a content that is gone.
         self._doubtful: set[str] = set()
@@ -250,16 +251,22 @@ class StorageClient:
 
     def try_acquire(self, owner_text: str) -> StorageHolding | None:
         """
-        Take the lock if it is free, else None. Outside: 1 get, 1 put when free; in doubt 1 get.
+        Take the lock if it is free, else None.
+
+        Outside: 1 get, when free 1 put, in doubt 1 get; the first time 3 puts more.
 
         Raises:
             UnavailableError: No answer; should the lock be ours by it, the next try knows.
-            UnsafeSetupError: The file is damaged, access is refused, there is no bucket.
+            UnsafeSetupError: The file is damaged, access is refused, there is no bucket, or
+                the store ignores the conditions.
         """
         seen = self._place.read()
         before = None if seen is None else LockRecord.decode(seen.data, self._place.address)
         if seen is not None and before is not None and not self._is_free(before, seen):
             return None
+        if not self._is_proven:
+            self._place.prove(self._ids.nonce())
+            self._is_proven = True
         sent_at_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         validity_ms = self._settings.validity_ms
         record = LockRecord(

@@ -106,6 +106,37 @@ class ConditionalObject:
             raise self._trouble(error, "writing the lock file", fate) from error
         return done["e_tag"], done["version"]
 
+    def prove(self, nonce: str) -> None:
+        """
+        See that the store refuses to replace a content that is not there any more.
+
+        Several look-alikes of S3 accept the condition and ignore it; under them everybody
+        would have the lock. Outside: 3 puts, on the small object beside.
+
+        Raises:
+            UnsafeSetupError: It let an outdated replacement through, or access is refused.
+            UnavailableError: No answer.
+        """
+        import obstore
+
+        try:
+            first = obstore.put(self._client, self._clock_key, f"1 {nonce}".encode())
+            obstore.put(self._client, self._clock_key, f"2 {nonce}".encode())
+            named = {"e_tag": first["e_tag"], "version": first["version"]}
+            outdated: Any = {name: value for name, value in named.items() if value is not None}
+            obstore.put(self._client, self._clock_key, b"3", mode=outdated, use_multipart=False)
+        except Exception as error:
+            fate = fate_of(error)
+            if fate is Fate.CHANGED:
+                return
+            raise self._trouble(error, "trying a conditional write", fate) from error
+        raise UnsafeSetupError(
+            "this store ignores the conditions of a conditional write, so everybody would have "
+            f"the lock; name another provider: {self.address}",
+            kind="lock_storage",
+            path=self.address,
+        )
+
     def store_now_ms(self) -> int:
         """
         The store's clock, from its stamp on a small object beside. Outside: 1 put, 1 head.

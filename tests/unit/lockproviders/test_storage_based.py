@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import obstore
 import pytest
 from obstore.store import MemoryStore
 
@@ -55,6 +56,7 @@ class Place:
         self.faults: list[str] = []  # of the next puts: lost, late, twice, refused, or ok
         self.late: list[Callable[[], None]] = []
         self.unreadable = 0
+        self.proofs: list[str] = []
 
     def read(self) -> Seen | None:
         self.asked.append("read")
@@ -79,6 +81,9 @@ class Place:
         if fault == "twice":
             self._set(data, over)
         return tag
+
+    def prove(self, nonce: str) -> None:
+        self.proofs.append(nonce)
 
     def store_now_ms(self) -> int:
         self.asked.append("clock")
@@ -469,6 +474,29 @@ def test_the_transport_replaces_only_what_was_seen() -> None:
     assert seen is not None
     assert seen.data == b"2"
     assert place.store_now_ms() >= seen.modified_ms - 1_000
+
+
+def test_a_store_that_keeps_its_conditions_is_asked_once(bench: Bench) -> None:
+    place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
+    place.prove("n")
+    client = bench.client()
+    for _ in range(2):
+        holding = client.try_acquire("me")
+        assert holding is not None
+        holding.release()
+    assert len(bench.place.proofs) == 1
+
+
+def test_a_store_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = obstore.put
+
+    def ignoring(store: MemoryStore, path: str, data: bytes, **options: object) -> object:
+        return keep(store, path, data)
+
+    monkeypatch.setattr(obstore, "put", ignoring)
+    place = ConditionalObject(MemoryStore(), parse_object_address("s3://lake/t"), LOCK_PATH)
+    with pytest.raises(UnsafeSetupError, match="ignores the conditions"):
+        place.prove("n")
 
 
 def context(address: str, properties: dict[str, str] | None = None) -> LockContext:
