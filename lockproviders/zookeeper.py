@@ -104,15 +104,19 @@ class ZooKeeperClient:
 
     def holder(self) -> str | None:
         """What the first node of the queue says, None when there is none."""
-        session = self.session()
-        for _ in range(LOOKS_MAX):
-            names = queue_order(session.children(self.path))
-            if not names:
-                return None
-            found = session.read(f"{self.path}/{names[0]}")
-            if found is not None:
-                return owner_in(found[0])
-        return None
+        first = self._first()
+        return None if first is None else owner_in(first[1])
+
+    def break_lock(self, holder_text: str) -> bool:
+        """
+        Remove the first node of the queue if it is the named holder's; True when it was.
+
+        A node's name is used once and its text never changes, so what was read is what goes.
+        """
+        first = self._first()
+        if first is None or owner_in(first[1]) != holder_text:
+            return False
+        return self.session().delete(f"{self.path}/{first[0]}")
 
     def close(self) -> None:
         """End the session and with it all our nodes. Twice is no error."""
@@ -168,6 +172,18 @@ class ZooKeeperClient:
             if self._session is session:
                 self._session = None
         session.end(wait_ms=session.request_timeout_ms)
+
+    def _first(self) -> tuple[str, bytes] | None:
+        """Name and text of the first node."""
+        session = self.session()
+        for _ in range(LOOKS_MAX):
+            names = queue_order(session.children(self.path))
+            if not names:
+                return None
+            found = session.read(f"{self.path}/{names[0]}")
+            if found is not None:
+                return names[0], found[0]
+        return None
 
     def _forget_after_fork(self) -> None:
         """A forked child has neither kazoo's threads nor a right to the parent's session."""

@@ -150,9 +150,10 @@ class ZkSession:
 
         self._client.get_async(path, watch=watch).rawlink(answered)
 
-    def delete(self, path: str) -> None:
-        """Remove a node; one that is gone is no error."""
-        self._answers(self._client.delete_async(path))
+    def delete(self, path: str) -> bool:
+        """Remove a node; False when it was gone."""
+        (answer,) = self._answers(self._client.delete_async(path))
+        return answer is not None
 
     def wait_connected(self, duration_ms: int) -> bool:
         """Wait for the connection to come back; False when it does not or the session ended."""

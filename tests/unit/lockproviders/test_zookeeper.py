@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from lockproviders.client import BreakableLockClient
 from lockproviders.hookspecs import LockContext
 from lockproviders.zookeeper import ENTRY, ZooKeeperClient
 from lockproviders.zookeeper_session import ZkSession
@@ -445,6 +446,44 @@ def test_forked_child_neither_holds_nor_touches_the_session(machine, new_client,
     assert not connection.stopped
     assert client.try_acquire("child") is None
     assert len(tree.clients) == 2
+
+
+# ---------------------------------------------------------------- broken by an operator
+
+
+def test_breaking_takes_the_lock_from_the_named_holder_only(new_client, tree: Tree) -> None:
+    holding = new_client("a").try_acquire('{"owner":"a"}')
+    place = new_client("b").enter('{"owner":"b"}')
+    place.try_acquire()
+    operator = new_client("c")
+    assert isinstance(operator, BreakableLockClient)
+    assert not operator.break_lock('{"owner":"b"}')
+    assert holding.is_held()
+    assert operator.break_lock('{"owner":"a"}')
+    assert not holding.is_held()
+    heir = place.try_acquire()
+    assert heir is not None
+    assert not operator.break_lock('{"owner":"a"}')
+    holding.release()
+    assert heir.is_held()
+
+
+def test_breaking_a_free_lock_is_nothing(new_client) -> None:
+    assert not prepared(new_client("a")).break_lock("anybody")
+
+
+def test_breaking_a_lock_that_is_just_given_back_says_so(new_client, tree: Tree) -> None:
+    java = prepared(new_client("a")) and tree.add_numbered(f"{FOLDER}/_c_j-lock-", b"j", object())
+    operator = new_client("c")
+    connection = wire(operator)
+    answer = connection.delete_async
+
+    def gone_first(path: str):
+        tree.remove(java)
+        return answer(path)
+
+    connection.delete_async = gone_first
+    assert not operator.break_lock("j")
 
 
 # ---------------------------------------------------------------- connections

@@ -159,10 +159,11 @@ class Kazoo:
         return self._ask("get", work)
 
     def delete_async(self, path: str) -> Result:
-        def work() -> None:
+        def work() -> bool:
             if path not in self.tree.nodes:
                 raise refusals.NoNodeError
             self.tree.remove(path)
+            return True
 
         return self._ask("delete", work)
 
