@@ -135,15 +135,15 @@ class MySqlDatabase(Database):
             return NoTable(text)
         if code == 1062:
             return RowExists(text)
-        if code in _MYSQL_SETUP or 1100 <= code < 1200:
+        if code in _MYSQL_SETUP or "CERTIFICATE_VERIFY_FAILED" in text or 1100 <= code < 1200:
             return self._setup(text)
         if 1000 <= code < 2000 and code not in _MYSQL_BROKEN:
             return Refused(text)
         return AnswerLost(text)
 
 
-# Server errors that waiting does not heal: access, unknown database, a statement it rejects.
-_MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698})
+# What waiting does not heal: access, unknown database, a statement it rejects, no TLS.
+_MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698, 2026})
 # Server errors behind which the statement may have been executed: shut down, killed.
 _MYSQL_BROKEN = frozenset({1053, 1077, 1078, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927})
 
@@ -257,6 +257,7 @@ _POSTGRES_SETUP = (
     '" does not exist',
     "no pg_hba.conf entry",
     "certificate",
+    "does not support SSL",
 )
 
 

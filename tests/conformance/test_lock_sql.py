@@ -15,7 +15,8 @@ from lockproviders.testing import LockProviderSuite
 from lockproviders.testing.contender import HELD, build_lock_over, wait_for
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
-from timeline.errors import LeaseLostError, StorageUnavailableError
+from tests.servers.proxy import FaultProxy
+from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
 
 LEASE_MS = 2_000
@@ -162,6 +163,49 @@ class _OnServer(Suite):
         lock.close()
         other.close()
         build_lock_over(make_client(folder)).acquire("afterwards").release()
+
+    def test_lost_replies_are_read_back(self, folder: Path, server) -> None:
+        with FaultProxy(server.port) as proxy:
+            url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+            (folder / URL).write_text(url, encoding="ascii")
+            client = make_client(folder)
+            client.try_acquire("warm").release()
+            proxy.drop_one_reply()
+            holding = client.try_acquire("reply lost")
+            assert holding is not None, "recognised as its own"
+            proxy.drop_one_reply()
+            holding.renew()
+            proxy.drop_one_reply()
+            holding.release()
+            assert client.holder() is None
+            client.close()
+
+    def test_network_that_swallows_replies_is_no_answer(self, folder: Path, server) -> None:
+        with FaultProxy(server.port) as proxy:
+            url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+            (folder / URL).write_text(url, encoding="ascii")
+            client = make_client(folder)
+            client.try_acquire("warm").release()
+            proxy.drop_replies()
+            with pytest.raises(StorageUnavailableError):
+                client.try_acquire("no answer")
+            proxy.heal()
+            holding = client.try_acquire("again")
+            assert holding is not None, "its own late request does not stand in the way"
+            holding.release()
+            client.close()
+
+    @pytest.mark.parametrize(
+        ("wrong", "right"), [("geheim", "falsch"), ("/locks", "/nowhere"), ("lock:", "nobody:")]
+    )
+    def test_wrong_access_is_a_matter_of_set_up(
+        self, folder: Path, server, wrong: str, right: str
+    ) -> None:
+        url = server.url.replace(wrong, right)
+        (folder / URL).write_text(url, encoding="ascii")
+        with pytest.raises(UnsafeSetupError, match="cannot be used") as caught:
+            make_client(folder).try_acquire("me")
+        assert "falsch" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

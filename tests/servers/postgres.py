@@ -56,13 +56,17 @@ class Postgres:
     One server on a free port of 127.0.0.1; ``with Postgres() as server``.
 
     Its data lie in a short folder of their own, which its user can reach; ``stop`` removes it.
+
+    Args:
+        tls: Certificate and key the server proves itself with; none: plain text only.
     """
 
     user = "lock"
     password = "geheim"
     database = "locks"
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: tuple[Path, Path] | None = None) -> None:
+        self._tls = tls
         self.host = HOST
         self.port = free_port()
         self._as_user = ROOT_RUNS_AS if getpass.getuser() == "root" else None
@@ -95,6 +99,7 @@ class Postgres:
                     *("-c", "shared_buffers=16MB", "-c", "max_connections=50"),
                     # Killed servers lose nothing all the same; only a power cut would.
                     *("-c", "fsync=off", "-c", "restart_after_crash=off"),
+                    *self._tls_options(),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -175,6 +180,19 @@ class Postgres:
             user=self._as_user,
             cwd=self._folder,
         )
+
+    def _tls_options(self) -> list[str]:
+        if self._tls is None:
+            return []
+        options = ["-c", "ssl=on"]
+        for name, source in zip(("ssl_cert_file", "ssl_key_file"), self._tls, strict=True):
+            copy = self._folder / source.name
+            shutil.copyfile(source, copy)
+            copy.chmod(0o600)
+            if self._as_user is not None:
+                shutil.chown(copy, self._as_user)
+            options += ["-c", f"{name}={copy}"]
+        return options
 
     def _children(self) -> list[int]:
         listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
