@@ -151,8 +151,10 @@ class ZooKeeperClient:
 
     def remember(self, holding: ZooKeeperHolding) -> None:
         """A holding whose session must not be closed under it."""
+        session = holding.session
         with self._guard:
             self._holdings.add(holding)
+        session.watch_over(lambda: self._least_left_ms(session))
 
     def forget(self, holding: ZooKeeperHolding) -> None:
         """A holding that was given back."""
@@ -172,6 +174,11 @@ class ZooKeeperClient:
             if self._session is session:
                 self._session = None
         session.end(wait_ms=session.request_timeout_ms)
+
+    def _least_left_ms(self, session: ZkSession) -> int | None:
+        with self._guard:
+            held = [holding for holding in self._holdings if holding.session is session]
+        return min((holding.expires_in_ms() for holding in held), default=None)
 
     def _first(self) -> tuple[str, bytes] | None:
         """Name and text of the first node."""

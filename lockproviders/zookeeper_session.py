@@ -8,6 +8,8 @@ new session after losing one, and a negotiated session time it keeps to itself. 
   threads and connection are given up; a new session is a new object.
 - Every request is answered, or refused with ``UnavailableError`` after ``request_timeout_ms``
   in which case it may still have been carried out.
+- kazoo beats for a session as long as the process lives. A lease that nobody renews ends
+  none the less: its session is closed when the lease is over.
 - Callbacks run on kazoo's threads and must not block.
 
 Importing this module needs kazoo; ``zookeeper.py`` imports it when a client is made.
@@ -87,6 +89,8 @@ class ZkSession:
         self._guard = threading.Lock()
         self._closer: Any = None
         self._is_refused = False
+        self._ended = threading.Event()
+        self._watchdog: Any = None
         self._client = (make or _kazoo_client)(settings)
         self._is_measured = self._measure()
         self._client.add_listener(self._on_state)
@@ -174,11 +178,42 @@ class ZkSession:
         """
         with self._guard:
             self.is_lost = True
+            self._ended.set()
             if self._closer is None:
                 self._closer = self._client.handler.spawn(self._shut)
         if wait_ms > 0 and self._closer is not threading.current_thread():
             self._closer.join(wait_ms / 1000)
         return not self._closer.is_alive()
+
+    def watch_over(self, least_left_ms: Callable[[], int | None]) -> None:
+        """
+        End the session when a lease in it is over; begun once.
+
+        Args:
+            least_left_ms: Time left of the lease that ends first, None when none is held.
+        """
+        if self._watchdog is None:
+
+            def watch() -> None:
+                while not self._ended.wait(self.end_overdue(least_left_ms()) / 1000):
+                    pass
+
+            self._watchdog = self._client.handler.spawn(watch)
+
+    def end_overdue(self, left_ms: int | None) -> int:
+        """End the session if nothing is left; else how long until the next look, in ms."""
+        # A lease taken during the pause still has half of its time at the next look.
+        pause_ms = max(1, self.lease_ms // 2)
+        if left_ms is None or self.is_lost:
+            return pause_ms
+        if left_ms <= 0:
+            _LOG.warning(
+                "a lock in ZooKeeper was neither renewed nor given back in time; its session "
+                "is closed: %s",
+                self._settings.lock_identity,
+            )
+            self.end(wait_ms=0)
+        return min(pause_ms, max(left_ms, 1))
 
     def _shut(self) -> None:
         try:

@@ -43,7 +43,7 @@ class ZooKeeperHolding:
         """The creation id of our node."""
         return self._token
 
-    def expires_in_ms(self) -> int | None:
+    def expires_in_ms(self) -> int:
         """Time for which the servers are bound to keep our session, and so our node."""
         return self._seen_ms + self.session.lease_ms - self._client.clock.monotonic_ms()
 

@@ -164,6 +164,17 @@ def test_stopped_holder_is_replaced_and_knows_it_when_woken(
         zombie.end()
 
 
+def test_holding_without_renewals_ends_although_its_process_lives(
+    server: ZooKeeperServer, new_client: Callable[..., ZooKeeperClient], new_lock
+) -> None:
+    forgotten = new_client(server.address).try_acquire("forgotten")
+    assert forgotten is not None
+    waited_s, heir = seconds_until_acquired(new_lock(server.address))
+    assert SESSION_S - MARGIN_S < waited_s < SESSION_S + MARGIN_S
+    assert not forgotten.is_held()
+    heir.release()
+
+
 def test_killed_waiter_does_not_block_those_behind_it(
     server: ZooKeeperServer, key: str, new_lock: Callable[..., ProviderLock]
 ) -> None:
@@ -213,9 +224,9 @@ def test_lease_ends_while_the_server_is_away_and_waiters_come_back(
             impatient.acquire("other")
         server.start()
         assert not is_held(lease), "lost is lost, although the server gives its session new time"
-        lease.release()
         waited_s, heir = seconds_until_acquired(new_lock(server.address))
         assert waited_s < SESSION_S + MARGIN_S
+        lease.release()
         assert is_held(heir)
 
 

@@ -448,6 +448,33 @@ def test_forked_child_neither_holds_nor_touches_the_session(machine, new_client,
     assert len(tree.clients) == 2
 
 
+def test_lease_that_nobody_renews_ends_although_kazoo_beats(
+    machine, new_client, tree: Tree
+) -> None:
+    client = prepared(new_client("a"))
+    session = client.session()
+    assert session.end_overdue(client._least_left_ms(session)) == 1_500
+    holding = client.try_acquire("me")
+    machine.clock.time_ms += 1_000
+    holding.renew()
+    machine.clock.time_ms += 2_000
+    assert session.end_overdue(client._least_left_ms(session)) == 1_000
+    assert holding.is_held()
+    machine.clock.time_ms += 1_000
+    session.end_overdue(client._least_left_ms(session))
+    assert tree.names(FOLDER) == []
+    assert not holding.is_held()
+
+
+def test_lease_given_back_ends_no_session(machine, new_client) -> None:
+    client = prepared(new_client("a"))
+    client.try_acquire("me").release()
+    machine.clock.time_ms += 60_000
+    session = client.session()
+    session.end_overdue(client._least_left_ms(session))
+    assert not session.is_lost
+
+
 # ---------------------------------------------------------------- broken by an operator
 
 
