@@ -32,7 +32,6 @@ from lockproviders.hivemetastore_notes import (
     LockRow,
     agent_text,
     duration_ms,
-    holder_text,
     nonce_of,
     plain_text,
 )
@@ -207,7 +206,17 @@ class HiveMetastoreClient:
         """
         with self._connected():
             rows = self._twice(lambda: self._wire.show(self._settings.name))
-        return next((holder_text(row) for row in rows if row.acquired), None)
+        return next((row.holder_text for row in rows if row.acquired), None)
+
+    def break_lock(self, holder_text: str) -> bool:
+        """Unlock the row of the named holder; see ``BreakableLockClient``. Ids are used once."""
+        with self._connected():
+            for row in self._twice(lambda: self._wire.show(self._settings.name)):
+                if row.acquired and row.holder_text == holder_text:
+                    self._to_unlock.add(row.lock_id)
+                    self._unlock_known()
+                    return True
+        return False
 
     def close(self) -> None:
         """Give back what unanswered requests may have left, and hang up. Twice is no error."""
@@ -339,5 +348,5 @@ ENTRY = LockProviderEntry(
     jvm_class_names=("org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",),
     options=tuple(OPTIONS.values()),
     poll_first_ms=20,
-    poll_max_ms=500,
+    poll_max_ms=300,
 )

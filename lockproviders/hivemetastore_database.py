@@ -32,7 +32,6 @@ from lockproviders.hivemetastore_notes import (
     LockName,
     LockRow,
     agent_text,
-    holder_text,
     nonce_of,
     plain_text,
 )
@@ -201,8 +200,11 @@ class LockTables(Protocol):
     def beat(self, lock_id: int, agent: str) -> None:
         """Push a row's end back."""
 
-    def delete(self, lock_id: int, agent: str) -> None:
-        """Delete an own row."""
+    def delete(self, lock_id: int, agent: str) -> bool:
+        """Delete a row by id and text; whether it was there."""
+
+    def now_ms(self) -> int:
+        """The database's clock."""
 
     def delete_strays(self, name: LockName, strays: set[str]) -> None:
         """Delete own rows by nonce."""
@@ -288,7 +290,25 @@ class MetastoreDatabaseClient:
         """
         with self._connected():
             rows = self._again(lambda: self._tables.rows(self._settings.name))
-        return next((holder_text(row) for row in rows if row.acquired), None)
+        return next((row.holder_text for row in rows if row.acquired), None)
+
+    def break_lock(self, holder_text: str) -> bool:
+        """Delete the row of the named holder; see ``BreakableLockClient``. Ids are used once."""
+        with self._connected():
+            for row in self._again(lambda: self._tables.rows(self._settings.name)):
+                if row.acquired and row.holder_text == holder_text:
+                    return self._tables.delete(row.lock_id, row.agent)
+        return False
+
+    def server_now_ms(self) -> int:
+        """
+        The database's clock, ms since 1970-01-01 UTC, without the configured offset.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        with self._connected():
+            return self._again(self._tables.now_ms)
 
     def close(self) -> None:
         """Delete what unanswered requests may have left, and hang up. Twice is no error."""
@@ -398,5 +418,5 @@ ENTRY = LockProviderEntry(
     ),
     options=tuple(OPTIONS.values()),
     poll_first_ms=10,
-    poll_max_ms=500,
+    poll_max_ms=300,
 )

@@ -26,7 +26,6 @@ __all__ = [
     "agent_text",
     "check_name",
     "duration_ms",
-    "holder_text",
     "nonce_of",
     "plain_text",
 ]
@@ -84,6 +83,20 @@ class LockRow:
     host: str
     agent: str
 
+    @property
+    def holder_text(self) -> str:
+        """Who it belongs to, in the form of ``owner.py``; foreign rows by user and host."""
+        words = self.agent.split(" ", 3)
+        purpose = words[3] if len(words) > 3 else ""
+        if nonce_of(self.agent) is None or len(words) < 3:
+            owner = f"{self.user}@{self.host}"
+            purpose = "" if self.agent == "Unknown" else self.agent
+        elif words[2] == NO_OWNER:
+            return purpose
+        else:
+            owner = f"{self.host}/{words[2]}"
+        return json.dumps({"owner": owner, "purpose": purpose, "lock_id": self.lock_id})
+
 
 def check_name(key: str, value: str | None, layer: str) -> str:
     """
@@ -138,20 +151,6 @@ def nonce_of(agent: str) -> str | None:
     """The nonce in a row's free text; None when it is not of our kind."""
     words = agent.split(" ")
     return words[1] if len(words) > 1 and words[0] == MARK else None
-
-
-def holder_text(row: LockRow) -> str:
-    """Who a row belongs to, in the form of ``owner.py``; foreign rows by user and host."""
-    words = row.agent.split(" ", 3)
-    purpose = words[3] if len(words) > 3 else ""
-    if nonce_of(row.agent) is None or len(words) < 3:
-        owner = f"{row.user}@{row.host}"
-        purpose = "" if row.agent == "Unknown" else row.agent
-    elif words[2] == NO_OWNER:
-        return purpose
-    else:
-        owner = f"{row.host}/{words[2]}"
-    return json.dumps({"owner": owner, "purpose": purpose, "lock_id": row.lock_id})
 
 
 def duration_ms(text: str) -> int | None:

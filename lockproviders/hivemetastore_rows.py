@@ -189,14 +189,23 @@ class MetastoreRows:
                 lock_id=lock_id,
             )
 
-    def delete(self, lock_id: int, agent: str) -> None:
+    def delete(self, lock_id: int, agent: str) -> bool:
         """
-        Delete an own row; one that is gone is no error.
+        Delete a row by its id and text; whether it was there.
 
         Raises:
             UnavailableError: No answer; it may have happened.
         """
-        self._transaction(lambda: self._run(_DELETE, lock_id, agent))
+        return self._transaction(lambda: self._run(_DELETE, lock_id, agent)[0]) > 0
+
+    def now_ms(self) -> int:
+        """
+        The database's clock, ms since 1970-01-01 UTC.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        return self._transaction(lambda: int(self._run(f"SELECT {NOW}", 0)[1][0][0]))
 
     def delete_strays(self, name: LockName, strays: Collection[str]) -> None:
         """

@@ -38,9 +38,9 @@ from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor 
 
 # The oracle's short names, with what this engine may call the same provider.
 OTHER_NAMES = {
-    "hms": ("hive_metastore", "hms"),
-    "hms-sql": ("hive_metastore", "hms"),
-    "hms-rows": ("hive_metastore_sql", "hms_sql"),
+    "hms": ("hivemetastore",),
+    "hms-sql": ("hivemetastore",),
+    "hms-rows": ("hivemetastore_database",),
     "dynamodb-moto": ("dynamodb",),
     "inprocess": ("in_process",),
     "storage": ("storage", "storage_based"),

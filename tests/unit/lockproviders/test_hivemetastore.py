@@ -283,3 +283,12 @@ def test_factory_connects_to_nothing_yet(machine) -> None:
         ids=machine.ids,
     )
     ENTRY.factory(context).close()
+
+
+def test_only_the_named_holder_is_broken_and_finds_out(client, rival, metastore) -> None:
+    held = client.try_acquire("me")
+    assert not rival.break_lock("somebody else")
+    assert rival.break_lock(rival.holder())
+    assert not rival.break_lock("me")
+    with pytest.raises(LeaseLostError):
+        held.renew()

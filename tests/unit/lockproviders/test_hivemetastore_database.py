@@ -70,11 +70,13 @@ class PlainTables:
 
         self._do("beat", work)
 
-    def delete(self, lock_id: int, agent: str) -> None:
-        def work() -> None:
+    def delete(self, lock_id: int, agent: str) -> bool:
+        def work() -> bool:
+            before = len(self.held)
             self.held = [row for row in self.held if (row.lock_id, row.agent) != (lock_id, agent)]
+            return len(self.held) < before
 
-        self._do("delete", work)
+        return self._do("delete", work)
 
     def delete_strays(self, name: LockName, strays: set[str]) -> None:
         def work() -> None:
@@ -272,3 +274,11 @@ def test_other_machines_must_prove_themselves(url, tls, verified) -> None:
 
 def test_password_is_in_no_text(client) -> None:
     assert "canary" not in repr(DatabaseSettings.from_properties(PROPERTIES)) + client.identity
+
+
+def test_only_the_named_holder_is_broken(client, tables) -> None:
+    client.try_acquire("me")
+    assert not client.break_lock("somebody else")
+    assert client.break_lock(client.holder())
+    assert tables.held == []
+    assert not client.break_lock("me")

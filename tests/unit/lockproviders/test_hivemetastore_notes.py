@@ -9,7 +9,6 @@ from lockproviders.hivemetastore_notes import (
     agent_text,
     check_name,
     duration_ms,
-    holder_text,
     nonce_of,
 )
 from timeline.errors import SettingError
@@ -28,7 +27,7 @@ def test_agent_text_holds_mark_nonce_owner_and_purpose() -> None:
 
 
 def test_holder_text_gives_the_owner_back() -> None:
-    text = holder_text(row(agent_text("0123456789abcdef0123", OWNER)))
+    text = row(agent_text("0123456789abcdef0123", OWNER)).holder_text
     assert text == (
         '{"owner": "edge-1/77/w-1", "purpose": "publish 20260101000000000", "lock_id": 5}'
     )
@@ -49,11 +48,11 @@ def test_agent_text_has_nothing_that_sql_understands() -> None:
 )
 def test_foreign_text_has_no_nonce(agent) -> None:
     assert nonce_of(agent) is None
-    assert '"owner": "hoodoo@edge-1"' in holder_text(row(agent))
+    assert '"owner": "hoodoo@edge-1"' in row(agent).holder_text
 
 
 def test_row_cut_short_is_still_shown() -> None:
-    assert '"owner": "hoodoo@edge-1"' in holder_text(row("hoodoo 0123456789abcdef0123"))
+    assert '"owner": "hoodoo@edge-1"' in row("hoodoo 0123456789abcdef0123").holder_text
 
 
 @pytest.mark.parametrize("name", ["default", "Sales_2", "a.b-c", "x" * 128, "with space"])
