@@ -119,6 +119,14 @@ class _OnServer(Suite):
 
     lease_ms = SERVER_LEASE_MS
 
+    @pytest.mark.integration
+    def test_stopped_holder_is_replaced_in_time_and_finds_out(self, folder: Path, new_lock) -> None:
+        super().test_stopped_holder_is_replaced_in_time_and_finds_out(folder, new_lock)
+
+    @pytest.mark.integration
+    def test_renewed_holding_outlives_its_first_lease(self, new_lock) -> None:
+        super().test_renewed_holding_outlives_its_first_lease(new_lock)
+
     @pytest.fixture
     def folder(self, tmp_path: Path, server) -> Path:
         (tmp_path / URL).write_text(server.url, encoding="ascii")

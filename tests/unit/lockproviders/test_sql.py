@@ -83,6 +83,23 @@ def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) 
     assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
 
 
+def test_own_row_is_known_by_its_nonce_whatever_other_threads_lost(machine, tmp_path) -> None:
+    client = client_on(machine, tmp_path / "l.db", lease_ms=30_000)
+    client.try_acquire("before").release()
+    asked = client._database.rows
+
+    def look(statement, values=()):
+        client._unsure = "of another thread"
+        machine.clock.time_ms += 400
+        return asked(statement, values)
+
+    client._database.rows = look
+    client._database.lose_answers = 1
+    holding = client.try_acquire("me")
+    assert holding is not None
+    assert holding.expires_in_ms() == 29_600, "counts from the request that was lost"
+
+
 def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
     machine, tmp_path
 ) -> None:
