@@ -63,6 +63,8 @@ _SERVER_CODES = range(1000, 2000)  # told by the server: the statement did not h
 # ... but these are told by a server that is going down, behind which it may have.
 _BROKEN_CODES = frozenset({1053, 1077, 1078, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927})
 
+_NO_TLS_CODE = 2026
+
 _Answer = TypeVar("_Answer")
 
 
@@ -321,10 +323,10 @@ class MetastoreRows:
     def _meaning(self, error: Exception, *, sent_commit: bool) -> HoodooError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         told = str(error.args[1] if len(error.args) > 1 else error)[:300]
-        if isinstance(error, ssl.SSLError) or "CERTIFICATE_VERIFY_FAILED" in told:
+        if code == _NO_TLS_CODE or "CERTIFICATE_VERIFY_FAILED" in told:
             return UnsafeSetupError(
-                f"the certificate of the metastore's database is not to be believed: {self._here}: "
-                f"{told}",
+                "the metastore's database speaks no TLS, or its certificate is not to be believed: "
+                f"{self._here}: {told}",
                 kind="tls",
                 address=self._here,
             )
