@@ -15,7 +15,7 @@ import click
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.timeline import print_accounts
-from hoodoo.demo.play import Outcome, as_document, perform
+from hoodoo.demo.play import Outcome, Settings, as_document, perform
 from timeline.errors import MissingExtraError
 
 __all__ = ["demo"]
@@ -40,6 +40,9 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
 
     A loader writes the months in order, a corrector upserts corrections into them at the same
     time, and a worker cleans. Then the timeline is shown and every row is checked.
+
+    With --props the processes take their lock where that file says, for example
+    configs/multi_writer_zookeeper.properties; without, in a file beside the table.
     """
     if engine == "spark" and importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError(
@@ -57,7 +60,12 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _as_interrupt)
-    outcome = perform(path, engine=engine, say=say, batches_max=half_months)
+    invocation.layers.load()  # a wrong file is told before anything starts
+    settings = Settings(
+        props=tuple(Path(str(source)) for source in invocation.layers.props),
+        hoodie_conf=invocation.layers.hoodie_conf,
+    )
+    outcome = perform(path, engine=engine, say=say, batches_max=half_months, settings=settings)
     if told:
         _tell(invocation, outcome)
     else:

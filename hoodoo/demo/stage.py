@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from hoodoo.catalog import create_table
+from hoodoo.configuration import PropertySource
 from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION
 from timeline.errors import InvalidInputError, NotFoundError
 
@@ -37,9 +39,14 @@ def ready_properties(name: str) -> Path:
     raise NotFoundError(f"this installation lacks a properties file: {name}", kind="no_configs")
 
 
-def set_up(path: Path, schema: pa.Schema) -> None:
+def set_up(path: Path, schema: pa.Schema, properties: Sequence[PropertySource]) -> None:
     """
     Make the empty table, in place of an older one of the demonstration.
+
+    Args:
+        path: Its folder.
+        schema: Its columns.
+        properties: The writers' properties, later ones win.
 
     Raises:
         InvalidInputError: The folder holds anything else; nothing was changed.
@@ -60,7 +67,7 @@ def set_up(path: Path, schema: pa.Schema) -> None:
         partition_by=PARTITION,
         ordering=ORDERING,
         name="flights",
-        properties=ready_properties(WRITER_PROPERTIES),
+        properties=list(properties),
     )
     table.close()
     (path / _SIGN).parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from timeline.codecs.properties import parse_properties
 from timeline.errors import HoodooError
 from timeline.write import Receipt
 
-__all__ = ["BATCH_KEY", "main"]
+__all__ = ["BATCH_KEY", "main", "pairs_of"]
 
 BATCH_KEY: Final = "demo.batch"
 _POLL_S: Final = 0.05
@@ -40,13 +40,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hoodoo.demo.writer")
     parser.add_argument("role", choices=("loader", "corrector"))
     parser.add_argument("path", help="the table")
-    parser.add_argument("--props", required=True, type=Path)
+    parser.add_argument("--props", action="append", default=[], type=Path)
+    parser.add_argument("--hoodie-conf", action="append", default=[])
     parser.add_argument("--work", required=True, type=Path, help="folder for rows on their way")
     parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     parser.add_argument("--batches", type=int, default=len(batches()))
     chosen = parser.parse_args(arguments)
-    options = parse_properties(chosen.props.read_bytes(), path=str(chosen.props))
-    options |= {
+    options: dict[str, str] = {}
+    for file in chosen.props:
+        options |= parse_properties(file.read_bytes(), path=str(file))
+    options |= pairs_of(chosen.hoodie_conf) | {
         "hoodie.write.application.id": chosen.role,
         "hoodie.datasource.write.operation": "upsert",
         "hoodie.datasource.write.commitmeta.key.prefix": "demo.",
@@ -81,6 +84,12 @@ def tell(**fields: Any) -> None:
     """Say one thing to the process that started this one."""
     sys.stdout.write(json.dumps(fields, default=str) + "\n")
     sys.stdout.flush()
+
+
+def pairs_of(texts: Iterable[str]) -> dict[str, str]:
+    """Texts ``key=value`` as a mapping, later ones win."""
+    parts = [text.partition("=") for text in texts]
+    return {key.strip(): value.strip() for key, _, value in parts}
 
 
 def _write(write: Write, batch: Batch, rows: pa.Table, options: dict[str, str]) -> None:

@@ -35,7 +35,7 @@ from timeline.files.parquet import read_batches
 from timeline.model.schema import META_COLUMNS
 from timeline.model.times import EARLIEST
 
-__all__ = ["HoodooDataSource"]
+__all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 
 _COMMIT_TIME = META_COLUMNS[0]
 _OFFSET = "completion_time"
@@ -66,6 +66,25 @@ class HoodooDataSource(DataSource):
             "writing needs hoodoo.spark.install(spark) and df.write.format('hoodoo').save(path)",
             kind="unsupported_spark_call",
         )
+
+
+class _HudiDataSource(HoodooDataSource):
+    """The same under Hudi's own short name, where no Hudi bundle has it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "hudi"
+
+
+class _HudiClassDataSource(HoodooDataSource):
+    """The same under the name of Hudi's package."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "org.apache.hudi"
+
+
+HUDI_SOURCES = (_HudiDataSource, _HudiClassDataSource)
 
 
 class _Files:

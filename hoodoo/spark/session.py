@@ -20,6 +20,7 @@ from hoodoo.spark.loading import load_dataframe
 from hoodoo.spark.options import path_of
 from hoodoo.spark.saving import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
+from timeline.machine import LoggingEvents
 from timeline.write import Receipt
 
 __all__ = ["install", "last_receipt", "serves"]
@@ -35,8 +36,10 @@ def install(spark: Any) -> Any:
     """
     Let a session read and write Hudi tables by ``format("hoodoo")``.
 
-    ``format("hudi")`` is served too unless a Hudi bundle is on Spark's class path. Installing
-    again changes nothing. All sessions of this process get it, as they share Spark's classes.
+    ``hudi`` and ``org.apache.hudi`` are served too, so that existing jobs stay as they are;
+    unless a Hudi bundle is on Spark's class path, which then keeps its names (told by the event
+    ``spark.hudi_left_to_bundle``). Installing again changes nothing. All sessions of this
+    process get it, as they share Spark's classes.
 
     Args:
         spark: A classic session (not Spark Connect).
@@ -62,6 +65,7 @@ def install(spark: Any) -> Any:
         SparkSession.read = property(HoodooReader, doc=DataFrameReader.__doc__)
         SparkSession.readStream = property(HoodooStreamReader, doc=DataStreamReader.__doc__)
         frame._hoodoo_installed = True  # noqa: SLF001
+    _has_hudi_bundle(spark)  # told now, not in the middle of the first save
     _register(spark)
     return spark
 
@@ -281,6 +285,10 @@ def _has_hudi_bundle(spark: Any) -> bool:
         loader = spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()  # noqa: SLF001
         found = loader.getResource(_HUDI_CLASS) is not None
         setattr(spark, _BUNDLE, found)
+        if found:
+            LoggingEvents().emit(
+                "spark.hudi_left_to_bundle", formats=", ".join(sorted(_HUDI_FORMATS))
+            )
     return found
 
 
@@ -295,7 +303,10 @@ def _use_this_python(spark: Any) -> None:
 def _register(spark: Any) -> None:
     """Register the data source where Spark has them, for SQL's temporary views."""
     try:
-        from hoodoo.spark.datasource import HoodooDataSource
+        from hoodoo.spark.datasource import HUDI_SOURCES, HoodooDataSource
     except ImportError:  # before Spark 4
         return
     spark.dataSource.register(HoodooDataSource)
+    if not _has_hudi_bundle(spark):
+        for source in HUDI_SOURCES:
+            spark.dataSource.register(source)

@@ -42,7 +42,7 @@ def test_locks_that_java_takes_are_accepted(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", OURS)
 def test_other_locks_are_refused_and_the_shared_ones_named(provider: str) -> None:
-    with pytest.raises(StorageCapabilityError, match="hivemetastore.*zookeeper") as caught:
+    with pytest.raises(StorageCapabilityError, match=r"hivemetastore.*zookeeper") as caught:
         refuse(EXPECTED, under(provider))
     assert caught.value.kind == "lock_not_shared"
 

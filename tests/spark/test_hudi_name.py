@@ -1,0 +1,112 @@
+"""Jobs written for Hudi keep their format name, options and class names; only a bundle goes first."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hoodoo
+from hoodoo.spark.session import serves
+from tests.spark.conftest import COLUMNS, OPTIONS
+
+pytestmark = pytest.mark.spark
+
+ROWS = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0)]
+NAMES = ("hudi", "org.apache.hudi")
+# As jobs for Hudi say it, with old spellings and Java's class names among them.
+FURTHER = {
+    "hoodie.datasource.write.operation": "upsert",
+    "hoodie.datasource.write.table.type": "COPY_ON_WRITE",
+    "hoodie.datasource.write.table.name": "orders",
+    "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.SimpleKeyGenerator",
+    "hoodie.upsert.shuffle.parallelism": "2",
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": ("org.apache.hudi.client.transaction.lock.InProcessLockProvider"),
+}
+
+
+def save(spark: Any, path: str, name: str, rows: list[Any]) -> None:
+    df = spark.createDataFrame(rows, COLUMNS)
+    df.write.format(name).options(**OPTIONS).options(**FURTHER).mode("append").save(path)
+
+
+def keys(df: Any) -> list[int]:
+    return sorted(row[0] for row in df.select("id").collect())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hudi_job_writes_and_reads_unchanged(spark: Any, path: str, name: str) -> None:
+    save(spark, path, name, ROWS)
+    save(spark, path, name.upper(), [(2, "mon", 11, 22.0), (3, "tue", 11, 3.0)])
+    assert keys(spark.read.format(name).load(path)) == [1, 2, 3]
+    with hoodoo.open_table(path) as table:
+        assert len(table.timeline) == 2
+    view = f"CREATE OR REPLACE TEMPORARY VIEW seen USING {name} OPTIONS (path '{path}')"
+    if hasattr(spark, "dataSource"):
+        spark.sql(view)
+        assert spark.sql("SELECT sum(amount) FROM seen").first()[0] == 26.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_streams_go_by_hudis_name_too(spark: Any, path: str, tmp_path: Path, name: str) -> None:
+    if not hasattr(spark, "dataSource"):
+        pytest.skip("this Spark has no Python data sources")
+    source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
+    save(spark, source, "hudi", ROWS)
+    query = (
+        spark.readStream.format(name)
+        .load(source)
+        .select("id", "day", "at", "amount")
+        .writeStream.format(name)
+        .options(**OPTIONS)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(copy)
+    )
+    query.awaitTermination()
+    assert keys(spark.read.format(name).load(copy)) == [1, 2]
+
+
+def with_bundle(found: object) -> Any:
+    """A session that only knows what lies on its class path."""
+    asked: list[str] = []
+
+    def resource(name: str) -> object:
+        asked.append(name)
+        return found
+
+    loader = SimpleNamespace(getResource=resource)
+    utils = SimpleNamespace(getContextOrSparkClassLoader=lambda: loader)
+    util = SimpleNamespace(Utils=utils)
+    jvm = SimpleNamespace(
+        org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(util=util)))
+    )
+    return SimpleNamespace(_jvm=jvm, asked=asked)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_on_the_class_path_keeps_its_names_and_this_is_told_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = with_bundle("jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class")
+    with caplog.at_level(logging.INFO, logger="hoodoo"):
+        assert not serves(session, name)
+        assert not serves(session, name)
+        assert serves(session, "hoodoo")
+    assert session.asked == ["org/apache/hudi/DefaultSource.class"]
+    [record] = caplog.records
+    assert record.getMessage() == ('spark.hudi_left_to_bundle formats="hudi, org.apache.hudi"')
+
+
+def test_without_a_bundle_hudis_names_are_ours_and_nothing_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="hoodoo"):
+        assert all(serves(with_bundle(None), name) for name in NAMES)
+        assert not serves(with_bundle(None), "parquet")
+    assert caplog.records == []
