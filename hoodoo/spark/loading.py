@@ -65,10 +65,18 @@ def load_dataframe(
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.paths:
         return spark.createDataFrame([], shape)
-    df = spark.read.format("parquet").schema(shape).load([_no_pattern(p) for p in found.paths])
+    files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
+    df = spark.read.format("parquet").schema(shape).load(files)
     if found.times is not None:
         df = df.where(F.col(_COMMIT_TIME).isin(list(found.times)))
     return df
+
+
+def _as_spelled(file: str, table: str) -> str:
+    """A file by the table's own scheme: which of S3's names a cluster knows, its users know."""
+    scheme, _, rest = file.partition("://")
+    said = table.partition("://")[0].lower()
+    return f"{said}://{rest}" if scheme == "s3" and said in ("s3a", "s3n") else file
 
 
 def _no_pattern(path: str) -> str:

@@ -24,7 +24,7 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
-from timeline.options import TABLE_LAYER
+from timeline.options import TABLE_LAYER, PropertySet
 from timeline.rules.keys import partition_paths
 from timeline.settings import OverwriteMode, WriteSettings
 from timeline.storage.object_client import is_storage_key
@@ -150,7 +150,12 @@ def _prepared_for_new_table(
     settings = WriteSettings.from_properties(properties)
     config = new_table_config(path, settings, arrow_schema_of(df.schema))
     schema = TableSchema.from_avro(config.create_schema_json or "")
-    workload = SparkWorkload(assemble(path, properties), df, shuffle_tasks=settings.shuffle_tasks)
+    workload = SparkWorkload(
+        assemble(path, properties),
+        df,
+        storage_options=_reaching(properties),
+        shuffle_tasks=settings.shuffle_tasks,
+    )
     try:
         workload.prepare(plan_of(settings, config, operation).rules, schema.arrow)
     except BaseException:
@@ -161,7 +166,11 @@ def _prepared_for_new_table(
 
 def storage_options(table: Table) -> dict[str, str]:
     """What executors need to open the table's storage."""
-    said = table.properties.without_layer(TABLE_LAYER)  # never an endpoint of the table's (SEC11)
+    return _reaching(table.properties)
+
+
+def _reaching(properties: PropertySet) -> dict[str, str]:
+    said = properties.without_layer(TABLE_LAYER)  # never an endpoint of the table's (SEC11)
     return {key: value for key, value in said.items() if is_storage_key(key)}
 
 

@@ -21,7 +21,7 @@ from timeline.machine import SystemClock
 __all__ = ["ObjectInput", "ObjectOutput"]
 
 _FETCH_BYTES_MIN = 128 * 1024  # a little more costs nothing beside the way there and back
-_EXIT_WAIT_MS_MAX = 2_000
+_EXIT_WAIT_MS_MAX = 500  # what Arrow needs is a few; a file held by the program is held for good
 _EXIT_PAUSE_MS = 5
 
 # Closed files that something still holds; see _wait_for_arrow.

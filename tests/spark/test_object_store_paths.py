@@ -1,0 +1,34 @@
+"""Spark reads a table's files by the scheme its user wrote, and executors get the means."""
+
+from __future__ import annotations
+
+import pytest
+
+from hoodoo.spark.loading import _as_spelled
+from hoodoo.spark.saving import _reaching
+from timeline.options import TABLE_LAYER, PropertySet
+
+
+@pytest.mark.parametrize(
+    ("table", "read"),
+    [
+        ("s3a://lake/t", "s3a://lake/t/p/f.parquet"),
+        ("S3N://lake/t", "s3n://lake/t/p/f.parquet"),
+        ("s3://lake/t", "s3://lake/t/p/f.parquet"),
+    ],
+)
+def test_files_on_s3_keep_the_scheme_of_the_table(table: str, read: str) -> None:
+    assert _as_spelled("s3://lake/t/p/f.parquet", table) == read
+
+
+def test_local_files_stay_as_they_are() -> None:
+    assert _as_spelled("file:/data/t/f.parquet", "/data/t") == "file:/data/t/f.parquet"
+
+
+def test_executors_get_what_reaches_the_store_and_nothing_of_the_table_s() -> None:
+    said = (
+        PropertySet()
+        .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
+        .with_layer("code", {"fs.s3a.access.key": "a", "hoodie.table.name": "t"})
+    )
+    assert _reaching(said) == {"fs.s3a.access.key": "a"}
