@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["JavaOracle", "JavaRefusedError", "java_oracle"]
+__all__ = ["JavaOracle", "JavaRefusedError", "java_oracle", "set_up"]
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE / "oracles" / "java_oracle.py"
@@ -45,12 +45,12 @@ class JavaOracle:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        _set_up(version)
+        python = set_up(version)
         (WORK / "logs").mkdir(parents=True, exist_ok=True)
         self._log_path = WORK / "logs" / f"oracle-{version}-{os.getpid()}.log"
         self._log = self._log_path.open("w", encoding="utf-8")
         self._process = subprocess.Popen(
-            [_python(), str(ORACLE), "batch", "-", "--hudi", version, "--work", str(WORK)],
+            [str(python), str(ORACLE), "batch", "-", "--hudi", version, "--work", str(WORK)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -172,12 +172,18 @@ def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
         oracle.close()
 
 
-def _set_up(version: str) -> None:
-    """Fetch what the oracle needs, once for all test processes; a failure fails the test."""
+def set_up(version: str) -> Path:
+    """
+    Fetch what the oracle needs, once for all test processes; a failure fails the test.
+
+    Returns:
+        The Python whose PySpark is the one that this Java Hudi supports.
+    """
+    python = WORK / "venv" / "bin" / "python"
     jar = WORK / "jars" / f"hudi-spark3.5-bundle_2.12-{version}.jar"
     ready = WORK / f"ready-{version}"
-    if ready.exists() and jar.exists() and Path(_python()).exists():
-        return
+    if ready.exists() and jar.exists() and python.exists():
+        return python
     WORK.mkdir(parents=True, exist_ok=True)
     with (WORK / "set-up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -193,10 +199,7 @@ def _set_up(version: str) -> None:
                 + (done.stdout + done.stderr)[-3000:]
             )
         ready.touch()
-
-
-def _python() -> str:
-    return str(WORK / "venv" / "bin" / "python")
+    return python
 
 
 def _surroundings() -> dict[str, str]:
