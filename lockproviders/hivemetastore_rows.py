@@ -28,6 +28,7 @@ from timeline.errors import HoodooError, LeaseLostError, UnavailableError, Unsaf
 __all__ = ["CommitUnknownError", "MetastoreRows", "silence_seconds"]
 
 EXTRA = "hive"
+AHEAD_MS_MAX = 300_000  # time zones differ by more
 TABLES = ("AUX_TABLE", "HIVE_LOCKS", "NEXT_LOCK_ID")
 NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + %s)"
 
@@ -36,7 +37,8 @@ _NEW_MUTEX = "INSERT IGNORE INTO AUX_TABLE (MT_KEY1, MT_KEY2) VALUES ('CheckLock
 _NEXT = "SELECT NL_NEXT FROM NEXT_LOCK_ID FOR UPDATE"
 _DRAWN = "UPDATE NEXT_LOCK_ID SET NL_NEXT = %s"
 _ROWS = (
-    "SELECT HL_LOCK_EXT_ID, HL_LOCK_STATE, HL_USER, HL_HOST, HL_AGENT_INFO FROM HIVE_LOCKS "
+    "SELECT HL_LOCK_EXT_ID, HL_LOCK_STATE, HL_USER, HL_HOST, HL_AGENT_INFO, "  # noqa: S608
+    f"HL_LAST_HEARTBEAT - {NOW} FROM HIVE_LOCKS "
     "WHERE HL_DB = %s AND (HL_TABLE = %s OR HL_TABLE IS NULL) ORDER BY HL_LOCK_EXT_ID"
 )
 _COLUMNS = (
@@ -283,16 +285,29 @@ class MetastoreRows:
             self._run(_MUTEX)
 
     def _rows(self, name: LockName) -> list[LockRow]:
-        return [
-            LockRow(
+        rows = []
+        for lock_id, state, user, host, agent, ahead_ms in self._run(
+            _ROWS, self._offset_ms, name.database, name.table
+        )[1]:
+            if ahead_ms > AHEAD_MS_MAX:
+                # The metastore would take our rows away at once: for it they are that old.
+                raise UnsafeSetupError(
+                    "the metastore's clock is ahead of this database's, often because their time "
+                    f"zones differ: add about {ahead_ms} to "
+                    f"hoodoo.lock.hivemetastore_database.clock.offset.ms: {self._here}",
+                    kind="clock_offset",
+                    address=self._here,
+                    ahead_ms=int(ahead_ms),
+                )
+            row = LockRow(
                 lock_id=int(lock_id),
                 acquired=state == "a",
                 user=user or "",
                 host=host or "",
                 agent=agent or "",
             )
-            for lock_id, state, user, host, agent in self._run(_ROWS, name.database, name.table)[1]
-        ]
+            rows.append(row)
+        return rows
 
     def _run(self, statement: str, *values: str | int) -> tuple[int, Sequence[tuple[Any, ...]]]:
         """Rows met and rows read; values only ever as parameters (SEC10)."""

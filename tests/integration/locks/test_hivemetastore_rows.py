@@ -338,6 +338,30 @@ def test_names_are_values_and_never_statements(
         holding.release()
 
 
+def test_metastore_in_another_time_zone_is_noticed_by_its_rows(
+    make: Callable[..., LockClient],
+    database: MariaDb,
+    properties: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    zone = ("-Duser.timezone=Etc/GMT+5",)  # its java takes the database's UTC for local time
+    with HiveMetastore(tmp_path / "there", mariadb=database, timeout_s=LEASE_S, jvm=zone) as other:
+        away = {THRIFT + "uris": other.uri, THRIFT + "table": properties[THRIFT + "table"]}
+        theirs = make(hivemetastore.ENTRY, **away)
+        holding = theirs.try_acquire("there")
+        assert holding is not None
+        with pytest.raises(UnsafeSetupError, match=r"clock\.offset\.ms") as caught:
+            make(**away).try_acquire("here")
+        assert abs(caught.value.fields["ahead_ms"] - 5 * 3_600_000) < 10_000
+        holding.release()
+        right = {OURS + "clock.offset.ms": str(5 * 3_600_000)}
+        ours = make(**away, **right).try_acquire("here")
+        assert ours is not None
+        time.sleep(2.5)  # the reaper has looked, and found it young
+        ours.renew()
+        ours.release()
+
+
 def test_server_without_tls_is_refused_when_tls_is_asked_for(
     make: Callable[..., LockClient],
 ) -> None:
