@@ -99,5 +99,5 @@ def unavailable(
 
 def first_line(error: Exception) -> str:
     """What may be shown: behind it follows a dump, and a query may hold a signature (SEC5)."""
-    line = str(error).split("\n", 1)[0]
-    return re.sub(r"\?\S+", "?***", line)[:300]
+    line = str(error).split("\n", 1)[0].partition(": <?xml")[0]
+    return re.sub(r"(://[^\s?]+)\?\S+", r"\1?***", line)[:300]

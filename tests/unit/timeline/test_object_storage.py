@@ -23,6 +23,7 @@ from timeline.machine import SystemIds
 from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.object_address import parse_object_address, with_account
+from timeline.storage.object_answers import first_line
 from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client
 from timeline.storage.object_clock import StoreClock
 from timeline.storage.object_files import ObjectInput, ObjectOutput
@@ -399,3 +400,14 @@ def test_a_table_cannot_say_where_credentials_are_sent() -> None:
         .with_layer("code", {"fs.s3a.access.key": "a", "fs.s3a.secret.key": "s"})
     )
     assert ObjectSettings.from_properties(said, PLACE).endpoint_url() is None
+
+
+def test_what_is_shown_of_an_error_holds_no_signature_and_no_dump() -> None:
+    error = RuntimeError(
+        "Error performing PUT https://acct.blob.example/box/t?sig=canary&se=1 in 3ms - Server "
+        'returned non-2xx status code: 403 Forbidden: <?xml version="1.0"?>\n\nDebug source: {}'
+    )
+    assert first_line(error) == (
+        "Error performing PUT https://acct.blob.example/box/t?*** in 3ms - Server returned "
+        "non-2xx status code: 403 Forbidden"
+    )
