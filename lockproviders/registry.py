@@ -43,7 +43,7 @@ from lockproviders.settings import (
 )
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
-from timeline.options import Option
+from timeline.options import TABLE_LAYER, Option, as_property_set
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
@@ -51,6 +51,9 @@ from timeline.ports.ids import Ids
 from timeline.ports.storage import Storage
 
 __all__ = ["ProviderRegistry", "build_lock", "provider_options"]
+
+#: Names that lock keys are inferred from, as Java's writers do.
+_TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
 
 
 class _BuiltIn:
@@ -242,7 +245,8 @@ def build_lock(
     The lock the properties ask for.
 
     Args:
-        properties: Effective properties; only the lock's keys are read.
+        properties: Effective properties; only the lock's keys are read, and none that the
+            table's own file says.
         storage: Where the table lies; decides the default provider.
         clock: Clock port.
         ids: Identity port.
@@ -258,6 +262,8 @@ def build_lock(
         UnknownProviderError: The named provider is not in this release.
         UnsafeSetupError: The provider cannot work with this storage.
     """
+    # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
+    properties = as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
     settings = LockSettings.from_properties(properties)
     capabilities = storage.capabilities
     entry = (registry or _built_in()).find(settings.provider or default_provider(capabilities))

@@ -180,9 +180,17 @@ class PropertySet(Mapping[str, str]):
             entries[entry.key.casefold()] = entry
         return PropertySet((*self._layers, _Layer(name, entries)))
 
-    def without_layer(self, name: str) -> PropertySet:
-        """The same properties as if one layer had said nothing."""
-        return PropertySet(tuple(layer for layer in self._layers if layer.name != name))
+    def without_layer(self, name: str, *, keep: Iterable[str] = ()) -> PropertySet:
+        """The same properties as if one layer had said nothing but the kept keys."""
+        kept = {key.casefold() for key in keep}
+        return PropertySet(
+            tuple(
+                layer
+                if layer.name != name
+                else _Layer(name, {key: layer.entries[key] for key in kept & layer.entries.keys()})
+                for layer in self._layers
+            )
+        )
 
     def __getitem__(self, key: str) -> str:
         return self._effective[key.casefold()][0].value

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lockproviders import settings
-from lockproviders.hookspecs import LockCapabilities, LockProviderEntry, hookimpl
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
 from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
+from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import StorageCapabilities
 
 NOTHING = LockCapabilities(
@@ -47,9 +50,9 @@ class StorageAt:
         )
 
 
-def lock_for(machine, storage: StorageAt, **properties: str):
+def lock_for(machine, storage: StorageAt, registry=None, said=None, **properties: str):
     return build_lock(
-        properties,
+        said or properties,
         storage=storage,
         clock=machine.clock,
         ids=machine.ids,
@@ -57,6 +60,7 @@ def lock_for(machine, storage: StorageAt, **properties: str):
         executor=machine.executor,
         table_identity="t",
         table_address="/tables/t",
+        registry=registry,
     )
 
 
@@ -207,3 +211,23 @@ def test_budget_comes_from_the_properties(machine, tmp_path) -> None:
 def test_wrong_property_makes_no_lock(machine, tmp_path) -> None:
     with pytest.raises(SettingError):
         lock_for(machine, StorageAt(str(tmp_path)), **{"hoodoo.lock.deadline.ms": "soon"})
+
+
+def test_a_table_does_not_choose_the_lock_of_its_writers(machine) -> None:
+    seen: list[dict[str, str]] = []
+
+    def factory(context: LockContext):
+        seen.append(dict(context.properties))
+        return SimpleNamespace(identity="mine")
+
+    registry = ProviderRegistry()
+    registry.register(Plugin(replace(entry("mine"), factory=factory)), "mine")
+    hostile = {
+        "hoodie.write.lock.provider": "filesystem",
+        "hoodie.write.lock.zookeeper.url": "thief.example:2181",
+        "hoodie.table.name": "flights",
+    }
+    said = PropertySet().with_layer(TABLE_LAYER, hostile)
+    said = said.with_layer("code", {"hoodie.write.lock.provider": "mine"})
+    lock_for(machine, StorageAt(None), registry, said)
+    assert seen == [{"hoodie.write.lock.provider": "mine", "hoodie.table.name": "flights"}]
