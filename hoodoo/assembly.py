@@ -163,6 +163,7 @@ def limits_of(settings: WriteSettings) -> TableLimits:
         instant_files_max=settings.timeline_instants_max * 3,
         publish_lock=settings.publish_lock,
         mode=settings.concurrency_mode,
+        foreign_writers=settings.foreign_writers,
     )
 
 

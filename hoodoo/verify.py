@@ -7,8 +7,9 @@ looked at again before it is called a problem.
 
 What is checked: the properties; the order of times; the chain of commit slots, each settled
 with the bytes it fixed; every file the newest state needs, with its recorded size and row
-count; no two versions of a file group made from the same one (a lost update); no data file
-that no instant accounts for; footers; and that no key lies in a partition twice.
+count; no version of a file group made from one that another was made from, or from a newer
+one (a lost update); no data file that no instant accounts for; footers; and that no key
+lies in a partition twice.
 """
 
 from __future__ import annotations
@@ -290,13 +291,20 @@ class _Run:
         return found
 
     def _sources(self, written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]]) -> None:
-        """No two versions of one file group from the same source: the later lost the earlier."""
+        """No two versions of one file group from the same source, and none from a newer one."""
         if self.context.config.table_type is not TableType.COPY_ON_WRITE:
             return
         for (partition_path, file_id), versions in written.items():
             seen: dict[str, Instant] = {}
             for instant, stat in versions:
                 source = stat.prev_commit or NO_PREVIOUS_COMMIT
+                if source != NO_PREVIOUS_COMMIT and source > instant.requested_time:
+                    self.problem(
+                        "lost_update",
+                        join(partition_path, file_id),
+                        f"{instant.requested_time} was made from the newer {source}, which "
+                        "readers see instead of it: its rows are lost",  # hole 23
+                    )
                 other = seen.setdefault(source, instant)
                 if other is not instant:
                     self.problem(

@@ -22,7 +22,7 @@ from timeline.ports.world import World
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
-from timeline.setting_names import PublishLock
+from timeline.setting_names import ForeignWriters, PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
@@ -43,6 +43,7 @@ class TableLimits:
     instant_files_max: int = 3_000_000
     publish_lock: PublishLock = PublishLock.LOCK
     mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
+    foreign_writers: ForeignWriters = ForeignWriters.NONE
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from timeline.errors import (
     RolledBackError,
     StorageUnavailableError,
 )
+from timeline.foreign_begins import BeginWait, begins_unread
 from timeline.model.claim import Claim, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
@@ -151,7 +152,8 @@ def publish(
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
         RolledBackError: Another actor aborted the instant (PUB-6).
-        LockTimeoutError, LeaseLostError: The queue did not let us through.
+        LockTimeoutError, LeaseLostError: The queue did not let us through, or another engine's
+            begun write did not start (FOR-5).
         OutcomeUnknownError: The storage never answered the decisive request.
         BudgetSpentError: Too many slots were lost to others.
     """
@@ -163,10 +165,16 @@ def publish(
     nonce = context.world.ids.nonce()
     state = {"seen": seen}
     met: list[Met] = []
+    unread: tuple[InstantTime, ...] = ()
+    wait = BeginWait(context, begun.requested_time)
 
     def decide(turn: Turn) -> Slot | None:
+        nonlocal unread
         begun.heartbeat.check()
         _assert_still_pending(begun, turn.timeline)
+        unread = begins_unread(context, turn.timeline, begun.requested_time)
+        if unread:
+            return None
         verdict, state["seen"] = _judge_since(
             context, begun, candidate, state["seen"], turn.timeline
         )
@@ -192,8 +200,11 @@ def publish(
 
     known = context.chain.last_own or begun.snapshot.head
     slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
-    if slot is None:
-        return met[-1]
+    while slot is None:
+        if met:
+            return met[-1]
+        wait.wait(unread)
+        slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
     mine = Instant(
         action=begun.action.completes_as,
         requested_time=begun.requested_time,

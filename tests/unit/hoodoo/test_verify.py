@@ -105,6 +105,20 @@ def test_two_versions_from_one_source_are_a_lost_update(path: Path) -> None:
     assert "lost_update" in kinds(check(path))
 
 
+def test_a_version_made_from_a_newer_one_is_a_lost_update(path: Path) -> None:
+    """Readers see the newer one only (hole 23)."""
+    second = completed(path)[-1]
+    first_time, second_time = (file.name.split("_")[0] for file in completed(path)[-2:])
+    between = f"{int(second_time) - 1:017}"
+    content = second.read_bytes().replace(second_time.encode(), between.encode())
+    content = content.replace(first_time.encode(), second_time.encode())
+    (second.parent / f"{between}_29990101000000001.commit").write_bytes(content)
+    newest = base_files(path)[-1]
+    shutil.copy(newest, path / newest.name.replace(second_time, between))
+    (problem,) = (one for one in check(path).problems if one.kind == "lost_update")
+    assert f"made from the newer {second_time}" in problem.message
+
+
 def test_a_completed_file_that_was_edited_is_found(path: Path) -> None:
     with completed(path)[0].open("ab") as file:
         file.write(b"\n")
