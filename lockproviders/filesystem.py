@@ -22,6 +22,7 @@ import errno
 import fcntl
 import io
 import json
+import logging
 import os
 import stat
 import weakref
@@ -29,7 +30,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.settings import LOCK_OPTIONS, LockSettings
+from lockproviders.settings import LOCK_OPTIONS, PROVIDER_KEY, LockSettings
 from timeline.errors import (
     LeaseLostError,
     SettingError,
@@ -40,7 +41,10 @@ from timeline.ports.clock import Clock
 
 __all__ = ["ENTRY", "FlockClient"]
 
+_LOG = logging.getLogger(__name__)
+
 PATH_KEY = "hoodie.write.lock.filesystem.path"
+JAVA_CLASS = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
 DEFAULT_FOLDER = ".hoodie/.locks"
 FILE_NAME = "hoodoo.lock"
 FILE_MODE = 0o640
@@ -329,6 +333,14 @@ def _lock_folder(settings: LockSettings, table_folder: str | None) -> str:
 
 def _client(context: LockContext) -> FlockClient:
     settings = LockSettings.from_properties(context.properties)
+    if settings.provider == JAVA_CLASS:
+        # Taken, so that settings can be carried over; whoever named it may have Java writers.
+        _LOG.warning(
+            "java's FileSystemBasedLockProvider does not exclude even two JVMs on a local disk, "
+            "and not this lock, which excludes writers of hoodoo only: beside Java writers set "
+            "%s to a lock that both take, such as zookeeper",
+            PROVIDER_KEY,
+        )
     return FlockClient(
         _lock_folder(settings, context.table_folder),
         clock=context.clock,
@@ -346,6 +358,6 @@ ENTRY = LockProviderEntry(
         expires=False,
         fencing_tokens=True,
     ),
-    jvm_class_names=("org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",),
+    jvm_class_names=(JAVA_CLASS,),
     options=(LOCK_OPTIONS["filesystem_path"], LOCK_OPTIONS["filesystem_expire_minutes"]),
 )

@@ -180,6 +180,22 @@ def test_path_that_is_not_local_and_absolute_is_refused(machine, path: str) -> N
         ENTRY.factory(context(machine, None, **{"hoodie.write.lock.filesystem.path": path}))
 
 
+def test_the_name_of_javas_class_is_taken_with_a_warning(machine, tmp_path, caplog) -> None:
+    provider = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
+    named = {"hoodie.write.lock.provider": provider}
+    client = ENTRY.factory(context(machine, str(tmp_path), **named))
+    assert client.identity.startswith("flock:")
+    [record] = caplog.records
+    assert "does not exclude even two JVMs" in record.getMessage()
+    assert "set hoodie.write.lock.provider to" in record.getMessage()
+
+
+def test_our_own_name_of_it_needs_no_warning(machine, tmp_path, caplog) -> None:
+    named = {"hoodie.write.lock.provider": "filesystem"}
+    ENTRY.factory(context(machine, str(tmp_path), **named))
+    assert caplog.records == []
+
+
 def test_table_elsewhere_needs_the_path(machine) -> None:
     with pytest.raises(UnsafeSetupError):
         ENTRY.factory(context(machine, None))
