@@ -1,0 +1,231 @@
+"""
+One table, one ZooKeeper lock, two engines that write at the same time.
+
+A Java Hudi writer with optimistic concurrency control and a hoodoo writer commit
+alternately and into each other, with the same lock settings. Every commit changes a row of
+its own that no other touches, in a file group that both write, so that one lost commit is
+one wrong row; and it inserts rows of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from tests.interop.java import JavaOracle, JavaRefusedError
+from tests.interop.values import comparable, encoded, same, without_meta
+from tests.servers.zookeeper import ZooKeeperServer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("p", pa.string()),
+        pa.field("round", pa.int64()),
+        pa.field("by", pa.string()),
+    ]
+)
+BOTH = "both"  # the partition whose one file group both engines write
+NEW = 3  # rows that each commit inserts
+ROUNDS, ROUNDS_NIGHTLY = 10, 20
+TRIES_MAX = 40
+JAVA_CONFLICT = "HoodieWriteConflictException"
+
+#: What both engines are told alike.
+SHARED = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": (
+        "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+    ),
+    "hoodie.write.lock.zookeeper.base_path": "/hudi/locks",
+    "hoodie.write.lock.zookeeper.lock_key": "shared",
+    "hoodie.write.lock.zookeeper.session_timeout_ms": "20000",
+    "hoodie.metadata.enable": "false",
+    "hoodie.clean.automatic": "false",
+}
+JAVA = {
+    "hoodie.datasource.write.hive_style_partitioning": "true",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "p",
+    "hoodie.index.type": "SIMPLE",
+    "hoodie.write.auto.upgrade": "false",
+    "hoodie.archive.automatic": "false",
+}
+OURS = {
+    "hoodoo.foreign.writers": "expected",
+    "hoodie.write.num.retries.on.conflict.failures": "20",
+    "hoodie.datasource.write.hive_style_partitioning": "true",
+}
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Account:
+    """What one side did."""
+
+    commits: int = 0
+    conflicts: int = 0
+    times: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield {**SHARED, "hoodie.write.lock.zookeeper.url": server.address}
+
+
+def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    lock: Mapping[str, str],
+    nightly: bool,
+) -> None:
+    rounds = ROUNDS_NIGHTLY if nightly else ROUNDS
+    java, path = java_oracle("1.2.0"), tmp_path / "shared"
+    with hoodoo.create_table(
+        path, schema=SCHEMA, record_key="id", partition_by="p", properties={**lock, **OURS}
+    ) as table:
+        table.bulk_insert(
+            arrow([seed(side, i) for side in ("java", "ours") for i in range(rounds)])
+        )
+
+    theirs, mine = Account(), Account()
+    stopped = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        sides = [
+            pool.submit(java_writes, java, path, lock, rounds, theirs, stopped),
+            pool.submit(hoodoo_writes, path, lock, rounds, mine, theirs, stopped),
+        ]
+        try:
+            for side in sides:
+                side.result()
+        finally:
+            stopped.set()
+    listed = java.timeline(path)
+    print(f"java: {theirs}\nours: {mine}\n" + "\n".join(map(str, listed)))
+
+    expected = without_meta(
+        row for side in ("java", "ours") for i in range(rounds) for row in batch(side, i)
+    )
+    with hoodoo.open_table(path) as table:
+        found = encoded(table.to_arrow())
+    assert difference(found, expected) == []
+    assert difference(without_meta(java.read(path)), expected) == []
+    assert same(found, expected)
+
+    completed = [i for i in listed if i["state"] == "COMPLETED" and i["action"] == "commit"]
+    assert len(completed) == 2 * rounds + 1
+    by_completion = sorted(completed[1:], key=lambda i: str(i["completion"]))
+    ours_at = [i["requested"] in mine.times for i in by_completion]
+    assert sum(ours_at) == rounds
+    assert sum(a != b for a, b in pairwise(ours_at)) >= rounds // 2, "they did not alternate"
+    assert theirs.conflicts + mine.conflicts > 0, "they never met"
+
+    command = [sys.executable, "-m", "hoodoo.cli", "table", "verify", str(path)]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
+    print(checked.stdout)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def java_writes(
+    java: JavaOracle,
+    path: Path,
+    lock: Mapping[str, str],
+    rounds: int,
+    account: Account,
+    stopped: threading.Event,
+) -> None:
+    """Java's writer: conflicts are counted and the write is done again."""
+    for number in range(rounds):
+        for _ in range(TRIES_MAX):
+            if stopped.is_set():
+                return
+            try:
+                java.write(path, batch("java", number), "upsert", conf={**JAVA, **lock})
+                break
+            except JavaRefusedError as error:
+                if JAVA_CONFLICT not in str(error):
+                    stopped.set()
+                    raise
+                account.conflicts += 1
+        else:
+            stopped.set()
+            pytest.fail(f"java met a conflict {TRIES_MAX} times in round {number}")
+        account.commits += 1
+
+
+def hoodoo_writes(
+    path: Path,
+    lock: Mapping[str, str],
+    rounds: int,
+    account: Account,
+    theirs: Account,
+    stopped: threading.Event,
+) -> None:
+    """Ours: one commit somewhere in each of Java's, which take ten times as long."""
+    lots = random.Random(4)
+    took_s = 1.0
+    with hoodoo.open_table(path, properties={**lock, **OURS}) as table:
+        for number in range(rounds):
+            began = time.monotonic()
+            while theirs.commits < number and not stopped.is_set():
+                time.sleep(0.01)
+            if number:
+                took_s = 0.5 * (took_s + time.monotonic() - began)
+            time.sleep(lots.random() * took_s)
+            if stopped.is_set():
+                return
+            try:
+                receipt = table.upsert(arrow(batch("ours", number)))
+            except BaseException:
+                stopped.set()
+                raise
+            account.times.append(receipt.requested_time)
+            account.conflicts += len(receipt.refusals)
+            account.commits += 1
+
+
+def seed(side: str, number: int) -> dict[str, Any]:
+    """A row that the same round of the same side changes later."""
+    return {"id": f"{side}-{number:03}", "p": BOTH, "round": -1, "by": "nobody"}
+
+
+def batch(side: str, number: int) -> Rows:
+    """The rows of a commit: one changed in the common file group, and new ones."""
+    changed = {**seed(side, number), "round": number, "by": side}
+    # Every other round also inserts into the common partition.
+    where = BOTH if number % 2 else f"only-{side}"
+    return [changed] + [
+        {"id": f"{side}-{number:03}-{i}", "p": where, "round": number, "by": side}
+        for i in range(NEW)
+    ]
+
+
+def arrow(rows: Rows) -> pa.Table:
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def difference(found: Rows, expected: Rows) -> list[str]:
+    """Rows that are lost, stale, foreign or doubled."""
+    left = [str(sorted(row.items())) for row in comparable(found)]
+    right = [str(sorted(row.items())) for row in comparable(expected)]
+    lost = [f"missing {row}" for row in right if row not in left]
+    more = [f"too much {row}" for row in left if row not in right or left.count(row) > 1]
+    return lost + more
