@@ -15,19 +15,11 @@ from types import ModuleType
 
 import pluggy
 
-from lockproviders import (
-    dynamodb,
-    filesystem,
-    hivemetastore,
-    hivemetastore_database,
-    hookspecs,
-    inprocess,
-    sql,
-    storage_based,
-    zookeeper,
-)
+from lockproviders import filesystem, hookspecs, inprocess
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.audit import AuditTrail
+from lockproviders.dynamodb import client as dynamodb
+from lockproviders.hivemetastore import database_client, thrift_client
 from lockproviders.hookspecs import (
     ENTRY_POINT_GROUP,
     PROJECT_NAME,
@@ -41,6 +33,9 @@ from lockproviders.settings import (
     LockSettings,
     default_provider,
 )
+from lockproviders.sql import client as sql
+from lockproviders.storage_based import client as storage_based
+from lockproviders.zookeeper import client as zookeeper
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
 from timeline.options import TABLE_LAYER, Option, as_property_set
@@ -68,8 +63,8 @@ class _BuiltIn:
             storage_based.ENTRY,
             zookeeper.ENTRY,
             zookeeper.IMPLICIT_ENTRY,
-            hivemetastore.ENTRY,
-            hivemetastore_database.ENTRY,
+            thrift_client.ENTRY,
+            database_client.ENTRY,
             dynamodb.ENTRY,
             dynamodb.IMPLICIT_ENTRY,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.sql import SqlClient, SqlSettings
+from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
 from timeline.machine import SystemClock, SystemIds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.dynamodb import ENTRY
+from lockproviders.dynamodb.client import ENTRY
 from lockproviders.testing import LockProviderSuite
 from tests.servers.dynamodb import DynaliteServer, MotoServer, client_of, create_table
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.hivemetastore import ENTRY
+from lockproviders.hivemetastore.thrift_client import ENTRY
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing import LockProviderSuite
 from tests.servers.hivemetastore import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.hivemetastore_database import ENTRY
+from lockproviders.hivemetastore.database_client import ENTRY
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing import LockProviderSuite
 from tests.servers.hivemetastore import (

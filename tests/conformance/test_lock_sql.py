@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.sql import ENTRY, SqlClient, SqlSettings, row_name
+from lockproviders.sql.client import ENTRY, SqlClient, SqlSettings, row_name
 from lockproviders.testing import LockProviderSuite
 from lockproviders.testing.contender import HELD, build_lock_over, wait_for
 from tests.servers.mariadb import MariaDb, needs_mariadb

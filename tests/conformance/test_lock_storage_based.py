@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.client import LockClient
-from lockproviders.storage_based import ENTRY
+from lockproviders.storage_based.client import ENTRY
 from lockproviders.testing import LockProviderSuite
 from tests.servers.s3 import BUCKET, S3Server, storage_lock_client
 from timeline.errors import LeaseLostError

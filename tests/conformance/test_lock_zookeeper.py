@@ -11,7 +11,7 @@ import pytest
 from lockproviders.client import LockClient
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing import LockProviderSuite
-from lockproviders.zookeeper import ENTRY, IMPLICIT_ENTRY
+from lockproviders.zookeeper.client import ENTRY, IMPLICIT_ENTRY
 from tests.servers.zookeeper import ZooKeeperServer
 from timeline.machine import SystemClock, SystemIds
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from lockproviders.dynamodb import DynamoClient
-from lockproviders.dynamodb_connection import BotoTransport, Transport
-from lockproviders.dynamodb_settings import DynamoSettings
+from lockproviders.dynamodb.client import DynamoClient
+from lockproviders.dynamodb.connection import BotoTransport, Transport
+from lockproviders.dynamodb.settings import DynamoSettings
 from tests.servers.moto_server import (
     ACCESS_KEY,
     HOST,

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders import hivemetastore, hivemetastore_database
 from lockproviders.client import LockClient
-from lockproviders.hivemetastore_database import DatabaseSettings, MetastoreDatabaseClient
-from lockproviders.hivemetastore_rows import MetastoreRows
+from lockproviders.hivemetastore import database_client as hivemetastore_database
+from lockproviders.hivemetastore import thrift_client as hivemetastore
+from lockproviders.hivemetastore.database_client import DatabaseSettings, MetastoreDatabaseClient
+from lockproviders.hivemetastore.rows import MetastoreRows
 from lockproviders.hookspecs import LockContext, LockProviderEntry
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
 from tests.interop import lock_command

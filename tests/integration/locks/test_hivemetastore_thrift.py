@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.hivemetastore import ENTRY, HiveMetastoreClient
-from lockproviders.hivemetastore_notes import LockName
-from lockproviders.hivemetastore_wire import Address, ThriftWire
+from lockproviders.hivemetastore.notes import LockName
+from lockproviders.hivemetastore.thrift_client import ENTRY, HiveMetastoreClient
+from lockproviders.hivemetastore.wire import Address, ThriftWire
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing.contender import build_lock_over
 from tests.interop import lock_command

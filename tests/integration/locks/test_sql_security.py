@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.sql import SqlClient, SqlSettings
+from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
 from timeline.errors import UnsafeSetupError

@@ -24,7 +24,7 @@ from lockproviders.acquire import ProviderLock
 from lockproviders.hookspecs import LockContext
 from lockproviders.lease import HeldLease
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
-from lockproviders.zookeeper import ENTRY, ZooKeeperClient
+from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
 from tests.interop import lock_command
 from tests.servers.proxy import FaultProxy
 from tests.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.hookspecs import LockContext
-from lockproviders.zookeeper import ENTRY, ZooKeeperClient
+from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
 from tests.servers.java import free_port
 from tests.servers.zookeeper import ZooKeeperServer
 from timeline.errors import UnavailableError, UnsafeSetupError

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockproviders.dynamodb_connection import (
+from lockproviders.dynamodb.connection import (
     ConditionFailedError,
     MissingTableError,
     TableExistsError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockproviders.hivemetastore_notes import LockName, LockRow
-from lockproviders.hivemetastore_wire import Granted
+from lockproviders.hivemetastore.notes import LockName, LockRow
+from lockproviders.hivemetastore.wire import Granted
 from timeline.errors import LeaseLostError, UnavailableError
 
 

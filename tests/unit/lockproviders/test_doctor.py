@@ -6,7 +6,7 @@ import pytest
 
 from lockproviders.doctor import examine
 from lockproviders.inprocess import InProcessClient, ProcessLocks
-from lockproviders.sql import SqlClient, SqlSettings
+from lockproviders.sql.client import SqlClient, SqlSettings
 from timeline.errors import LeaseLostError, StorageUnavailableError
 from timeline.storage.memory import MemoryStorage
 

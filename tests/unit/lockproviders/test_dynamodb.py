@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lockproviders.dynamodb import DynamoClient
-from lockproviders.dynamodb_settings import DynamoSettings
+from lockproviders.dynamodb.client import DynamoClient
+from lockproviders.dynamodb.settings import DynamoSettings
 from tests.unit.lockproviders.dynamodb_table import CountingIds, FakeTable
 from tests.unit.lockproviders.plain_machine import Machine
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from botocore.stub import Stubber
 
-from lockproviders.dynamodb_connection import (
+from lockproviders.dynamodb.connection import (
     BotoTransport,
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
     region_of_machine,
 )
-from lockproviders.dynamodb_rows import RowAddress, create_request, read_request
-from lockproviders.dynamodb_settings import DynamoSettings
+from lockproviders.dynamodb.rows import RowAddress, create_request, read_request
+from lockproviders.dynamodb.settings import DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
 AT = RowAddress(table="hudi_locks", key="t1")

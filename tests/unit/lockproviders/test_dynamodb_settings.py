@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockproviders.dynamodb import ENTRY, IMPLICIT_ENTRY
-from lockproviders.dynamodb_settings import DynamoSettings
+from lockproviders.dynamodb.client import ENTRY, IMPLICIT_ENTRY
+from lockproviders.dynamodb.settings import DynamoSettings
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError
 from timeline.options import PropertySet

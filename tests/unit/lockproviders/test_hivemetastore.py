@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockproviders.hivemetastore import ENTRY, HiveMetastoreClient
-from lockproviders.hivemetastore_notes import LockRow
-from lockproviders.hivemetastore_settings import HiveMetastoreSettings
+from lockproviders.hivemetastore.notes import LockRow
+from lockproviders.hivemetastore.settings import HiveMetastoreSettings
+from lockproviders.hivemetastore.thrift_client import ENTRY, HiveMetastoreClient
 from lockproviders.hookspecs import LockContext
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.plain_metastore import PlainMetastore, PlainWire, lose

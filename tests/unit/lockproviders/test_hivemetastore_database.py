@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lockproviders.hivemetastore_database import DatabaseSettings, MetastoreDatabaseClient
-from lockproviders.hivemetastore_notes import LockName, LockRow, nonce_of
-from lockproviders.hivemetastore_rows import CommitUnknownError
+from lockproviders.hivemetastore.database_client import DatabaseSettings, MetastoreDatabaseClient
+from lockproviders.hivemetastore.notes import LockName, LockRow, nonce_of
+from lockproviders.hivemetastore.rows import CommitUnknownError
 from tests.unit.lockproviders.plain_machine import Machine
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
 from timeline.options import TABLE_LAYER, PropertySet

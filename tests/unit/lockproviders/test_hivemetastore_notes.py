@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockproviders.hivemetastore_notes import (
+from lockproviders.hivemetastore.notes import (
     LockRow,
     agent_text,
     check_name,

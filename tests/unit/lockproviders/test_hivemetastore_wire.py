@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from lockproviders.hivemetastore_notes import LockName
-from lockproviders.hivemetastore_wire import Address, ThriftWire, parse_uris
+from lockproviders.hivemetastore.notes import LockName
+from lockproviders.hivemetastore.wire import Address, ThriftWire, parse_uris
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
 
 ttypes = pytest.importorskip("pymetastore.hive_metastore.ttypes")

@@ -9,9 +9,9 @@ import pytest
 
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import ProviderRegistry
-from lockproviders.sql import ENTRY, SqlClient, SqlSettings, row_name
-from lockproviders.sql_database import AnswerLost, NoTable, Refused, RowExists, SqliteDatabase
-from lockproviders.sql_servers import MySqlDatabase, PostgresDatabase, Server
+from lockproviders.sql.client import ENTRY, SqlClient, SqlSettings, row_name
+from lockproviders.sql.database import AnswerLost, NoTable, Refused, RowExists, SqliteDatabase
+from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server
 from timeline.errors import (
     LeaseLostError,
     SettingError,

@@ -8,9 +8,9 @@ import pytest
 
 from lockproviders.client import BreakableLockClient
 from lockproviders.hookspecs import LockContext
-from lockproviders.zookeeper import ENTRY, ZooKeeperClient
-from lockproviders.zookeeper_session import ZkSession
-from lockproviders.zookeeper_settings import ZooKeeperSettings
+from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
+from lockproviders.zookeeper.session import ZkSession
+from lockproviders.zookeeper.settings import ZooKeeperSettings
 from tests.unit.lockproviders.zookeeper_tree import Kazoo, Tree
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 
@@ -555,7 +555,7 @@ def test_margin_is_a_third_of_the_session(new_client) -> None:
 
 
 def test_missing_package_names_the_extra(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lockproviders.zookeeper_session")
+    monkeypatch.delitem(sys.modules, "lockproviders.zookeeper.session")
     monkeypatch.setitem(sys.modules, "kazoo", None)
     context = LockContext(
         properties=PROPERTIES,

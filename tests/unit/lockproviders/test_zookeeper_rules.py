@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.hookspecs import LockContext
-from lockproviders.zookeeper_queue import (
+from lockproviders.zookeeper.queue import (
     hosts_identity,
     lock_path,
     node_ahead,
@@ -18,7 +18,7 @@ from lockproviders.zookeeper_queue import (
     queue_order,
     split_hosts,
 )
-from lockproviders.zookeeper_settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
+from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.options import redact
 

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.storage_lock_file import (
+from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
     NOTE_CHARACTERS_MAX,
     LockRecord,
     next_token,
 )
-from lockproviders.storage_object import ChangedError, ConditionalObject, Seen, Tag
+from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
 from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
 from timeline.ports.clock import Clock

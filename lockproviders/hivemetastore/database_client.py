@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lockproviders import hivemetastore_settings as thrift_settings
-from lockproviders.hivemetastore import MetastoreHolding
-from lockproviders.hivemetastore_notes import (
+from lockproviders.hivemetastore import settings as thrift_settings
+from lockproviders.hivemetastore.notes import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
     LockName,
@@ -35,10 +34,11 @@ from lockproviders.hivemetastore_notes import (
     nonce_of,
     plain_text,
 )
-from lockproviders.hivemetastore_rows import CommitUnknownError, MetastoreRows, silence_seconds
-from lockproviders.hivemetastore_settings import lock_name, positive_ms, refuse_from_table
+from lockproviders.hivemetastore.rows import CommitUnknownError, MetastoreRows, silence_seconds
+from lockproviders.hivemetastore.settings import lock_name, positive_ms, refuse_from_table
+from lockproviders.hivemetastore.thrift_client import MetastoreHolding
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.sql_servers import Server, is_loopback
+from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
 from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
 from timeline.ports.clock import Clock

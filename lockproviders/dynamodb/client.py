@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lockproviders.dynamodb_connection import (
+from lockproviders.dynamodb.connection import (
     BotoTransport,
     ConditionFailedError,
     MissingTableError,
@@ -32,7 +32,7 @@ from lockproviders.dynamodb_connection import (
     check_extra,
     region_of_machine,
 )
-from lockproviders.dynamodb_rows import (
+from lockproviders.dynamodb.rows import (
     LockRow,
     RowAddress,
     Sighting,
@@ -47,7 +47,7 @@ from lockproviders.dynamodb_rows import (
     release_request,
     renew_request,
 )
-from lockproviders.dynamodb_settings import OPTIONS, DynamoSettings
+from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError

@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lockproviders.dynamodb_settings import OPTIONS, DynamoSettings
+from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
 __all__ = [

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from lockproviders.zookeeper_queue import node_ahead, node_prefix, node_text, own_nodes
+from lockproviders.zookeeper.queue import node_ahead, node_prefix, node_text, own_nodes
 from timeline.errors import HoodooError, LeaseLostError, UnavailableError
 
 if TYPE_CHECKING:
-    from lockproviders.zookeeper import ZooKeeperClient
-    from lockproviders.zookeeper_session import ZkSession
+    from lockproviders.zookeeper.client import ZooKeeperClient
+    from lockproviders.zookeeper.session import ZkSession
 
 __all__ = ["LOOKS_MAX", "ZooKeeperHolding", "ZooKeeperPlace"]
 

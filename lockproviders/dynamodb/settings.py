@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Self
 from urllib.parse import urlsplit
 
-from lockproviders.dynamodb_rows import COUNT_SUFFIX, KEY_BYTES_MAX
+from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
 from lockproviders.settings import LOCK_OPTIONS, MS_MAX, LockSettings
 from timeline.errors import SettingError
 from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockproviders.sql_database import (
+from lockproviders.sql.database import (
     AnswerLost,
     Database,
     NoTable,

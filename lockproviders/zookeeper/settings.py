@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lockproviders.hookspecs import LockContext
 from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
-from lockproviders.zookeeper_queue import hosts_identity, lock_path, split_hosts
+from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
 

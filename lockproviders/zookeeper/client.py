@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.path_hash import ADDRESS_OPTION
-from lockproviders.zookeeper_queue import owner_in, queue_order
-from lockproviders.zookeeper_settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
-from lockproviders.zookeeper_waiter import LOOKS_MAX, ZooKeeperHolding, ZooKeeperPlace
+from lockproviders.zookeeper.queue import owner_in, queue_order
+from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
+from lockproviders.zookeeper.waiter import LOOKS_MAX, ZooKeeperHolding, ZooKeeperPlace
 from timeline.errors import UnsafeSetupError
 
 if TYPE_CHECKING:
-    from lockproviders.zookeeper_session import ZkSession
+    from lockproviders.zookeeper.session import ZkSession
     from timeline.ports.clock import Clock
     from timeline.ports.ids import Ids
 
@@ -205,7 +205,7 @@ class ZooKeeperClient:
 
 def _session_class() -> type[ZkSession]:
     try:
-        from lockproviders.zookeeper_session import ZkSession
+        from lockproviders.zookeeper.session import ZkSession
     except ImportError as error:
         raise UnsafeSetupError(
             "the ZooKeeper lock needs the package kazoo: pip install 'hoodoo[zookeeper]'",

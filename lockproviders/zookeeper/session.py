@@ -30,7 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
-from lockproviders.zookeeper_settings import ZooKeeperSettings, request_timeout_ms
+from lockproviders.zookeeper.settings import ZooKeeperSettings, request_timeout_ms
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from lockproviders.hivemetastore_notes import (
+from lockproviders.hivemetastore.notes import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
     LockRow,
@@ -35,8 +35,8 @@ from lockproviders.hivemetastore_notes import (
     nonce_of,
     plain_text,
 )
-from lockproviders.hivemetastore_settings import OPTIONS, HiveMetastoreSettings
-from lockproviders.hivemetastore_wire import Granted, MetastoreWire, ThriftWire
+from lockproviders.hivemetastore.settings import OPTIONS, HiveMetastoreSettings
+from lockproviders.hivemetastore.wire import Granted, MetastoreWire, ThriftWire
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock

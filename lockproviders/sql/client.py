@@ -23,8 +23,8 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.sql_database import AnswerLost, Database, NoTable, Refused, RowExists
-from lockproviders.sql_settings import OPTIONS, SqlSettings
+from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, RowExists
+from lockproviders.sql.settings import OPTIONS, SqlSettings
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids

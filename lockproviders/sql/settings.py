@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 from urllib.parse import unquote, urlsplit
 
-from lockproviders.sql_database import Database, SqliteDatabase
-from lockproviders.sql_servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
+from lockproviders.sql.database import Database, SqliteDatabase
+from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.options import (
     Option,

@@ -21,8 +21,8 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from lockproviders.hivemetastore_notes import USER, LockName, LockRow, nonce_of
-from lockproviders.sql_servers import Server
+from lockproviders.hivemetastore.notes import USER, LockName, LockRow, nonce_of
+from lockproviders.sql.servers import Server
 from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
 
 __all__ = ["CommitUnknownError", "MetastoreRows", "silence_seconds"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from lockproviders.hivemetastore_notes import USER, LockName, LockRow
+from lockproviders.hivemetastore.notes import USER, LockName, LockRow
 from timeline.errors import (
     HoodooError,
     LeaseLostError,

@@ -1,0 +1,1 @@
+"""The Hive Metastore's lock, by its Thrift service or by its database."""
