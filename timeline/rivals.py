@@ -23,7 +23,7 @@ from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.rules.conflicts import Rival
 
-__all__ = ["RIVAL_KINDS", "claim_of", "foreign_rivals", "rival_of_slot"]
+__all__ = ["RIVAL_KINDS", "claim_of", "foreign_rivals", "rival_of_slot", "rollback_target"]
 
 RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
 
@@ -70,7 +70,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         claim = claim_of(metadata)
         schema = metadata.schema_json or ""
     elif instant.action is Action.ROLLBACK:
-        aborts = _rollback_target(context, instant)
+        aborts = rollback_target(context, instant)
     return Rival(
         action=instant.action,
         requested_time=instant.requested_time,
@@ -82,7 +82,13 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
     )
 
 
-def _rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
+def rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
+    """
+    What a rollback's plan names; None without a plan. Outside: 1 get.
+
+    Raises:
+        CorruptTableError: The plan is damaged.
+    """
     requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
     path = timeline_path(requested)
     try:

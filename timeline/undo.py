@@ -15,6 +15,7 @@ from timeline.begin import Begun
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
 from timeline.errors import (
+    CorruptTableError,
     OutcomeUnknownError,
     StorageUnavailableError,
     UnsupportedTableError,
@@ -35,7 +36,9 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.publish import Turn, take_turn
+from timeline.rivals import rollback_target
 from timeline.rules.succession import Residue
+from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of, settle
 
 __all__ = ["RolledBack", "abandon", "rollback", "rollback_dead_writers"]
@@ -109,7 +112,36 @@ def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack
     now = turn.timeline.find(time, target.action, target.action.completes_as)
     if now is None or now.completed:
         return RolledBack(target=time, slot=None, why="it is no longer pending")
+    if _undone_elsewhere(context, turn.timeline, time):
+        return RolledBack(target=time, slot=None, why="another engine is rolling it back")
     return None
+
+
+def _undone_elsewhere(context: TableContext, timeline: ActiveTimeline, time: InstantTime) -> bool:
+    """
+    Whether another engine planned this rollback a moment ago and is at it, without the lock.
+
+    Java fails when files it wants to delete are gone. What is pending within a turn is no
+    rollback of ours, and an old one was left behind by its owner.
+    """
+    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
+        return False
+    storage = context.world.storage
+    for instant in timeline.pending:
+        if instant.action is not Action.ROLLBACK:
+            continue
+        try:
+            if rollback_target(context, instant) != time:
+                continue
+        except CorruptTableError:
+            continue  # its owner's matter; it names nothing that we could spare
+        path = timeline_path(pending_file_names(Action.ROLLBACK, instant.requested_time)[-1])
+        stat = storage.stat(path)
+        if stat is None:
+            continue
+        if storage.now_ms() - stat.modified_ms <= context.limits.heartbeat.tolerated_ms:
+            return True
+    return False
 
 
 def _abort_slot(

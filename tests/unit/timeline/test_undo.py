@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.timeline.engine import (
@@ -18,15 +20,22 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.begin import begin, make_inflight
-from timeline.codecs.instant_avro import decode_rollback, decode_rollback_plan
+from timeline.codecs.instant_avro import (
+    decode_rollback,
+    decode_rollback_plan,
+    encode_rollback_plan,
+)
 from timeline.errors import UnsupportedTableError
 from timeline.files.markers import create_marker
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import IOType
 from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import WriteOperation
+from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
 from timeline.places import HEARTBEATS, TIMELINE, heartbeat_path, slot_path, timeline_path
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.setting_names import ForeignWriters
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -202,6 +211,49 @@ def test_dead_writers_are_rolled_back_and_living_ones_left():
     assert [each.target for each in done] == [dead.requested_time]
     assert [i.requested_time for i in table.context.active().pending] == [living.requested_time]
     living.heartbeat.stop()
+
+
+def planned_by_java(table: Table, target: str, time: str) -> None:
+    """Another engine's rollback of that target, planned and not done."""
+    plan = encode_rollback_plan(
+        RollbackPlan(
+            instant_to_rollback=InstantInfo(requested_time=target, action="commit"),
+            rollback_requests=(),
+        )
+    )
+    table.context.world.storage.create(timeline_path(f"{time}.rollback.requested"), plan)
+
+
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+ANYTHING_IS_OLD = replace(SHARED, heartbeat=HeartbeatLimits(interval_ms=-1, misses=1))
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_another", "why"),
+    [
+        pytest.param(SHARED, False, "another engine is rolling it back", id="at work"),
+        pytest.param(SHARED, True, "rolled back", id="of another target"),
+        pytest.param(ANYTHING_IS_OLD, False, "rolled back", id="left behind"),
+    ],
+)
+def test_what_another_engine_is_rolling_back_is_left_to_it(limits, of_another: bool, why: str):
+    table = new_table()
+    upsert(table, ROWS)
+    dead = crashed_write(table)
+    target = "20200101000000000" if of_another else dead.requested_time
+    planned_by_java(table, target, f"{int(dead.requested_time) + 2}")
+    mine = opened(table, limits=limits)
+    assert [each.why for each in rollback_dead_writers(mine.context)] == [why]
+
+
+def test_a_damaged_plan_of_another_engine_spares_nothing():
+    table = new_table()
+    upsert(table, ROWS)
+    dead = crashed_write(table)
+    time = f"{int(dead.requested_time) + 2}"
+    table.context.world.storage.create(timeline_path(f"{time}.rollback.requested"), b"half")
+    mine = opened(table, limits=SHARED)
+    assert [each.why for each in rollback_dead_writers(mine.context)] == ["rolled back"]
 
 
 def test_a_writer_is_dead_by_the_clock_of_the_storage():
