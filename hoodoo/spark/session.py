@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
@@ -306,7 +307,13 @@ def _register(spark: Any) -> None:
         from hoodoo.spark.datasource import HUDI_SOURCES, HoodooDataSource
     except ImportError:  # before Spark 4
         return
-    spark.dataSource.register(HoodooDataSource)
-    if not _has_hudi_bundle(spark):
-        for source in HUDI_SOURCES:
+    ours = () if _has_hudi_bundle(spark) else HUDI_SOURCES
+    try:
+        for source in (HoodooDataSource, *ours):
             spark.dataSource.register(source)
+    except AnalysisException as error:
+        # Spark looks through all data sources first and takes none while one of them, such as
+        # a bundle for another Spark, cannot be loaded. Saving works without.
+        LoggingEvents().emit(
+            "spark.register_failed", missing="readStream, SQL views", why=str(error)
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.session import serves
+from hoodoo.spark.session import _register, serves
 from tests.spark.conftest import COLUMNS, OPTIONS
 
 pytestmark = pytest.mark.spark
@@ -110,3 +110,21 @@ def test_without_a_bundle_hudis_names_are_ours_and_nothing_is_told(
         assert all(serves(with_bundle(None), name) for name in NAMES)
         assert not serves(with_bundle(None), "parquet")
     assert caplog.records == []
+
+
+def test_a_jar_that_keeps_spark_from_registering_is_told_and_saving_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from pyspark.errors import AnalysisException
+
+    def register(source: Any) -> None:
+        raise AnalysisException("a bundle for another Spark")
+
+    session = with_bundle("jar:file:hudi-bundle.jar!/org/apache/hudi/DefaultSource.class")
+    session.dataSource = SimpleNamespace(register=register)
+    with caplog.at_level(logging.WARNING, logger="hoodoo"):
+        _register(session)
+    [record] = caplog.records
+    assert record.getMessage().startswith("spark.register_failed")
+    assert "a bundle for another Spark" in record.getMessage()
