@@ -107,3 +107,5 @@ def test_two_spark_writers_lose_nothing_under_the_lock(
     assert document["rows"] == ROWS
     assert document["overlaps"] > 0
     assert document["refused_and_retried"] > 0
+    cleaned = [each for each in document["timeline"] if each["action"] == "clean"]
+    assert {each["application"] for each in cleaned} == {"cleaner"}
