@@ -72,6 +72,18 @@ OURS = {
     "hoodie.write.num.retries.on.conflict.failures": "20",
     "hoodie.datasource.write.hive_style_partitioning": "true",
 }
+#: Both clean after their commits, and undo what the other left behind; Java also archives.
+SERVICES = {
+    "hoodie.clean.automatic": "true",
+    "hoodie.clean.commits.retained": "4",
+    "hoodie.client.heartbeat.interval_in_ms": "3000",
+    "hoodie.client.heartbeat.tolerable.misses": "4",
+}
+ARCHIVING = {
+    "hoodie.archive.automatic": "true",
+    "hoodie.keep.min.commits": "8",
+    "hoodie.keep.max.commits": "10",
+}
 
 Rows = list[dict[str, Any]]
 
@@ -88,19 +100,31 @@ class Account:
 @pytest.fixture
 def lock(tmp_path: Path) -> Iterator[Mapping[str, str]]:
     with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        yield {**SHARED, "hoodie.write.lock.zookeeper.url": server.address}
+        yield {"hoodie.write.lock.zookeeper.url": server.address}
 
 
+@pytest.mark.parametrize(
+    ("shared", "of_java"),
+    [
+        pytest.param(SHARED, JAVA, id="writers"),
+        pytest.param(
+            SHARED | SERVICES, JAVA | ARCHIVING, id="writers-and-services", marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,
     lock: Mapping[str, str],
     nightly: bool,
+    shared: dict[str, str],
+    of_java: dict[str, str],
 ) -> None:
     rounds = ROUNDS_NIGHTLY if nightly else ROUNDS
+    both = {**shared, **lock}
     java, path = java_oracle("1.2.0"), tmp_path / "shared"
     with hoodoo.create_table(
-        path, schema=SCHEMA, record_key="id", partition_by="p", properties={**lock, **OURS}
+        path, schema=SCHEMA, record_key="id", partition_by="p", properties={**both, **OURS}
     ) as table:
         table.bulk_insert(
             arrow([seed(side, i) for side in ("java", "ours") for i in range(rounds)])
@@ -110,15 +134,15 @@ def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
     stopped = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         sides = [
-            pool.submit(java_writes, java, path, lock, rounds, theirs, stopped),
-            pool.submit(hoodoo_writes, path, lock, rounds, mine, theirs, stopped),
+            pool.submit(java_writes, java, path, {**of_java, **both}, rounds, theirs, stopped),
+            pool.submit(hoodoo_writes, path, {**both, **OURS}, rounds, mine, theirs, stopped),
         ]
         try:
             for side in sides:
                 side.result()
         finally:
             stopped.set()
-    listed = java.timeline(path)
+    listed = java.timeline(path, archived=True)
     print(f"java: {theirs}\nours: {mine}\n" + "\n".join(map(str, listed)))
 
     expected = without_meta(
@@ -147,7 +171,7 @@ def test_no_row_is_lost_when_java_and_hoodoo_write_at_the_same_time(
 def java_writes(
     java: JavaOracle,
     path: Path,
-    lock: Mapping[str, str],
+    conf: Mapping[str, str],
     rounds: int,
     account: Account,
     stopped: threading.Event,
@@ -158,7 +182,7 @@ def java_writes(
             if stopped.is_set():
                 return
             try:
-                java.write(path, batch("java", number), "upsert", conf={**JAVA, **lock})
+                java.write(path, batch("java", number), "upsert", conf=conf)
                 break
             except JavaRefusedError as error:
                 if JAVA_CONFLICT not in str(error):
@@ -173,7 +197,7 @@ def java_writes(
 
 def hoodoo_writes(
     path: Path,
-    lock: Mapping[str, str],
+    properties: Mapping[str, str],
     rounds: int,
     account: Account,
     theirs: Account,
@@ -182,7 +206,7 @@ def hoodoo_writes(
     """Ours: one commit somewhere in each of Java's, which take ten times as long."""
     lots = random.Random(4)
     took_s = 1.0
-    with hoodoo.open_table(path, properties={**lock, **OURS}) as table:
+    with hoodoo.open_table(path, properties=properties) as table:
         for number in range(rounds):
             began = time.monotonic()
             while theirs.commits < number and not stopped.is_set():
