@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -32,13 +32,20 @@ class Services:
     Args:
         context: The table.
         properties: Effective properties; each service reads its own keys.
+        join_writers: Enters the registry of those who change the table, once.
 
     Raises:
         SettingError: A service's property is wrong.
     """
 
-    def __init__(self, context: TableContext, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        context: TableContext,
+        properties: Mapping[str, str],
+        join_writers: Callable[[], None],
+    ) -> None:
         self._context = context
+        self._join_writers = join_writers
         self._properties = properties
         self._after_commit = services_of(properties)
 
@@ -51,9 +58,11 @@ class Services:
 
         Raises:
             SettingError: A cleaning property is wrong.
+            WriterDisagreementError: A live writer is configured differently.
             LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: Something outside
                 did not answer.
         """
+        self._join_writers()
         return clean(self._context, CleaningSettings.from_properties(self._properties))
 
     def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
@@ -63,6 +72,7 @@ class Services:
         Args:
             timeline: The timeline of a moment ago, where the caller has one.
         """
+        self._join_writers()
         return rollback_dead_writers(self._context, timeline)
 
     def after_commit(self) -> InlineOutcome:

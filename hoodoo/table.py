@@ -25,7 +25,7 @@ from hoodoo.assembly import (
 )
 from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
-from lockproviders.registry import ProviderRegistry
+from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
@@ -55,7 +55,7 @@ class Table:
         self._core = core
         self._properties = properties
         self._settings = settings
-        self._services = Services(core.context, properties)
+        self._services = Services(core.context, properties, self.join_writers)
 
     @classmethod
     def open(
@@ -244,14 +244,13 @@ class Table:
         """
         if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
             self._core = self._core.switch_metadata_table_off()
-            self._services = Services(self._core.context, self._properties)
+            self._services = Services(self._core.context, self._properties, self.join_writers)
             self._core.context.world.events.emit(
                 "metadata_table.switched_off", table=self._core.config.name
             )
         refuse_unwritable(self._core.config)
         refuse_unsupported(self._properties)
-        _refuse_lock_foreign_writers_do_not_know(self._settings, self._core)
-        self._core.register(agreement_of(self._settings, self._core.context.world))
+        self.join_writers()
         plan = plan_of(
             self._settings,
             self._core.config,
@@ -271,6 +270,19 @@ class Table:
 
     # ---- life
 
+    def join_writers(self) -> None:
+        """
+        Enter the registry of those who change the table; services do so, too.
+
+        Raises:
+            WriterDisagreementError: A live writer is configured differently.
+            StorageCapabilityError: Writers of other engines are expected, and they do not take
+                this lock.
+        """
+        registry = registry_for(self._properties)
+        _refuse_lock_foreign_writers_do_not_know(self._settings, self._core, registry)
+        self._core.register(agreement_of(self._settings, self._core.context.world))
+
     def close(self) -> None:
         """Leave the writer registry and give up connections; reads and writes end."""
         self._core.close()
@@ -287,12 +299,13 @@ class Table:
         self.close()
 
 
-def _refuse_lock_foreign_writers_do_not_know(settings: WriteSettings, core: CoreTable) -> None:
+def _refuse_lock_foreign_writers_do_not_know(
+    settings: WriteSettings, core: CoreTable, registry: ProviderRegistry
+) -> None:
     """Writers of other engines know nothing but the lock: it must be one they take (FOR-1)."""
     if settings.foreign_writers is not ForeignWriters.EXPECTED:
         return
     provider = core.context.world.lock.provider
-    registry = ProviderRegistry()
     if not registry.find(provider).capabilities.excludes_java:
         shared = [entry.name for entry in registry.entries if entry.capabilities.excludes_java]
         raise StorageCapabilityError(

@@ -38,14 +38,14 @@ from lockproviders.storage_based import client as storage_based
 from lockproviders.zookeeper import client as zookeeper
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
-from timeline.options import TABLE_LAYER, Option, as_property_set
+from timeline.options import TABLE_LAYER, Option, PropertySet, as_property_set
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
 from timeline.ports.storage import Storage
 
-__all__ = ["ProviderRegistry", "build_lock", "provider_options"]
+__all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for"]
 
 #: Names that lock keys are inferred from, as Java's writers do.
 _TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
@@ -179,10 +179,31 @@ class ProviderRegistry:
         return entries
 
 
+def registry_for(properties: Mapping[str, str]) -> ProviderRegistry:
+    """
+    The built-in providers, and those of the distributions that the caller allows (SEC4).
+
+    Args:
+        properties: Effective properties; what the table's own file says is not heard.
+
+    Raises:
+        SettingError: A lock setting is wrong.
+        UnknownProviderError, UnsafeSetupError: See ``ProviderRegistry.load``.
+    """
+    return _loaded(LockSettings.from_properties(_said_by_caller(properties)).plugins)
+
+
 @cache
-def _built_in() -> ProviderRegistry:
+def _loaded(allow: tuple[str, ...]) -> ProviderRegistry:
     """Never registered to after it is made, so one serves every table."""
-    return ProviderRegistry()
+    registry = ProviderRegistry()
+    registry.load(allow)
+    return registry
+
+
+def _said_by_caller(properties: Mapping[str, str]) -> PropertySet:
+    # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
+    return as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
 
 
 def provider_options(name: str | None = None) -> tuple[Option, ...]:
@@ -194,7 +215,7 @@ def provider_options(name: str | None = None) -> tuple[Option, ...]:
     """
     entries = [
         entry
-        for entry in _built_in().entries
+        for entry in _loaded(()).entries
         if name is None or name == entry.name or name in entry.jvm_class_names
     ]
     return tuple({option.key: option for entry in entries for option in entry.options}.values())
@@ -250,18 +271,19 @@ def build_lock(
         table_identity: Canonical identity of the table, equal for all its writers.
         table_address: The table as the caller spelled it, where ``hoodie.base.path`` does not
             say; the storage's own address by default.
-        registry: The providers to choose from; the built-in ones by default.
+        registry: The providers to choose from; as ``registry_for`` by default.
 
     Raises:
         SettingError: A value is wrong.
         UnknownProviderError: The named provider is not in this release.
         UnsafeSetupError: The provider cannot work with this storage.
     """
-    # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
-    properties = as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
+    properties = _said_by_caller(properties)
     settings = LockSettings.from_properties(properties)
     capabilities = storage.capabilities
-    entry = (registry or _built_in()).find(settings.provider or default_provider(capabilities))
+    entry = (registry or _loaded(settings.plugins)).find(
+        settings.provider or default_provider(capabilities)
+    )
     client = entry.factory(
         LockContext(
             properties=properties,

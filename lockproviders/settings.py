@@ -75,6 +75,11 @@ LOCK_OPTIONS: Mapping[str, Option] = {
         kind=_INT,
         doc="Days after which audit files are removed; 0 keeps them all.",
     ),
+    "plugins": Option(
+        key="hoodoo.plugins.allow",
+        kind=OptionKind.LIST,
+        doc="Installed distributions whose plug-ins may be loaded: name or name:entry-point.",
+    ),
     "filesystem_path": Option(
         key="hoodie.write.lock.filesystem.path",
         kind=_TEXT,
@@ -106,6 +111,7 @@ class LockSettings(BaseModel):
     hold_budget_ms: _Milliseconds = 5_000
     audit: bool = False
     audit_keep_days: Annotated[int, Field(ge=0, le=36_500)] = 7
+    plugins: tuple[str, ...] = ()
     filesystem_path: str | None = None
     filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = 0
 

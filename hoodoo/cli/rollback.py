@@ -51,6 +51,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: b
             "files_deleted": files,
         }
         if not invocation.dry_run:
+            opened.join_writers()
             invocation.confirm(f"roll back {instant}, which deletes {len(files)} data files?")
             done = undo(context, target)
             document["why"] = done.why

@@ -42,6 +42,7 @@ def run(invocation: Invocation, *, address: str, service: str) -> None:
                 {**nothing_done(service, service), "would_delete": _planned(opened)}
             )
             return
+        opened.join_writers()
         receipt = chosen.run_once(opened.core.context)
     _print(invocation, chosen, receipt)
 
@@ -64,6 +65,7 @@ def worker(
     """Run the services round after round until SIGTERM or Ctrl-C."""
     with invocation.open_table(address) as opened:
         settings = CleaningSettings.from_properties(opened.properties)
+        opened.join_writers()
         stop = StopFlag()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):

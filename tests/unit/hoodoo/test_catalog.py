@@ -17,6 +17,7 @@ from timeline.errors import (
     SettingError,
     TableConfigConflictError,
     TableNotFoundError,
+    UnknownProviderError,
     UnsupportedTableError,
     WriterDisagreementError,
 )
@@ -26,6 +27,7 @@ from timeline.setting_names import PublishLock
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
 ROWS = [{"id": "a", "p": "x", "ts": 1}, {"id": "b", "p": "y", "ts": 1}]
+EXAMPLE = Path(__file__).parents[3] / "examples" / "lock_provider_plugin"
 OCC = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
 
 
@@ -231,6 +233,44 @@ def test_two_writers_with_different_locks_are_refused(path: Path):
         other.upsert(ROWS)
     assert "lock_provider" in caught.value.fields["differences"]
     first.close()
+
+
+def test_services_with_another_lock_than_the_writers_are_refused(path: Path):
+    first = made(path, properties=OCC)
+    first.insert(ROWS)
+    alone = {
+        **OCC,
+        "hoodie.write.lock.provider": "in_process",
+        "hoodoo.write.lock.single.process": "true",
+    }
+    with hoodoo.open_table(path, properties=alone) as other:
+        for service in (other.services.clean, other.services.rollback_dead_writers):
+            with pytest.raises(WriterDisagreementError):
+                service()
+    first.close()
+    with hoodoo.open_table(path, properties=alone) as other:
+        assert other.services.clean() is None, "once the writers are gone it may change"
+
+
+def test_an_allowed_plug_in_provides_the_lock_of_a_table(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    info = tmp_path / "site" / "hoodoo_sqlite_lock-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hoodoo-sqlite-lock\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[hoodoo.plugins]\nsqlite = hoodoo_sqlite_lock\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    chosen = {
+        "hoodie.write.lock.provider": "sqlite",
+        "example.sqlite.lock.path": str(tmp_path / "lock.db"),
+    }
+    with pytest.raises(UnknownProviderError):
+        made(path, properties=chosen)
+    with made(path, properties={**chosen, "hoodoo.plugins.allow": "hoodoo-sqlite-lock"}) as table:
+        table.insert(ROWS)
+        assert table.core.context.world.lock.provider == "sqlite"
+    assert (tmp_path / "lock.db").exists()
 
 
 def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):

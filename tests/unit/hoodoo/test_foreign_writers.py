@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hoodoo.table import _refuse_lock_foreign_writers_do_not_know as refuse
+from hoodoo.table import _refuse_lock_foreign_writers_do_not_know
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
 from timeline.settings import WriteSettings
@@ -26,6 +26,10 @@ OURS = ("filesystem", "in_process", "sql")
 def under(provider: str) -> SimpleNamespace:
     lock = SimpleNamespace(provider=provider)
     return SimpleNamespace(context=SimpleNamespace(world=SimpleNamespace(lock=lock)))
+
+
+def refuse(settings: WriteSettings, core: SimpleNamespace) -> None:
+    _refuse_lock_foreign_writers_do_not_know(settings, core, ProviderRegistry())
 
 
 EXPECTED = WriteSettings.from_properties({"hoodoo.foreign.writers": "expected"})

@@ -20,6 +20,7 @@ def test_defaults_are_hudis() -> None:
         "hold_budget_ms": 5_000,
         "audit": False,
         "audit_keep_days": 7,
+        "plugins": (),
         "filesystem_path": None,
         "filesystem_expire_minutes": 0,
     }
@@ -30,7 +31,7 @@ def test_fields_and_options_agree() -> None:
     for field, option in LOCK_OPTIONS.items():
         default = LockSettings.model_fields[field].default
         spelled = str(default).lower() if isinstance(default, bool) else str(default)
-        assert option.default == (None if default is None else spelled)
+        assert option.default == (None if default in (None, ()) else spelled)
 
 
 def test_properties_set_the_fields() -> None:
@@ -39,11 +40,13 @@ def test_properties_set_the_fields() -> None:
             "hoodie.write.lock.provider": " filesystem ",
             "hoodie.write.lock.client.num_retries": "3",
             "hoodie.write.lock.filesystem.expire": "2",
+            "hoodoo.plugins.allow": "one, other:entry",
             "hoodie.table.name": "not ours",
         }
     )
     assert settings.provider == "filesystem"
     assert settings.retries == 3
+    assert settings.plugins == ("one", "other:entry")
     assert settings.filesystem_expire_minutes == 2
 
 
