@@ -16,11 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lockproviders.dynamodb.client import DynamoClient
 from lockproviders.dynamodb.connection import BotoTransport, Transport
 from lockproviders.dynamodb.settings import DynamoSettings
+from tests.servers import server_missing
 from tests.servers.moto_server import (
     ACCESS_KEY,
     HOST,
@@ -73,13 +72,13 @@ def dynalite() -> Path:
         if not program.exists():
             npm = shutil.which("npm")
             if npm is None:
-                pytest.skip("dynalite needs node and npm, install them from the distribution")
+                server_missing("dynalite needs node and npm, install them from the distribution")
             command = [npm, "install", "--no-audit", "--no-fund", "--silent", DYNALITE]
             done = subprocess.run(  # noqa: PLW1510  the code is looked at below
                 command, cwd=place, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX
             )
             if done.returncode != 0:
-                pytest.skip(f"dynalite could not be installed: {done.stderr[-300:]}")
+                server_missing(f"dynalite could not be installed: {done.stderr[-300:]}")
     return program
 
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from tests.servers import server_missing
 from tests.servers.java import JvmServer, free_port, java, listens, spark_jars
 from tests.servers.mariadb import MariaDb
 
@@ -74,7 +75,7 @@ LOCK_TABLES = (
 def needs_mariadb_driver() -> None:
     """Skip the test that asks where no JDBC driver for MariaDB is installed."""
     if _driver() is None:
-        pytest.skip("no mariadb-java-client.jar: install libmariadb-java from the distribution")
+        server_missing("no mariadb-java-client.jar: install libmariadb-java from the distribution")
 
 
 def lay_out_lock_tables(database: MariaDb) -> None:

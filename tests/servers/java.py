@@ -22,6 +22,8 @@ from typing import Self
 
 import pytest
 
+from tests.servers import server_missing
+
 __all__ = ["JvmServer", "free_port", "java", "listens", "needs_java", "spark_jars"]
 
 HOST = "127.0.0.1"
@@ -54,9 +56,9 @@ def spark_jars() -> Path | None:
 def needs_java() -> None:
     """Skip the test that asks where no JVM server can be started."""
     if java() is None:
-        pytest.skip("no java on the path and no JAVA_HOME")
+        server_missing("no java on the path and no JAVA_HOME")
     if spark_jars() is None:
-        pytest.skip("pyspark is not installed, its JARs are the servers")
+        server_missing("pyspark is not installed, its JARs are the servers")
 
 
 def free_port() -> int:

@@ -23,6 +23,8 @@ from typing import Any, Self
 import pymysql
 import pytest
 
+from tests.servers import server_missing
+
 __all__ = ["MariaDb", "free_port", "needs_mariadb"]
 
 HOST = "127.0.0.1"
@@ -36,7 +38,7 @@ def needs_mariadb() -> None:
     """Skip the test that asks where there is no MariaDB to start."""
     for program in ("mariadbd", "mariadb-install-db"):
         if shutil.which(program, path=PROGRAM_FOLDERS) is None:
-            pytest.skip(f"no {program}: install mariadb-server from the distribution")
+            server_missing(f"no {program}: install mariadb-server from the distribution")
 
 
 def free_port() -> int:

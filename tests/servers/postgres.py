@@ -23,6 +23,7 @@ from typing import Any, Self
 import psycopg
 import pytest
 
+from tests.servers import server_missing
 from tests.servers.mariadb import free_port
 
 __all__ = ["Postgres", "memory_folder", "needs_postgres"]
@@ -43,7 +44,7 @@ def needs_postgres() -> None:
     """Skip the test that asks where there is no PostgreSQL to start."""
     for program in ("postgres", "initdb"):
         if _program(program) is None:
-            pytest.skip(f"no {program}: install postgresql from the distribution")
+            server_missing(f"no {program}: install postgresql from the distribution")
 
 
 def memory_folder() -> str | None:

@@ -27,6 +27,7 @@ from lockproviders.hivemetastore.rows import MetastoreRows
 from lockproviders.hookspecs import LockContext, LockProviderEntry
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
 from tests.interop import lock_command
+from tests.servers import server_missing
 from tests.servers.hivemetastore import (
     DATABASE,
     PASSWORD,
@@ -375,7 +376,7 @@ def test_server_with_tls_proves_itself(
     make: Callable[..., LockClient], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make a certificate with")
+        server_missing("no openssl to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockproviders.sql.client import SqlClient, SqlSettings
+from tests.servers import server_missing
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
 from timeline.errors import UnsafeSetupError
@@ -38,7 +39,7 @@ class Database:
 def certificates(tmp_path_factory) -> Certificates:
     """An authority made here, and a certificate for 127.0.0.1 by it."""
     if shutil.which("openssl") is None:
-        pytest.skip("no openssl")
+        server_missing("no openssl")
     return made_in(tmp_path_factory.mktemp("tls"))
 
 
