@@ -22,10 +22,10 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench nightly sim clean
+        demo bench bench-locks nightly sim clean
 
 help: ## print this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## set everything up in .venv (again only when requirements change)
 
@@ -70,6 +70,9 @@ demo: $(STAMP) ## two PySpark writers and a cleaning worker on 336,776 real flig
 bench: $(BENCH_STAMP) ## next to the other engines, with ratios
 	$(RUN) $(PY) tools/setup_bench_spark.py || true
 	$(RUN) $(PY) benchmarks/bench.py $(ARGS)
+
+bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their services
+	$(RUN) $(PY) benchmarks/locks.py $(ARGS)
 
 nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
