@@ -17,7 +17,7 @@ Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLock
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
@@ -114,7 +114,9 @@ class StorageHolding:
         sent_at_ms: int,
         settings: StorageLockSettings,
         clock: Clock,
+        left: Callable[[LockRecord, Tag], None],
     ) -> None:
+        self._left = left
         self._place = place
         self._record = record
         self._tag = tag
@@ -171,7 +173,8 @@ class StorageHolding:
             pause_ms = _PAUSE_MS
             for last in (False, False, False, True):
                 try:
-                    self._replace(self._record.released())
+                    if self._replace(self._record.released()):
+                        self._left(self._record, self._tag)
                 except UnavailableError:
                     if last:
                         raise
@@ -238,6 +241,9 @@ class StorageClient:
         # Nonces of acquires whose fate is unknown. A later success of ours ends them all: they
         # were conditional on a content that is gone.
         self._doubtful: set[str] = set()
+        # What our last release left behind, and its tag: as long as that is there the lock is
+        # free and nobody had it since, which the condition of a put tells by itself.
+        self._left: tuple[LockRecord, Tag] | None = None
 
     @property
     def identity(self) -> str:
@@ -253,13 +259,19 @@ class StorageClient:
         """
         Take the lock if it is free, else None.
 
-        Outside: 1 get, when free 1 put, in doubt 1 get; the first time 3 puts more.
+        Outside: 1 get, when free 1 put, in doubt 1 get; the first time 3 puts more. Without
+        the first get where nobody had the lock since this client.
 
         Raises:
             UnavailableError: No answer; should the lock be ours by it, the next try knows.
             UnsafeSetupError: The file is damaged, access is refused, there is no bucket, or
                 the store ignores the conditions.
         """
+        left, self._left = self._left, None
+        if left is not None:
+            holding = self._take_over(left[0], left[1], owner_text)
+            if holding is not None:
+                return holding
         seen = self._place.read()
         before = None if seen is None else LockRecord.decode(seen.data, self._place.address)
         if seen is not None and before is not None and not self._is_free(before, seen):
@@ -267,6 +279,12 @@ class StorageClient:
         if not self._is_proven:
             self._place.prove(self._ids.nonce())
             self._is_proven = True
+        return self._take_over(before, None if seen is None else seen.tag, owner_text)
+
+    def _take_over(
+        self, before: LockRecord | None, over: Tag | None, owner_text: str
+    ) -> StorageHolding | None:
+        """Take the lock if the file is still the one with this tag, else None."""
         sent_at_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         validity_ms = self._settings.validity_ms
         record = LockRecord(
@@ -279,7 +297,7 @@ class StorageClient:
                 before, now_ms=now_ms, validity_ms=validity_ms, at_least=self._last_token
             ),
         )
-        tag = self._take(record, None if seen is None else seen.tag)
+        tag = self._take(record, over)
         if tag is None:
             return None
         self._doubtful.clear()
@@ -291,7 +309,11 @@ class StorageClient:
             sent_at_ms=sent_at_ms,
             settings=self._settings,
             clock=self._clock,
+            left=self._note_left,
         )
+
+    def _note_left(self, record: LockRecord, tag: Tag) -> None:
+        self._left = (record, tag)
 
     def holder(self) -> str | None:
         """Who holds it, None when free. Outside: 1 get."""

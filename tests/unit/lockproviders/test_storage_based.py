@@ -202,6 +202,35 @@ def test_a_free_lock_costs_one_look_and_one_write(bench: Bench) -> None:
     assert bench.place.content["validUntil"] == WALL_0 + 1_000 + VALIDITY_MS
 
 
+def test_a_lock_that_nobody_had_since_costs_two_writes_and_no_look(bench: Bench) -> None:
+    client = bench.client("a")
+    first = client.try_acquire("a")
+    first.release()
+    bench.place.asked.clear()
+    second = client.try_acquire("a")
+    second.release()
+    assert bench.place.asked == ["put", "put"]
+    assert second.fencing_token > first.fencing_token
+
+
+def test_a_lock_that_others_had_since_is_looked_at_again(bench: Bench) -> None:
+    mine, other = bench.client("a"), bench.client("b")
+    first = mine.try_acquire("a")
+    first.release()
+    theirs = other.try_acquire("b")
+    assert mine.try_acquire("a") is None
+    theirs.release()
+    again = mine.try_acquire("a")
+    assert again.fencing_token > theirs.fencing_token > first.fencing_token
+
+
+def test_a_lock_taken_at_once_whose_answer_was_lost_is_recognised(bench: Bench) -> None:
+    client = bench.client("a")
+    client.try_acquire("a").release()
+    bench.place.faults = ["lost"]
+    assert client.try_acquire("a").is_held()
+
+
 def test_a_taken_lock_costs_one_look(bench: Bench) -> None:
     bench.java_holds()
     assert bench.client().try_acquire("me") is None
