@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ JAVA_SIDE = HERE / "oracles" / "JavaLocks.java"
 OUR_SIDE = HERE / "lock_command.py"
 WORK = HERE.parent.parent / ".work" / "lock-oracle"
 GAME_SECONDS_MAX = 300
+SPREAD_MS = 4_000  # ours would be through before Java has warmed up
 # What the oracle's state file says of the Java side; the rest are ports of servers.
 PATHS = ("jars", "cp", "cp_aws")
 
@@ -113,11 +115,17 @@ class Arena:
             times: Increments of each.
         """
         words = ["--java", str(java), "--python", str(python), "--times", str(times)]
-        words += ["--python-cmd", self._command(), "--limit", str(GAME_SECONDS_MAX - 30)]
+        ours = f"{self._command()} --pace-ms {SPREAD_MS // times if java else 0}"
+        words += ["--python-cmd", ours, "--limit", str(GAME_SECONDS_MAX - 30)]
         _, said = self._play("counter", *words)
         found = re.search(r"counter (\d+) of \d+ in [\d.]+ s", said)
         assert found, said
         return int(found[1]), said
+
+    def turns(self) -> int:
+        """How often in the last counter game one language followed the other."""
+        log = (self.folder / "counter.log").read_text(encoding="ascii").splitlines()
+        return sum(a.split()[0] != b.split()[0] for a, b in pairwise(log))
 
     def crash(self, how: str, victim: str) -> Crash:
         """

@@ -9,7 +9,8 @@ writer gets::
     python tests/interop/lock_command.py --provider zookeeper --props FILE ...
 
 Questions: ``try`` {ms}, ``release``, ``state``, ``close``, ``quit``, and ``counter`` {file,
-times, ms, log, fresh}, which adds one to a number in a file, read and written apart.
+times, ms, log, fresh}, which adds one to a number in a file, read and written apart; with
+``--pace-ms`` after a pause of about that long each time, so that a slower side gets its turn.
 """
 
 from __future__ import annotations
@@ -131,12 +132,13 @@ def entry_of(provider: str) -> LockProviderEntry:
     return registry.find(provider)
 
 
-def count(side: OurSide, question: Mapping[str, Any]) -> dict[str, Any]:
+def count(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str, Any]:
     """The counter of the oracle: right only when everybody excludes everybody."""
     file, times = Path(question["file"]), int(question["times"])
     wait_ms, fresh = int(question.get("ms", 1000)), bool(question.get("fresh", True))
     fails, worst_s, last_error = 0, 0.0, None
     for done in range(times):
+        time.sleep(random.uniform(0.0, 2 * pace_ms / 1000))
         asked = time.monotonic()
         while True:
             try:
@@ -166,7 +168,7 @@ def count(side: OurSide, question: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def answer(side: OurSide, question: Mapping[str, Any]) -> dict[str, Any]:
+def answer(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str, Any]:
     began = time.monotonic()
     try:
         match question["op"]:
@@ -182,7 +184,7 @@ def answer(side: OurSide, question: Mapping[str, Any]) -> dict[str, Any]:
                 side.close()
                 said = {"ok": True}
             case "counter":
-                said = count(side, question)
+                said = count(side, question, pace_ms)
             case other:
                 said = {"ok": False, "error": f"unknown op {other}"}
     except HoodooError as error:
@@ -191,11 +193,12 @@ def answer(side: OurSide, question: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def arguments(words: list[str]) -> tuple[str, dict[str, str]]:
+def arguments(words: list[str]) -> tuple[str, dict[str, str], int]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("words", nargs="*", metavar="PROVIDER key=value")
     parser.add_argument("--provider")
     parser.add_argument("--props", action="append", default=[], type=Path)
+    parser.add_argument("--pace-ms", default=0, type=int)
     given = parser.parse_args(words)
     properties: dict[str, str] = {}
     for file in given.props:
@@ -204,11 +207,11 @@ def arguments(words: list[str]) -> tuple[str, dict[str, str]]:
     names = [word for word in given.words if "=" not in word]
     properties.update(pair.split("=", 1) for pair in pairs)
     named = given.provider or (names[0] if names else "")
-    return named or properties.get("hoodie.write.lock.provider", ""), properties
+    return named or properties.get("hoodie.write.lock.provider", ""), properties, given.pace_ms
 
 
 def main(words: list[str]) -> None:
-    provider, properties = arguments(words)
+    provider, properties, pace_ms = arguments(words)
     side = OurSide(provider, properties)
 
     def say(said: Mapping[str, Any]) -> None:
@@ -219,7 +222,7 @@ def main(words: list[str]) -> None:
         question = json.loads(line)
         if question["op"] == "quit":
             break
-        say(answer(side, question))
+        say(answer(side, question, pace_ms))
     os._exit(0)  # like a process that ends without giving anything back
 
 

@@ -183,9 +183,11 @@ def test_a_holder_of_either_language_keeps_the_other_out(
 def test_four_processes_of_both_languages_count_right(
     arena: Callable[[str], Arena], provider: str, times: int
 ) -> None:
-    number, said = arena(provider).counter(java=2, python=2, times=times)
-    print(said)
+    game = arena(provider)
+    number, said = game.counter(java=2, python=2, times=times)
+    print(f"{provider}: {game.turns()} changes of language\n{said}")
     assert number == 4 * times, said
+    assert game.turns() >= 2, "they hardly met"
 
 
 @pytest.mark.parametrize(
