@@ -1,7 +1,7 @@
 """
 What can be set about the SQL lock, and which database a url means.
 
-Its own file beside ``sql.py`` because none of it has to do with locking: keys, defaults,
+Its own file beside ``client.py`` because none of it has to do with locking: keys, defaults,
 refusals that name key, value and unit, and the choice of a driver.
 """
 

@@ -12,7 +12,7 @@ new session after losing one, and a negotiated session time it keeps to itself. 
   none the less: its session is closed when the lease is over.
 - Callbacks run on kazoo's threads and must not block.
 
-Importing this module needs kazoo; ``zookeeper.py`` imports it when a client is made.
+Importing this module needs kazoo; ``client.py`` imports it when a client is made.
 """
 
 from __future__ import annotations

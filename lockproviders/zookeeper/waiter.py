@@ -1,7 +1,7 @@
 """
 A waiter's node in ZooKeeper's queue, and the holding that the first one has.
 
-Beside ``zookeeper.py``, which has the client and the rules that both keep.
+Beside ``client.py``, which has the client and the rules that both keep.
 """
 
 from __future__ import annotations
