@@ -1,4 +1,4 @@
-"""Both ZooKeeper locks keep the contract of every lock provider, on a real server."""
+"""Both ZooKeeper locks keep the contract of every lock provider, on real servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockproviders.client import LockClient
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing import LockProviderSuite
 from lockproviders.zookeeper.client import ENTRY, IMPLICIT_ENTRY
-from tests.servers.zookeeper import ZooKeeperServer
+from tests.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from timeline.machine import SystemClock, SystemIds
 
 SESSION_MS = 2_000
@@ -25,12 +25,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer
         yield running
 
 
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble")) as running:
+        yield running
+
+
 @pytest.fixture
 def folder(tmp_path: Path, server: ZooKeeperServer) -> Path:
-    """Tells the server and a lock name of its own to the clients, in other processes too."""
-    (tmp_path / "server.txt").write_text(server.address, encoding="ascii")
-    (tmp_path / "lock.txt").write_text(f"t{next(NUMBERS)}", encoding="ascii")
-    return tmp_path
+    return told(tmp_path, server.address)
+
+
+def told(folder: Path, address: str) -> Path:
+    """Tell the servers and a lock name of its own to the clients, in other processes too."""
+    (folder / "server.txt").write_text(address, encoding="ascii")
+    (folder / "lock.txt").write_text(f"t{next(NUMBERS)}", encoding="ascii")
+    return folder
 
 
 def context(folder: Path) -> LockContext:
@@ -68,6 +78,32 @@ class TestImplicitZooKeeperLock(LockProviderSuite):
     @pytest.fixture
     def folder(self, folder: Path) -> Path:
         return folder
+
+    @staticmethod
+    def make_client(folder: Path) -> LockClient:
+        return IMPLICIT_ENTRY.factory(context(folder))
+
+
+@pytest.mark.integration
+class TestZooKeeperLockOnAnEnsemble(LockProviderSuite):
+    capabilities = ENTRY.capabilities
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Path:
+        return told(tmp_path, ensemble.address)
+
+    @staticmethod
+    def make_client(folder: Path) -> LockClient:
+        return ENTRY.factory(context(folder))
+
+
+@pytest.mark.integration
+class TestImplicitZooKeeperLockOnAnEnsemble(LockProviderSuite):
+    capabilities = IMPLICIT_ENTRY.capabilities
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Path:
+        return told(tmp_path, ensemble.address)
 
     @staticmethod
     def make_client(folder: Path) -> LockClient:

@@ -5,21 +5,25 @@ moto checks a condition and then writes without a lock between the two, so that 
 two sometimes win (runtime 5). Every request that changes something therefore passes one
 mutex here; with it the conditional writes are as atomic as the real services'.
 
-``python tests/servers/moto_server.py PORT`` serves until it is killed. Everything is kept in
-memory: a restarted server has forgotten all tables and buckets.
+``python tests/servers/moto_server.py PORT [SWITCH]`` serves until it is killed. Everything is
+kept in memory: a restarted server has forgotten all tables and buckets. While there is a file
+SWITCH, every request is answered as the real services answer those that are too many.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +34,15 @@ REGION = "us-east-1"
 ACCESS_KEY = "testing"  # checked by nobody, but clients want to sign with something
 SECRET_KEY = "testing"
 START_SECONDS_MAX = 60.0
+
+TOO_MANY_ROWS = (
+    "com.amazon.coral.availability#ThrottlingException",
+    "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
+)
+TOO_MANY_OBJECTS = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code><Message>Please reduce '
+    b"your request rate.</Message><RequestId>0</RequestId><HostId>0</HostId></Error>"
+)
 
 
 def free_port() -> int:
@@ -123,8 +136,50 @@ class ChildServer:
 class MotoServer(ChildServer):
     """moto's DynamoDB and S3, made atomic; up in about a second."""
 
+    throttled = 0  # requests that the last ``throttling`` refused
+
     def command(self) -> Sequence[str]:
-        return [sys.executable, str(Path(__file__).resolve()), str(self.port)]
+        program = str(Path(__file__).resolve())
+        return [sys.executable, program, str(self.port), str(self._switch)]
+
+    @contextlib.contextmanager
+    def throttling(self) -> Iterator[None]:
+        """Every request within the block is too many for it, whoever asks."""
+        self._switch.touch()
+        try:
+            yield
+        finally:
+            self.throttled = self._switch.stat().st_size
+            self._switch.unlink()
+
+    @property
+    def _switch(self) -> Path:
+        return self.folder.resolve() / f"throttled-{self.port}"
+
+
+def throttled(app: Callable[..., Iterable[bytes]], switch: Path) -> Callable[..., Iterable[bytes]]:
+    """The application, which refuses whatever comes while there is such a file."""
+    numbers = itertools.count()
+
+    def throttling(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        try:
+            # One look, which also counts; it never makes the file.
+            file = os.open(switch, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            return app(environ, start_response)
+        os.write(file, b".")
+        os.close(file)
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        if "DynamoDB" in environ.get("HTTP_X_AMZ_TARGET", ""):
+            kind = TOO_MANY_ROWS[next(numbers) % len(TOO_MANY_ROWS)]
+            body = json.dumps({"__type": kind, "message": "Rate exceeded"}).encode("ascii")
+            status, media = "400 Bad Request", "application/x-amz-json-1.0"
+        else:
+            body, status, media = TOO_MANY_OBJECTS, "503 Slow Down", "application/xml"
+        start_response(status, [("Content-Type", media), ("Content-Length", str(len(body)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    return throttling
 
 
 def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
@@ -144,17 +199,19 @@ def one_at_a_time(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable
     return locked
 
 
-def serve(port: int) -> None:
-    """Serve until killed."""
+def serve(port: int, switch: Path | None) -> None:
+    """Serve until killed; throttled while there is a file ``switch``."""
     import logging
 
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = DomainDispatcherApplication(create_backend_app)
-    run_simple(HOST, port, one_at_a_time(app), threaded=True)
+    app = one_at_a_time(DomainDispatcherApplication(create_backend_app))
+    if switch is not None:
+        app = throttled(app, switch)
+    run_simple(HOST, port, app, threaded=True)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
