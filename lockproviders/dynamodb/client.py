@@ -19,11 +19,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lockproviders.dynamodb.connection import (
+    THROTTLED,
     BotoTransport,
     ConditionFailedError,
     MissingTableError,
@@ -60,6 +61,7 @@ GIVEN_UP_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
 TAKES_PER_TRY = 2  # a guess without reading, then what the row says
 BREAK_TRIES = 5
+RELEASE_PAUSES_MS = (200, 400, 800)  # while throttled, before each repetition
 _NO_ROW = (ConditionFailedError, MissingTableError)
 
 
@@ -101,13 +103,17 @@ class DynamoHolding:
 
     def release(self) -> None:
         """Delete the own row; a row of somebody else stays. Raises: ``UnavailableError``."""
+        # A row that is left behind keeps everybody waiting for a whole lease.
+        self.give_back(pauses_ms=RELEASE_PAUSES_MS)
+
+    def give_back(self, *, pauses_ms: Sequence[int] = ()) -> None:
+        """The release; a throttled request is repeated after each of the pauses."""
         if self._released:
             return
         self._released = True
-        request = release_request(self._client.address, self._row.owner, self._ours)
         try:
             with _seen_by_holder():
-                self._client.ask("delete_item", request)
+                self._delete(pauses_ms)
         except ConditionFailedError:
             pass  # stolen, or our first copy of this request was faster
         except UnavailableError:
@@ -117,6 +123,20 @@ class DynamoHolding:
                 left = self._client.read()
             if left is not None and left.version in self._ours:
                 raise
+
+    def _delete(self, pauses_ms: Sequence[int]) -> None:
+        request = release_request(self._client.address, self._row.owner, self._ours)
+        for pause_ms in pauses_ms:
+            try:
+                self._client.ask("delete_item", request)
+            except UnavailableError as error:
+                # Only what was surely not done: a repetition must not meet its own first copy.
+                if error.kind != THROTTLED:
+                    raise
+                self._client.sleep_ms(pause_ms)
+            else:
+                return
+        self._client.ask("delete_item", request)
 
     def _change_version(self, row: LockRow) -> None:
         """One renewal; returns only when the row has the new number."""
@@ -195,6 +215,10 @@ class DynamoClient:
     def monotonic_ms(self) -> int:
         """Time of leases and sightings."""
         return self._clock.monotonic_ms()
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """A pause before a repetition."""
+        self._clock.sleep_ms(duration_ms)
 
     def try_acquire(self, owner_text: str) -> DynamoHolding | None:
         """
@@ -323,7 +347,7 @@ class DynamoClient:
                 )
         except BaseException:
             with contextlib.suppress(UnavailableError):
-                holding.release()
+                holding.give_back()  # without pauses: whoever tries does not wait
             raise
 
     def _count(self) -> int | None:

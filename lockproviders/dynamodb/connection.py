@@ -23,6 +23,7 @@ from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
 __all__ = [
+    "THROTTLED",
     "BotoTransport",
     "ConditionFailedError",
     "MissingTableError",
@@ -34,6 +35,7 @@ __all__ = [
 
 CONNECTIONS_MAX = 2  # the renewal's and the caller's (SEC17)
 SHOWN_CHARACTERS_MAX = 300
+THROTTLED = "lock_throttled"  # kind of the error of a request that was one too many
 
 _THROTTLED = frozenset(
     {
@@ -194,7 +196,7 @@ class BotoTransport:
         if code in _THROTTLED or status == 429:
             return UnavailableError(
                 f"dynamodb throttles; waiting or more capacity helps: {code}: {text}",
-                kind="lock_throttled",
+                kind=THROTTLED,
                 maybe_done=False,
                 code=code,
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockproviders.dynamodb.connection import (
+    THROTTLED,
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
@@ -62,7 +63,7 @@ class FakeTable:
         self.before_answer()
         fault = self._fault_of(operation)
         if fault == "throttled":
-            raise UnavailableError("throttled", maybe_done=False)
+            raise UnavailableError("throttled", kind=THROTTLED, maybe_done=False)
         if fault == "denied":
             raise UnsafeSetupError("denied")
         if fault == "late":

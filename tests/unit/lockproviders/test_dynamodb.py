@@ -387,6 +387,47 @@ def test_lost_release_is_told_and_the_same_client_need_not_wait(
     assert client.try_acquire("me again") is not None
 
 
+def test_throttled_release_is_repeated_with_pauses(
+    build: Build, table: FakeTable, machine: Machine
+) -> None:
+    holding = build().try_acquire("me")
+    assert holding is not None
+    table.faults = [("delete_item", "throttled")] * 3
+    began_ms = machine.clock.time_ms
+    holding.release()
+    assert table.rows == {}
+    assert machine.clock.time_ms - began_ms == 200 + 400 + 800
+
+
+def test_release_that_is_throttled_to_the_end_says_so(build: Build, table: FakeTable) -> None:
+    holding = build().try_acquire("me")
+    assert holding is not None
+    table.faults = [("delete_item", "throttled")] * 4
+    with pytest.raises(UnavailableError, match="throttled"):
+        holding.release()
+    assert "t1" in table.rows
+
+
+def test_lost_release_is_not_repeated(build: Build, table: FakeTable) -> None:
+    holding = build().try_acquire("me")
+    assert holding is not None
+    table.faults = [("delete_item", "late")]
+    with pytest.raises(UnavailableError):
+        holding.release()
+    assert table.asked.count("delete_item") == 1
+
+
+def test_try_whose_count_is_throttled_gives_the_row_back_without_waiting(
+    build: Build, table: FakeTable, machine: Machine
+) -> None:
+    table.faults = [("update_item", "throttled"), ("delete_item", "throttled")]
+    began_ms = machine.clock.time_ms
+    with pytest.raises(UnavailableError):
+        build(count=True).try_acquire("me")
+    assert table.asked.count("delete_item") == 1
+    assert machine.clock.time_ms == began_ms
+
+
 def test_only_the_named_holder_is_broken_and_finds_out(build: Build, table: FakeTable) -> None:
     holding = build().try_acquire("stuck")
     assert holding is not None
