@@ -115,8 +115,10 @@ class StorageHolding:
         settings: StorageLockSettings,
         clock: Clock,
         left: Callable[[LockRecord, Tag], None],
+        kept: Callable[[str], None],
     ) -> None:
         self._left = left
+        self._kept = kept
         self._place = place
         self._record = record
         self._tag = tag
@@ -177,6 +179,8 @@ class StorageHolding:
                         self._left(self._record, self._tag)
                 except UnavailableError:
                     if last:
+                        # Nobody acts under it any more: our client need not wait for its end.
+                        self._kept(self._record.nonce)
                         raise
                 else:
                     break
@@ -238,8 +242,8 @@ class StorageClient:
         self._owner = ids.uuid()
         self._last_token = 0
         self._is_proven = False  # that the store keeps its conditions
-        # Nonces of acquires whose fate is unknown. A later success of ours ends them all: they
-        # were conditional on a content that is gone.
+        # Nonces of acquires whose fate is unknown, and of holdings that could not be given back.
+        # A later success of ours ends them all: they were conditional on a content that is gone.
         self._doubtful: set[str] = set()
         # What our last release left behind, and its tag: as long as that is there the lock is
         # free and nobody had it since, which the condition of a put tells by itself.
@@ -310,10 +314,14 @@ class StorageClient:
             settings=self._settings,
             clock=self._clock,
             left=self._note_left,
+            kept=self._doubt,
         )
 
     def _note_left(self, record: LockRecord, tag: Tag) -> None:
         self._left = (record, tag)
+
+    def _doubt(self, nonce: str) -> None:
+        self._doubtful.add(nonce)
 
     def holder(self) -> str | None:
         """Who holds it, None when free. Outside: 1 get."""
@@ -354,7 +362,7 @@ class StorageClient:
         return self._place.store_now_ms()
 
     def close(self) -> None:
-        """Give back an acquire of unknown fate, if it turns out to have worked."""
+        """Give back an acquire of unknown fate that worked, or a holding whose release failed."""
         doubtful, self._doubtful = self._doubtful, set()
         if not doubtful:
             return

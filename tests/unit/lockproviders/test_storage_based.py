@@ -478,6 +478,31 @@ def test_a_release_that_never_gets_through_says_so_and_may_be_repeated(bench: Be
     assert bench.place.content["expired"] is True
 
 
+def test_own_holding_that_could_not_be_given_back_is_no_obstacle(bench: Bench) -> None:
+    client, other = bench.client(), bench.client()
+    holding = client.try_acquire("me")
+    assert holding is not None
+    bench.place.faults = ["refused"] * 4
+    with pytest.raises(UnavailableError):
+        holding.release()
+    assert other.try_acquire("other") is None
+    heir = client.try_acquire("me again")
+    assert heir is not None
+    holding.release()  # repeated too late
+    heir.renew()
+
+
+def test_closing_gives_back_what_a_release_could_not(bench: Bench) -> None:
+    client = bench.client()
+    holding = client.try_acquire("me")
+    assert holding is not None
+    bench.place.faults = ["refused"] * 4
+    with pytest.raises(UnavailableError):
+        holding.release()
+    client.close()
+    assert bench.place.content["expired"] is True
+
+
 def test_a_release_keeps_the_file_and_its_end(bench: Bench) -> None:
     holding = bench.client().try_acquire("me")
     assert holding is not None
