@@ -160,7 +160,7 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     act_until(lease, until(SEEN_S))  # else it would have to watch for a whole lease more
     with bench.server.throttling():
         began = time.monotonic()
-        last_yes = act_until(lease, lambda: False)
+        last_yes = act_until(lease, until(throttled_s))
         lost_at = time.monotonic()
         ends_at = notes.ends_at
         assert waiter.lease is None
