@@ -169,7 +169,8 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     heir = waiter.done()
     margin_s = lock.client.margin_ms / 1000
     assert lost_at - began < lease_s < throttled_s
-    assert ends_at - margin_s <= lost_at <= ends_at, "seen within one margin of the end"
+    seen_before_s = ends_at - lost_at
+    assert margin_s / 4 < seen_before_s <= margin_s, "seen one margin before the end"
     assert "lock.renew_failed" in notes.names()
     assert last_yes < ends_at < waiter.got_at, "two held it at once"
     assert ended < waiter.got_at < ended + SLACK_S
