@@ -206,15 +206,14 @@ def test_replies_lost_on_the_wire_are_found_in_the_file(server: S3Server, table:
 
 def _acquired_with_a_lost_answer(client: object, proxy: FaultProxy) -> object:
     place = client._place  # type: ignore[attr-defined]
-    read = place.read
+    put = place.put
 
-    def then_drop() -> object:
-        found = read()
-        place.read = read
-        proxy.drop_one_reply()  # of the write that follows this look
-        return found
+    def drop_then_put(*content: object) -> object:
+        place.put = put
+        proxy.drop_one_reply()
+        return put(*content)
 
-    place.read = then_drop
+    place.put = drop_then_put  # the proof of the conditions, before it, is no put of the file
     holding = client.try_acquire("me")  # type: ignore[attr-defined]
     assert holding is not None
     return holding
