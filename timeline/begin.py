@@ -30,6 +30,7 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.world import World
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
+from timeline.setting_names import ForeignWriters
 from timeline.snapshot import Snapshot
 
 __all__ = ["Begun", "begin", "make_inflight"]
@@ -70,9 +71,14 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
         TableConfigConflictError: A restore is pending (BEG-3).
         ClockRefusedError: The timeline is too far ahead of this clock.
         StorageUnavailableError: The storage does not answer.
+        LockTimeoutError: The lock, needed beside other engines or after too many redraws, was
+            not free in time.
     """
     least: InstantTime | None = None
-    for _ in range(_REDRAWS_WITHOUT_LOCK):
+    # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
+    # both may draw the same millisecond, and theirs fails by our requested file.
+    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    for _ in range(0 if shared else _REDRAWS_WITHOUT_LOCK):
         begun = _try_begin(context, action, least, before)
         if isinstance(begun, Begun):
             return begun

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.timeline.engine import (
     BRISK,
+    Behind,
     StillClock,
     heard,
     leftovers,
@@ -16,6 +18,7 @@ from tests.unit.timeline.engine import (
     opened,
     rows_of,
     upsert,
+    world_of,
 )
 from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
@@ -142,3 +145,27 @@ def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
     upsert(table, NEW, lambda: JavaWriter(table, when, beats=beats))
     assert clock.sleeps == 0
     assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+class Watching(Behind):
+    """Notes whether the lock is held when a write is requested."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.is_held: Callable[[], bool] = lambda: False
+        self.noted: list[bool] = []
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".commit.requested"):
+            self.noted.append(self.is_held())
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.parametrize(("limits", "held"), [(SHARED, True), (BRISK, False)])
+def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
+    clock = StillClock()
+    watching = Watching(table_at(clock, limits).context.world.storage)
+    table = Table.open(world_of(watching, clock=clock), limits)
+    watching.is_held = lambda: table.context.world.lock.holder() is not None
+    upsert(table, NEW)
+    assert watching.noted == [held]
