@@ -279,6 +279,8 @@ class Table:
             StorageCapabilityError: Writers of other engines are expected, and they do not take
                 this lock.
         """
+        if self._core.registered:  # every write and service asks; properties never change
+            return
         registry = registry_for(self._properties)
         _refuse_lock_foreign_writers_do_not_know(self._settings, self._core, registry)
         self._core.register(agreement_of(self._settings, self._core.context.world))

@@ -340,6 +340,11 @@ class Table(TableSnapshot):
                 prove_atomic_create(world.storage, world.ids)
             self._registration = enter(self._context, agreement)
 
+    @property
+    def registered(self) -> bool:
+        """Whether this process is in the registry of those who change the table."""
+        return self._registration is not None
+
     def write(
         self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None
     ) -> Receipt:

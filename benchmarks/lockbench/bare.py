@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ class Locker(Protocol):
         """Give up connections."""
 
 
-class Polling:
+class Polling(ABC):
     """A client whose service answers only yes or no."""
 
     def __init__(self, options: Options) -> None:
@@ -54,13 +55,13 @@ class Polling:
             pause_ms = min(pause_ms * POLL_GROWTH, float(self.options["poll_max_ms"]))
         self.give_back()
 
-    def take(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def take(self) -> bool: ...
 
-    def give_back(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def give_back(self) -> None: ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most have nothing to give up
         """Nothing by default."""
 
 

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -52,7 +53,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class ChildServer:
+class ChildServer(ABC):
     """A server of our own as a child process on a port that stays the same over restarts."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
@@ -64,8 +65,9 @@ class ChildServer:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """The command line that starts it."""
 
     def start(self) -> Self:
         """Start it and wait until it answers; what it says goes to a file in its folder."""

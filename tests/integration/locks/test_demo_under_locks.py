@@ -102,7 +102,6 @@ def test_the_lock_is_exchanged_by_the_properties_file_alone(
 def test_two_spark_writers_lose_nothing_under_the_lock(
     tmp_path: Path, server: Callable[[Path], Any]
 ) -> None:
-    pytest.importorskip("pyspark")
     document = play(tmp_path, server)
     assert document["rows"] == ROWS
     assert document["overlaps"] > 0

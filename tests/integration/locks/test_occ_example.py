@@ -25,8 +25,6 @@ from hoodoo.explain import accounts_of
 from hoodoo.verify import verify_at
 from tests.servers.zookeeper import ZooKeeperServer
 
-pytest.importorskip("pyspark")
-
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]

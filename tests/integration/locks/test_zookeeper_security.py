@@ -87,7 +87,6 @@ def test_nodes_of_an_identity_are_its_alone(
 def test_sasl_identity_is_asked_for_and_wrong_passwords_are_refused(
     tmp_path: Path, new_client: Callable[..., ZooKeeperClient]
 ) -> None:
-    pytest.importorskip("puresasl")
     users = tmp_path / "users.conf"
     users.write_text(
         "Server { org.apache.zookeeper.server.auth.DigestLoginModule required "

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
+from pymetastore.hive_metastore import ttypes
+from thrift.Thrift import TApplicationException
+from thrift.transport.TTransport import TTransportException
 
 from lockproviders.hivemetastore.notes import LockName
 from lockproviders.hivemetastore.wire import Address, ThriftWire, parse_uris
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
-
-ttypes = pytest.importorskip("pymetastore.hive_metastore.ttypes")
-from thrift.Thrift import TApplicationException  # noqa: E402
-from thrift.transport.TTransport import TTransportException  # noqa: E402
 
 NAME = LockName(database="Sales", table="Orders")
 
