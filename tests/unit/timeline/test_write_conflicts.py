@@ -10,6 +10,8 @@ import pytest
 from tests.unit.timeline.engine import (
     Behind,
     Rows,
+    StillClock,
+    as_table,
     begun,
     data_files,
     heard,
@@ -576,3 +578,28 @@ def test_a_commit_of_another_engine_is_a_rival_without_a_slot():
     assert receipt.refusals[0].winners[0].endswith("commit by another engine")
     assert len(heard(mine, "publish.foreign")) == 1
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 1)]
+
+
+def test_a_long_preparation_is_no_part_of_the_retries_budget():
+    clock = StillClock()
+    table = new_table(limits=limited(total_ms_max=1_000), clock=clock)
+    upsert(table, START)
+    other = opened(table, clock=clock)
+
+    class Slow(LocalWorkload):
+        rivals = 1
+
+        def prepare(self, rules, schema):
+            super().prepare(rules, schema)
+            clock.sleep_ms(5_000)
+
+        def rewrite(self, tasks):
+            if self.rivals:
+                self.rivals -= 1
+                upsert(other, [row("a", "x", 2, 7)])
+            return super().rewrite(tasks)
+
+    workload = Slow(table.context.world, as_table([row("a", "x", 3, 8)]))
+    receipt = write(table.context, planned(table, UPSERT), workload)
+    assert receipt.attempts == 2
+    assert rows_of(table, "id", "v") == [("a", 8), ("b", 1)]
