@@ -1,0 +1,460 @@
+"""
+The frames of a log file: where each block begins, what its header says, where its content lies.
+
+A reader of a slice must know every block before it decodes one, because rollback blocks and
+compacted blocks take others back (fmt 5.7). So blocks are found from headers and ends alone,
+a window of the file at a time, and a block's content is read when somebody asks for it.
+
+What is damaged is told apart as Java tells it (fmt 5.2). A block whose size, end or follower
+does not fit was torn by a crash before its write was published: it is given as ``CORRUPT``
+and the search goes on behind it. A block whose frame fits was written whole; where its inside
+contradicts itself the file has rotted, and skipping it would lose published rows, so that is
+an error. Every length is held against the block before anything is read by it (SEC3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, Protocol
+
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+
+__all__ = [
+    "DATA_BLOCKS",
+    "BlockType",
+    "ByteSource",
+    "BytesSource",
+    "HeaderKey",
+    "LogBlock",
+    "block_frame",
+    "encode_block",
+    "iter_blocks",
+    "read_content",
+]
+
+WINDOW_BYTES: Final = 64 * 1024
+"""Most that one read of a header or of the search for the next block asks for, bytes."""
+
+HEADER_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Longest header that is read, bytes; the positions of 40 million records fit."""
+
+_MAGIC: Final = b"#HUDI#"
+_FORMAT_VERSION: Final = 1
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_TWO_INTS: Final = struct.Struct(">ii")
+_FRONT: Final = len(_MAGIC) + _LONG.size  # magic and size
+_SIZE_MIN: Final = 4 + 4 + 4 + 8 + 0 + 4 + 8  # of a block with nothing in it
+_SIZE_MAX: Final = 2**31 - 1  # Java keeps the size of a block in an int
+_TAIL: Final = 4 + 8  # an empty footer and the reverse pointer
+_ENTRIES_MAX: Final = 1024
+_ROLLBACK_COMMAND: Final = "0"
+
+# Blocks that look whole until their end is read, and are not. Crashes leave one or two; a
+# file with so many was made to be slow.
+_FALSE_FRAMES_MAX: Final = 10_000
+
+
+class BlockType(IntEnum):
+    """What a block holds (fmt 5.2)."""
+
+    COMMAND = 0
+    DELETE = 1
+    CORRUPT = 2
+    AVRO_DATA = 3
+    HFILE_DATA = 4
+    PARQUET_DATA = 5
+    CDC_DATA = 6
+
+
+class HeaderKey(IntEnum):
+    """The known entries of a block's header (fmt 5.3)."""
+
+    INSTANT_TIME = 0
+    TARGET_INSTANT_TIME = 1
+    SCHEMA = 2
+    COMMAND_BLOCK_TYPE = 3
+    COMPACTED_BLOCK_TIMES = 4
+    RECORD_POSITIONS = 5
+    BLOCK_IDENTIFIER = 6
+    IS_PARTIAL = 7
+    BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS = 8
+
+
+DATA_BLOCKS: Final = frozenset({BlockType.AVRO_DATA, BlockType.HFILE_DATA, BlockType.PARQUET_DATA})
+"""Blocks that hold records of the table."""
+
+_BLOCK_TYPES: Final = {int(one): one for one in BlockType}
+_HEADER_KEYS: Final = {int(one): one for one in HeaderKey}
+
+
+class ByteSource(Protocol):
+    """Bytes that can be read in ranges; an open file of the storage, for example."""
+
+    def read_at(self, offset: int, length: int, /) -> bytes:
+        """`length` bytes from `offset` on; fewer only where the source ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSource:
+    """A source over bytes in memory."""
+
+    data: bytes
+
+    def read_at(self, offset: int, length: int, /) -> bytes:
+        return self.data[offset : offset + length]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBlock:
+    """
+    One block of a log file, without its content.
+
+    Of a ``CORRUPT`` block the content is the damaged region and the header is empty.
+    """
+
+    block_type: BlockType
+    # By `HeaderKey`; keys that are not known keep their number.
+    header: Mapping[int, str] = field(default_factory=dict, hash=False)
+    content_offset: int
+    content_length: int
+    offset: int = 0  # of the block's first byte
+    end_offset: int = 0  # of the first byte behind the block
+    path: str = ""
+
+    @property
+    def instant_time(self) -> str:
+        """Requested time of the writing instant; `CorruptTableError` when the block has none."""
+        return self._demanded(HeaderKey.INSTANT_TIME)
+
+    @property
+    def schema_json(self) -> str:
+        """The writer's Avro schema; `CorruptTableError` when the block has none."""
+        return self._demanded(HeaderKey.SCHEMA)
+
+    @property
+    def target_instant_time(self) -> str:
+        """What a rollback block takes back; `CorruptTableError` when the block does not say."""
+        return self._demanded(HeaderKey.TARGET_INSTANT_TIME)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the records hold only the columns of the block's schema."""
+        return self.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
+
+    @property
+    def compacted_times(self) -> tuple[str, ...]:
+        """Instants whose blocks this one replaces, as listed; empty for an ordinary block."""
+        listed = self.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "")
+        return tuple(time for part in listed.split(",") if (time := part.strip()))
+
+    @property
+    def record_positions_base(self) -> str | None:
+        """Requested time of the base file that the record positions refer to, if any."""
+        return self.header.get(HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
+
+    def _demanded(self, key: HeaderKey) -> str:
+        value = self.header.get(key)
+        if value is None:
+            raise _damaged(self.path, self.offset, f"a block's header lacks {key.name}")
+        return value
+
+
+def iter_blocks(source: ByteSource, size_bytes: int, *, path: str) -> Iterator[LogBlock]:
+    """
+    Find the blocks of a log file, in the file's order.
+
+    Every byte of the file belongs to exactly one of the given blocks; damaged regions side
+    by side are one ``CORRUPT`` block. An empty file has no blocks.
+
+    Args:
+        source: The file. It is read front to back, about 64 KiB for each block.
+        size_bytes: Size of the file; what is behind is not looked at.
+        path: What errors name as the file.
+
+    Raises:
+        CorruptTableError: the file does not begin with a block, is shorter than `size_bytes`,
+            or a whole block contradicts itself.
+        UnsupportedTableError: a whole block has a type, a command or a log format version
+            that this release does not know.
+
+    Outside: about 1 read for each block, and 1 for each 64 KiB of a damaged region.
+    """
+    reader = _Reader(source, size_bytes, path)
+    beginning = reader.window(0, min(len(_MAGIC), size_bytes))
+    if not _MAGIC.startswith(beginning):
+        raise _damaged(path, 0, "it does not begin with a block")
+    offset = damaged_from = 0
+    false_frames = 0
+    while offset < size_bytes:
+        end_offset = _end_of_block(reader, offset)
+        if end_offset is not None and _ends_well(reader, offset, end_offset):
+            if damaged_from < offset:
+                yield _corrupt(path, damaged_from, offset)
+            yield _block(reader, offset, end_offset)
+            offset = damaged_from = end_offset
+            continue
+        false_frames += end_offset is not None
+        if false_frames > _FALSE_FRAMES_MAX:
+            raise _damaged(path, offset, "it has too many broken blocks")
+        offset = reader.find_magic(offset + len(_MAGIC))
+    if damaged_from < size_bytes:
+        yield _corrupt(path, damaged_from, size_bytes)
+
+
+def read_content(source: ByteSource, block: LogBlock) -> bytes:
+    """
+    Read the content of one block.
+
+    Raises:
+        CorruptTableError: the file is shorter than it was when the block was found.
+
+    Outside: 1 read.
+    """
+    content = source.read_at(block.content_offset, block.content_length)
+    if len(content) != block.content_length:
+        raise _damaged(block.path, block.content_offset, "it ends inside a block")
+    return content
+
+
+def encode_block(block_type: BlockType, header: Mapping[int, str], content: bytes) -> bytes:
+    """
+    Write a block; errors are those of ``block_frame``.
+
+    Args:
+        block_type: Anything but ``CORRUPT``.
+        header: Entries by `HeaderKey`, written in the mapping's order.
+        content: Encoded by the codec of the block's type.
+    """
+    head, tail = block_frame(block_type, header, len(content))
+    return b"".join((head, content, tail))
+
+
+def block_frame(
+    block_type: BlockType, header: Mapping[int, str], content_length: int
+) -> tuple[bytes, bytes]:
+    """
+    What stands before and behind a block's content, for a writer that streams the content.
+
+    Raises:
+        InvalidInputError: the type is ``CORRUPT``, a header's text is no valid Unicode, or the
+            block would be larger than Java can read (2 GiB).
+    """
+    if block_type is BlockType.CORRUPT:
+        raise InvalidInputError("a corrupt block cannot be written", kind="log_block_type")
+    inside = b"".join((_TWO_INTS.pack(_FORMAT_VERSION, block_type), _encode_header(header)))
+    size = len(inside) + _LONG.size + content_length + _TAIL
+    if size > _SIZE_MAX:
+        raise InvalidInputError(
+            f"a log block must stay below 2 GiB, write smaller blocks: {size} bytes",
+            kind="log_block_size",
+            size_bytes=size,
+        )
+    head = b"".join((_MAGIC, _LONG.pack(size), inside, _LONG.pack(content_length)))
+    return head, _INT.pack(0) + _LONG.pack(size + len(_MAGIC))
+
+
+def _encode_header(header: Mapping[int, str]) -> bytes:
+    parts = [_INT.pack(len(header))]
+    for key, text in header.items():
+        try:
+            value = text.encode()
+        except UnicodeEncodeError as failure:
+            raise InvalidInputError(
+                f"a log block's header takes valid Unicode only: key={int(key)}",
+                kind="unencodable_metadata",
+            ) from failure
+        parts += (_TWO_INTS.pack(key, len(value)), value)
+    return b"".join(parts)
+
+
+class _Reader:
+    """
+    Reads a file through two windows, so that neighbouring small reads cost one request.
+
+    One window moves front to back; the other looks at a block's end. Where the end turns out
+    well it becomes the first, because it holds the next block's beginning already; where it
+    does not, the search goes on in the first without reading it again.
+    """
+
+    __slots__ = ("_ahead", "_source", "_window", "path", "size_bytes")
+
+    def __init__(self, source: ByteSource, size_bytes: int, path: str) -> None:
+        self._source = source
+        self.size_bytes = size_bytes
+        self.path = path
+        self._window = (0, b"")
+        self._ahead = (0, b"")
+
+    def window(self, offset: int, length: int) -> bytes:
+        """At most a window of bytes inside the file, near the last ones."""
+        self._window = self._covering(self._window, offset, length)
+        start, data = self._window
+        return data[offset - start : offset - start + length]
+
+    def ahead(self, offset: int, length: int) -> bytes:
+        """The same from elsewhere in the file; the window stays where it is."""
+        start, data = self._window
+        if start <= offset and offset + length <= start + len(data):
+            return data[offset - start : offset - start + length]
+        self._ahead = self._covering(self._ahead, offset, length)
+        start, data = self._ahead
+        return data[offset - start : offset - start + length]
+
+    def move_ahead(self, offset: int) -> None:
+        """Let the window be the one that `ahead` read, if that covers the offset."""
+        start, data = self._ahead
+        if start <= offset < start + len(data):
+            self._window = self._ahead
+
+    def long_value(self, offset: int, length: int) -> bytes:
+        """Bytes of any length, read window by window."""
+        parts = []
+        while length:
+            step = min(length, WINDOW_BYTES)
+            parts.append(self.window(offset, step))
+            offset, length = offset + step, length - step
+        return b"".join(parts)
+
+    def find_magic(self, offset: int) -> int:
+        """Where the next magic stands at or behind the offset; the file's size if nowhere."""
+        while offset + len(_MAGIC) <= self.size_bytes:
+            self.window(offset, len(_MAGIC))
+            start, data = self._window
+            found = data.find(_MAGIC, offset - start)
+            if found >= 0:
+                return start + found
+            # One that straddles the window's end begins in its last five bytes.
+            offset = start + len(data) - len(_MAGIC) + 1
+        return self.size_bytes
+
+    def _covering(self, held: tuple[int, bytes], offset: int, length: int) -> tuple[int, bytes]:
+        start, data = held
+        if start <= offset and offset + length <= start + len(data):
+            return held
+        wanted = max(length, min(WINDOW_BYTES, self.size_bytes - offset))
+        data = self._source.read_at(offset, wanted)
+        if len(data) != wanted:
+            raise _damaged(self.path, offset, "it is shorter than it was listed")
+        return offset, data
+
+
+def _end_of_block(reader: _Reader, offset: int) -> int | None:
+    """Where the block at the offset says it ends; None when that is not inside the file."""
+    if offset + _FRONT > reader.size_bytes:
+        return None
+    (size,) = _LONG.unpack(reader.window(offset + len(_MAGIC), _LONG.size))
+    end_offset = offset + _FRONT + int(size)
+    return end_offset if size >= _SIZE_MIN and end_offset <= reader.size_bytes else None
+
+
+def _ends_well(reader: _Reader, offset: int, end_offset: int) -> bool:
+    """Whether the reverse pointer fits and the next block, or the file's end, follows."""
+    follow = min(len(_MAGIC), reader.size_bytes - end_offset)
+    tail = reader.ahead(end_offset - _TAIL, _TAIL + follow)
+    (pointer,) = _LONG.unpack_from(tail, _TAIL - _LONG.size)
+    # Fewer bytes than a magic are the file's end to Java, whatever they are.
+    whole = follow < len(_MAGIC) or tail[_TAIL:] == _MAGIC
+    return whole and int(pointer) == end_offset - offset - _LONG.size
+
+
+def _corrupt(path: str, offset: int, end_offset: int) -> LogBlock:
+    return LogBlock(
+        block_type=BlockType.CORRUPT,
+        content_offset=offset,
+        content_length=end_offset - offset,
+        offset=offset,
+        end_offset=end_offset,
+        path=path,
+    )
+
+
+def _block(reader: _Reader, offset: int, end_offset: int) -> LogBlock:
+    """Read what a whole block says about itself."""
+    path = reader.path
+    version, ordinal = _TWO_INTS.unpack(reader.window(offset + _FRONT, _TWO_INTS.size))
+    if version != _FORMAT_VERSION:
+        raise _unknown(path, offset, "log_format_version", f"log format version {version}")
+    block_type = _BLOCK_TYPES.get(ordinal)
+    if block_type is None:
+        raise _unknown(path, offset, "log_block_type", f"block type {ordinal}")
+    if block_type is BlockType.CORRUPT:
+        return _corrupt(path, offset, end_offset)
+    limit = end_offset - _LONG.size  # the reverse pointer is checked
+    header, position = _read_header(reader, offset + _FRONT + _TWO_INTS.size, limit)
+    if position + _LONG.size > limit:
+        raise _damaged(path, offset, "a header is longer than its block")
+    (content_length,) = _LONG.unpack(reader.window(position, _LONG.size))
+    content_offset = position + _LONG.size
+    footer = content_offset + int(content_length)
+    if not content_offset <= footer <= limit - _INT.size:
+        raise _damaged(path, offset, "a content is longer than its block")
+    if footer == limit - _INT.size:
+        whole = reader.ahead(footer, _INT.size) == _INT.pack(0)
+    else:
+        whole = _read_header(reader, footer, limit)[1] == limit
+    if not whole:
+        raise _damaged(path, offset, "the parts of a block do not fill it")
+    if block_type is BlockType.COMMAND:
+        command = header.get(HeaderKey.COMMAND_BLOCK_TYPE)
+        if command != _ROLLBACK_COMMAND:
+            raise _unknown(path, offset, "log_command", f"command {command!r}")
+    reader.move_ahead(end_offset)
+    return LogBlock(
+        block_type=block_type,
+        header=header,
+        content_offset=content_offset,
+        content_length=int(content_length),
+        offset=offset,
+        end_offset=end_offset,
+        path=path,
+    )
+
+
+def _read_header(reader: _Reader, offset: int, limit: int) -> tuple[dict[int, str], int]:
+    """The entries of a header or footer, and where it ends; nothing is read behind `limit`."""
+    limit_of_header = min(limit, offset + HEADER_BYTES_MAX)
+    count, position = _int_at(reader, offset, limit_of_header)
+    if not 0 <= count <= _ENTRIES_MAX:
+        raise _damaged(reader.path, offset, f"a header claims {count} entries")
+    header: dict[int, str] = {}
+    for _ in range(count):
+        key, position = _int_at(reader, position, limit_of_header)
+        length, position = _int_at(reader, position, limit_of_header)
+        if not 0 <= length <= limit_of_header - position:
+            raise _damaged(reader.path, offset, "a header is longer than its block")
+        try:
+            header[_HEADER_KEYS.get(key, key)] = reader.long_value(position, length).decode()
+        except UnicodeDecodeError as failure:
+            raise _damaged(reader.path, offset, "a header is no text") from failure
+        position += length
+    return header, position
+
+
+def _int_at(reader: _Reader, offset: int, limit: int) -> tuple[int, int]:
+    if offset + _INT.size > limit:
+        raise _damaged(reader.path, offset, "a header is longer than its block")
+    (value,) = _INT.unpack(reader.window(offset, _INT.size))
+    return int(value), offset + _INT.size
+
+
+def _damaged(path: str, offset: int, why: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"a log file is damaged ({why}): restore it or roll its write back: {path}, byte {offset}",
+        kind="bad_log_file",
+        path=path,
+        offset=offset,
+    )
+
+
+def _unknown(path: str, offset: int, kind: str, what: str) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        f"a log file was written by a newer or damaged writer, {what} is not known; read it "
+        f"with the release that wrote it: {path}, byte {offset}",
+        kind=kind,
+        path=path,
+        offset=offset,
+    )
