@@ -33,10 +33,11 @@ _M = np.uint32(0x5BD1E995)
 _MURMUR = 1
 _HEAD = struct.Struct(">iibi")
 _DYNAMIC_HEAD = struct.Struct(">iii")
-_BLOCK_ROWS = 8192
+_ONE = np.uint32(1)
+_BLOCK_ROWS = 4096  # times thirty rounds, still in the processor's cache
 _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
-_LEAST_ENTRIES = 1024
+_LEAST_ENTRIES = 256
 _FEW_KEYS = 2048  # below, setting bits in place is cheaper than a byte for every bit
 _SMALL_ROW_BYTES = 1 << 14  # where a byte for every bit costs nothing
 
@@ -163,9 +164,10 @@ class BloomFilter:
         for chunk in _chunks(keys):
             found = np.zeros(len(chunk), np.bool_)
             for row in self._rows:
-                inside = np.ones(len(chunk), np.bool_)
+                inside = np.zeros(len(chunk), np.bool_)
                 for where, positions in _positions(chunk, self._bits, self._hashes):
-                    inside[where] &= (row[positions >> 3] >> (positions & 7) & 1) != 0
+                    hits = row[positions >> 3] >> (positions & 7) & 1
+                    inside[where] = hits.all(axis=0)
                 found |= inside
             answers.append(found)
         return np.concatenate(answers) if answers else np.zeros(0, np.bool_)
@@ -239,7 +241,7 @@ def _set_bits(row: _Bytes, keys: pa.Array, bits: int, hashes: int) -> None:
     if len(keys) == 0:
         return
     if len(keys) <= _FEW_KEYS and len(row) > _SMALL_ROW_BYTES:
-        every = [positions for _, positions in _positions(keys, bits, hashes)]
+        every = [positions.ravel() for _, positions in _positions(keys, bits, hashes)]
         wanted = np.unique(np.concatenate(every))
         where, starts = np.unique(wanted >> 3, return_index=True)
         masks = np.left_shift(1, wanted & 7)
@@ -259,7 +261,11 @@ def _chunks(keys: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _positions(
     keys: pa.Array, bits: int, hashes: int
 ) -> Iterator[tuple[Any, npt.NDArray[np.intp]]]:
-    """Bit positions of all keys: for each block of keys and each round, (which keys, positions)."""
+    """
+    Bit positions of all keys, block by block: (which keys, their positions).
+
+    Shapes: m keys, (hashes, m).
+    """
     if keys.null_count:
         raise InvalidInputError("a record key is null", kind="null_key", rows=keys.null_count)
     offsets, data = _text_buffers(keys)
@@ -270,18 +276,16 @@ def _positions(
     if least == most:
         matrix = data[offsets[0] : offsets[-1]].reshape(-1, most)
         for start in range(0, len(matrix), _BLOCK_ROWS):
-            end = min(start + _BLOCK_ROWS, len(matrix))
-            yield from _rounds(matrix[start:end], slice(start, end), bits, hashes)
+            where = slice(start, min(start + _BLOCK_ROWS, len(matrix)))
+            yield where, _hashed(matrix[where], lengths[where], bits, hashes)
         return
-    order = np.argsort(lengths, kind="stable")
-    bounds = np.flatnonzero(np.diff(lengths[order])) + 1
-    for group in np.split(order, bounds):
-        length = int(lengths[group[0]])
-        span = np.arange(length)
-        for start in range(0, len(group), _BLOCK_ROWS):
-            block = group[start : start + _BLOCK_ROWS]
-            matrix = data[offsets[block][:, None] + span]
-            yield from _rounds(matrix, block, bits, hashes)
+    order = np.argsort(lengths, kind="stable")  # neighbours of like length: little is padded
+    for start in range(0, len(order), _BLOCK_ROWS):
+        block = order[start : start + _BLOCK_ROWS]
+        span = np.arange(int(lengths[block[-1]]))
+        inside = span < lengths[block][:, None]
+        padded = np.where(inside, data[np.where(inside, offsets[block][:, None] + span, 0)], 0)
+        yield block, _hashed(padded.astype(np.uint8, copy=False), lengths[block], bits, hashes)
 
 
 def _text_buffers(keys: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
@@ -292,61 +296,82 @@ def _text_buffers(keys: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint
     return starts, text
 
 
-def _rounds(
-    matrix: npt.NDArray[np.uint8], where: Any, bits: int, hashes: int
-) -> Iterator[tuple[Any, npt.NDArray[np.intp]]]:
-    """The chained rounds for keys of one length; each round's hash is the next one's seed."""
-    count, length = matrix.shape
-    words = _mixed_words(matrix)
-    tail = _tail(matrix)
-    value = np.zeros(count, np.uint32)
-    spare = np.empty(count, np.uint32)
-    for _ in range(hashes):
-        value ^= np.uint32(length)
-        for word in words:
-            np.multiply(value, _M, out=value)
+def _hashed(
+    matrix: npt.NDArray[np.uint8], lengths: npt.NDArray[Any], bits: int, hashes: int
+) -> npt.NDArray[np.intp]:
+    """
+    The chained rounds of a block of keys; each round's hash is the next one's seed.
+
+    Keys of different lengths take the same steps: one without a further word is multiplied
+    by one. Shapes: (m, longest), (m,) -> (hashes, m).
+    """
+    lengths = lengths.astype(np.uint32)
+    words = _mixed_words(matrix, lengths)
+    tail, tail_factor = _tail(matrix, lengths)
+    value = np.zeros(len(matrix), np.uint32)
+    spare = np.empty(len(matrix), np.uint32)
+    made = np.empty((hashes, len(matrix)), np.uint32)
+    for number in range(hashes):
+        np.bitwise_xor(value, lengths, out=value)
+        for factor, word in words:
+            np.multiply(value, factor, out=value)
             np.bitwise_xor(value, word, out=value)
         if tail is not None:
             np.bitwise_xor(value, tail, out=value)
-            np.multiply(value, _M, out=value)
+            np.multiply(value, tail_factor, out=value)
         np.right_shift(value, 13, out=spare)
         np.bitwise_xor(value, spare, out=value)
         np.multiply(value, _M, out=value)
         np.right_shift(value, 15, out=spare)
         np.bitwise_xor(value, spare, out=value)
-        yield where, _remainder(value, spare, bits)
-
-
-def _remainder(value: _Words, spare: _Words, bits: int) -> npt.NDArray[np.intp]:
+        made[number] = value
     # |signed value rem bits|: Java keeps the dividend's sign, so the magnitude's remainder.
     # Division by a constant is vectorised in numpy, the remainder is not.
-    magnitude = np.abs(value.view(np.int32)).view(np.uint32)
-    np.floor_divide(magnitude, np.uint32(bits), out=spare)
-    np.multiply(spare, np.uint32(bits), out=spare)
-    np.subtract(magnitude, spare, out=magnitude)
+    magnitude = np.abs(made.view(np.int32)).view(np.uint32)
+    np.floor_divide(magnitude, np.uint32(bits), out=made)
+    np.multiply(made, np.uint32(bits), out=made)
+    np.subtract(magnitude, made, out=magnitude)
     return magnitude.astype(np.intp)
 
 
-def _mixed_words(matrix: npt.NDArray[np.uint8]) -> _Words:
-    count, length = matrix.shape
-    full = length // 4
-    if full == 0:
-        return np.zeros((0, count), np.uint32)
+def _mixed_words(
+    matrix: npt.NDArray[np.uint8], lengths: _Words
+) -> list[tuple[np.uint32 | _Words, _Words]]:
+    """For each full word of four bytes: by what the hash is multiplied, and the mixed word."""
+    count, longest = matrix.shape
+    full = longest // 4
     packed = np.ascontiguousarray(matrix[:, : full * 4]).view("<u4")
-    words = np.ascontiguousarray(packed.T).astype(np.uint32, copy=False)
+    words = np.ascontiguousarray(packed.T).astype(np.uint32, copy=False).reshape(full, count)
     words *= _M
     words ^= words >> np.uint32(24)
     words *= _M
-    return words
+    shortest = int(lengths.min())
+    mixed: list[tuple[np.uint32 | _Words, _Words]] = []
+    for number, word in enumerate(words, start=1):
+        if shortest >= number * 4:
+            mixed.append((_M, word))
+            continue
+        there = lengths >= number * 4
+        mixed.append((np.where(there, _M, _ONE), np.where(there, word, np.uint32(0))))
+    return mixed
 
 
-def _tail(matrix: npt.NDArray[np.uint8]) -> _Words | None:
-    """What the last one to three bytes add: sign-extended, taken from the END of the key."""
-    rest = matrix.shape[1] % 4
-    if rest == 0:
-        return None
-    signed = matrix[:, -rest:].view(np.int8).astype(np.int32).view(np.uint32)
-    tail = signed[:, -1].copy()
-    for distance in range(2, rest + 1):
-        tail ^= signed[:, -distance] << np.uint32(8 * (distance - 1))
-    return tail
+def _tail(
+    matrix: npt.NDArray[np.uint8], lengths: _Words
+) -> tuple[_Words | None, np.uint32 | _Words]:
+    """
+    What the last one to three bytes add: sign-extended, taken from the END of the key.
+
+    Returns None when no key has such a rest, else the addend and the factor of each key.
+    """
+    rest = lengths & np.uint32(3)
+    if not rest.any():
+        return None, _M
+    tail = np.zeros(len(matrix), np.uint32)
+    rows = np.arange(len(matrix))
+    for distance in (1, 2, 3):
+        there = rest >= distance
+        place = np.where(there, lengths - np.uint32(distance), 0).astype(np.intp)
+        signed = matrix[rows, place].view(np.int8).astype(np.int32).view(np.uint32)
+        tail ^= np.where(there, signed << np.uint32(8 * (distance - 1)), np.uint32(0))
+    return tail, np.where(rest > 0, _M, _ONE)
