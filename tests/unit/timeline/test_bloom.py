@@ -114,7 +114,7 @@ def test_damaged_filters_are_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("keys", "entries"), [(0, 1024), (1024, 1024), (1025, 2048), (50_000, 60_000), (90_000, 60_000)]
+    ("keys", "entries"), [(0, 256), (256, 256), (257, 512), (50_000, 60_000), (90_000, 60_000)]
 )
 def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries):
     assert BloomSettings().fitted(keys) == BloomSettings(entries=entries)
