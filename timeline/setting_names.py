@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NoReturn, TypeVar
 
 from timeline.errors import SettingError
-from timeline.model.new_table import MERGE_STRATEGY_IDS
+from timeline.model.merge_definition import MERGE_STRATEGY_IDS
 from timeline.model.operations import MergeMode
 from timeline.options import Option, PropertySet, parse_option
 from timeline.rules.keys import KeyGenerator

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.merge_definition import MERGE_STRATEGY_IDS
 from timeline.model.operations import MergeMode, TableType
 
 __all__ = [
     "LAYOUT_OF_VERSION",
-    "MERGE_STRATEGY_IDS",
     "RESERVED_COLUMN_PREFIX",
     "TABLE_ID_KEY",
     "new_table_properties",
@@ -30,12 +30,6 @@ TABLE_ID_KEY: Final = "hoodoo.table.id"
 
 LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
 """Readable table versions and the timeline layout version each one goes with."""
-
-MERGE_STRATEGY_IDS: Final[Mapping[MergeMode, str]] = {
-    MergeMode.EVENT_TIME_ORDERING: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
-    MergeMode.COMMIT_TIME_ORDERING: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
-    MergeMode.CUSTOM: "1897ef5f-18bc-4557-939c-9d6a8afd1519",
-}
 
 RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
 """Columns of this prefix belong to Hudi and never to a key."""

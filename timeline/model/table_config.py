@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 from timeline.model.new_table import (
     LAYOUT_OF_VERSION,
-    MERGE_STRATEGY_IDS,
     TABLE_ID_KEY,
     new_table_properties,
     table_checksum,
@@ -28,13 +28,6 @@ __all__ = [
     "new_table_properties",
     "table_checksum",
 ]
-
-_MODE_OF_PAYLOAD: Final = {
-    "DefaultHoodieRecordPayload": MergeMode.EVENT_TIME_ORDERING,
-    "EventTimeAvroPayload": MergeMode.EVENT_TIME_ORDERING,
-    "OverwriteWithLatestAvroPayload": MergeMode.COMMIT_TIME_ORDERING,
-}
-_MODE_OF_STRATEGY_ID: Final = {text: mode for mode, text in MERGE_STRATEGY_IDS.items()}
 
 _KEY_GENERATOR_OF_CLASS: Final = {
     "SimpleKeyGenerator": "SIMPLE",
@@ -61,7 +54,7 @@ class TableConfig:
     generator gives it, else None. `metadata_partitions` names the partitions of the metadata
     table, those still being built included; when it is not empty the metadata table is on.
     `timeline_path` is below `.hoodie`, `history_path` below the timeline; both are checked
-    to be plain folder names.
+    to be plain folder names. `merge` says how two versions of a record become one.
     """
 
     name: str
@@ -73,8 +66,7 @@ class TableConfig:
     record_key_fields: tuple[str, ...]
     partition_fields: tuple[str, ...]
     partition_field_types: tuple[str | None, ...]
-    ordering_fields: tuple[str, ...]
-    merge_mode: MergeMode
+    merge: MergeDefinition
     key_generator_type: str | None
     hive_style_partitioning: bool
     url_encode_partitioning: bool
@@ -104,8 +96,8 @@ class TableConfig:
         Raises:
             ChecksumError: the checksum is there and does not fit name and database.
             CorruptTableError: name, type, version or layout version is missing or no such
-                value, the layout does not go with the version, or merge mode, strategy and
-                payload contradict each other.
+                value, the layout does not go with the version, or what is said about merging
+                contradicts itself.
             UnsupportedTableError: the table version is none of 6, 8 and 9.
         """
         text = _Text(mapping, path)
@@ -133,9 +125,6 @@ class TableConfig:
         if table_type not in TableType.__members__:
             raise text.wrong("hoodie.table.type")
         partition = [one.partition(":") for one in text.names("hoodie.table.partition.fields")]
-        ordering = text.names("hoodie.table.ordering.fields") or text.names(
-            "hoodie.table.precombine.field"
-        )
         return cls(
             name=name,
             database=database,
@@ -146,8 +135,7 @@ class TableConfig:
             record_key_fields=text.names("hoodie.table.recordkey.fields"),
             partition_fields=tuple(field for field, _, _ in partition),
             partition_field_types=tuple(kind or None for _, _, kind in partition),
-            ordering_fields=ordering,
-            merge_mode=_merge_mode(text, version, ordering),
+            merge=merge_definition_of(mapping, table_version=version, path=path),
             key_generator_type=_key_generator_type(mapping),
             hive_style_partitioning=text.flag("hoodie.datasource.write.hive_style_partitioning"),
             url_encode_partitioning=text.flag("hoodie.datasource.write.partitionpath.urlencode"),
@@ -164,6 +152,16 @@ class TableConfig:
             table_id=mapping.get(TABLE_ID_KEY) or None,
             raw=dict(mapping),
         )
+
+    @property
+    def merge_mode(self) -> MergeMode:
+        """What decides between two versions of a record."""
+        return self.merge.mode
+
+    @property
+    def ordering_fields(self) -> tuple[str, ...]:
+        """The fields that order versions, whether the merge mode uses them or not."""
+        return self.merge.ordering_fields
 
     @property
     def is_partitioned(self) -> bool:
@@ -245,29 +243,3 @@ def _key_generator_type(mapping: Mapping[str, str]) -> str | None:
         # A class we do not know is the user's own; Hudi's name for that is USER_PROVIDED.
         return _KEY_GENERATOR_OF_CLASS.get(_short_class(class_name), "USER_PROVIDED")
     return None
-
-
-def _merge_mode(text: _Text, version: int, ordering: tuple[str, ...]) -> MergeMode:
-    """Decide the merge mode (fmt 1.5): version 8 trusts the strategy id first, 9 the payload."""
-    payload = text.mapping.get("hoodie.compaction.payload.class")
-    strategy_id = text.mapping.get("hoodie.record.merge.strategy.id")
-    by_payload = _MODE_OF_PAYLOAD.get(_short_class(payload), MergeMode.CUSTOM) if payload else None
-    by_id = _MODE_OF_STRATEGY_ID.get(strategy_id, MergeMode.CUSTOM) if strategy_id else None
-    inferred = (by_id or by_payload) if version == 8 else (by_payload or by_id)
-    stated = text.mapping.get("hoodie.record.merge.mode")
-    if stated:
-        if stated not in MergeMode.__members__:
-            raise text.wrong("hoodie.record.merge.mode")
-        if inferred is not None and inferred is not MergeMode[stated]:
-            raise CorruptTableError(
-                "merge mode contradicts the merge strategy id or payload class, correct one of "
-                f"them: {stated} against {inferred.value} in {text.path}",
-                kind="merge_mode_contradiction",
-                path=text.path,
-                stated=stated,
-                inferred=inferred.value,
-            )
-        return MergeMode[stated]
-    if inferred is not None:
-        return inferred
-    return MergeMode.EVENT_TIME_ORDERING if ordering else MergeMode.COMMIT_TIME_ORDERING

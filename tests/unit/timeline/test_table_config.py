@@ -13,6 +13,7 @@ from timeline.errors import (
     InvalidInputError,
     UnsupportedTableError,
 )
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, TableType
 from timeline.model.table_config import TableConfig, new_table_properties, table_checksum
 
@@ -63,8 +64,12 @@ def test_javas_properties_become_typed_fields(table_version: int) -> None:
         record_key_fields=("id",),
         partition_fields=("region",),
         partition_field_types=(None,),
-        ordering_fields=("ts",),
-        merge_mode=MergeMode.EVENT_TIME_ORDERING,
+        merge=MergeDefinition(
+            mode=MergeMode.EVENT_TIME_ORDERING,
+            ordering_fields=("ts",),
+            strategy_id=EVENT_ID if table_version == 8 else None,
+            payload_class=f"{PAYLOAD}DefaultHoodieRecordPayload" if table_version == 8 else None,
+        ),
         key_generator_type="SIMPLE",
         hive_style_partitioning=True,
         url_encode_partitioning=False,
@@ -139,35 +144,6 @@ def test_version_6_is_read_with_its_own_keys() -> None:
     assert config.key_generator_type == "COMPLEX"
     assert config.ordering_fields == ("ts",)
     assert config.timeline_timezone == "LOCAL"
-
-
-@pytest.mark.parametrize(
-    ("version", "strategy_id", "payload", "mode"),
-    [
-        ("8", EVENT_ID, "OverwriteWithLatestAvroPayload", "EVENT_TIME_ORDERING"),
-        ("9", EVENT_ID, "OverwriteWithLatestAvroPayload", "COMMIT_TIME_ORDERING"),
-        ("8", COMMIT_ID, "", "COMMIT_TIME_ORDERING"),
-        ("9", "", "DefaultHoodieRecordPayload", "EVENT_TIME_ORDERING"),
-        ("9", "", "AWSDmsAvroPayload", "CUSTOM"),
-        ("8", "00000000-0000-0000-0000-000000000000", "", "CUSTOM"),
-        ("9", "", "", "EVENT_TIME_ORDERING"),
-    ],
-)
-def test_the_merge_mode_is_inferred_when_it_is_not_stated(
-    version: str, strategy_id: str, payload: str, mode: str
-) -> None:
-    properties = changed(hoodie__table__version=version, hoodie__record__merge__mode=None)
-    properties["hoodie.record.merge.strategy.id"] = strategy_id
-    properties["hoodie.compaction.payload.class"] = PAYLOAD + payload if payload else ""
-    assert TableConfig.from_properties(properties).merge_mode is MergeMode[mode]
-
-
-def test_a_merge_mode_that_contradicts_the_strategy_is_refused() -> None:
-    properties = changed()
-    properties["hoodie.record.merge.strategy.id"] = COMMIT_ID
-    with pytest.raises(CorruptTableError) as refused:
-        TableConfig.from_properties(properties)
-    assert refused.value.kind == "merge_mode_contradiction"
 
 
 def test_the_metadata_table_is_on_while_it_is_being_built() -> None:

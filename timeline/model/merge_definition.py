@@ -1,0 +1,319 @@
+"""
+How a table says it merges two versions of a record: one frozen value out of many properties.
+
+Three generations of Hudi say it in three ways (a payload class, a merger's strategy id, a
+merge mode), and newer releases read the older ones by a fixed translation (fmt 1.5, 11.1,
+11.2). It is made here, once; ``timeline.rules`` turns the value into masks over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from timeline.errors import CorruptTableError, UnsupportedTableError
+from timeline.model.operations import MergeMode
+
+__all__ = [
+    "MERGE_STRATEGY_IDS",
+    "PAYLOAD_BASED_STRATEGY_ID",
+    "MergeDefinition",
+    "PartialUpdateMode",
+    "definition_of_payload",
+    "merge_definition_of",
+]
+
+MERGE_STRATEGY_IDS: Final[Mapping[MergeMode, str]] = MappingProxyType(
+    {
+        MergeMode.EVENT_TIME_ORDERING: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+        MergeMode.COMMIT_TIME_ORDERING: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+        MergeMode.CUSTOM: "1897ef5f-18bc-4557-939c-9d6a8afd1519",
+    }
+)
+PAYLOAD_BASED_STRATEGY_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+MERGE_PROPERTY_PREFIX: Final = "hoodie.record.merge.property."
+DELETE_FIELD: Final = "hoodie.payload.delete.field"
+DELETE_MARKER: Final = "hoodie.payload.delete.marker"
+UNAVAILABLE_VALUE: Final = "hoodie.write.partial.update.unavailable.value"
+PARTIAL_UPDATE_MODE: Final = "hoodie.table.partial.update.mode"
+
+_MODE_OF_STRATEGY_ID: Final = {text: mode for mode, text in MERGE_STRATEGY_IDS.items()}
+_FIRST_VERSION_OF_MODES: Final = 8
+
+
+class PartialUpdateMode(Enum):
+    """
+    What a winning record of the full schema takes from the one it replaces (fmt 7).
+
+    Hudi 1.1 and 1.2 know ``IGNORE_DEFAULTS`` and ``FILL_UNAVAILABLE``. The two names that
+    its plans had beside them speak of columns a record lacks; records of the full schema
+    lack none, so for those they are the same as ``NONE``.
+    """
+
+    NONE = "NONE"
+    KEEP_VALUES = "KEEP_VALUES"
+    FILL_DEFAULTS = "FILL_DEFAULTS"
+    IGNORE_DEFAULTS = "IGNORE_DEFAULTS"
+    """A top-level column that holds its Avro default keeps the older value."""
+    FILL_UNAVAILABLE = "FILL_UNAVAILABLE"
+    """A text or binary column that holds the unavailable marker keeps the older value."""
+
+
+_PARTIAL_MODES: Final = {
+    **{mode.value: mode for mode in PartialUpdateMode},
+    "IGNORE_MARKERS": PartialUpdateMode.FILL_UNAVAILABLE,  # its name before the release
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeDefinition:
+    """
+    Everything a table says about deciding between two versions of one record.
+
+    Whoever merges follows ``mode``, ``ordering_fields``, the delete marker and the partial
+    mode; ``strategy_id`` and ``payload_class`` are the table's own words, for messages.
+
+    Attributes:
+        mode: As it is carried out. ``CUSTOM`` only when this release cannot carry it out:
+            call ``require_known`` before merging anything.
+        ordering_fields: Compared left to right; meaningful in event-time order only.
+        delete_field: A column that marks deletes beside ``_hoodie_is_deleted``; None for none.
+        delete_marker: Its text that means delete, compared with the value's text.
+        partial_update_mode: What a winner takes from the loser. Defaults of columns come
+            from the Avro schema of the winning record.
+        unavailable_marker: The text of ``FILL_UNAVAILABLE``.
+        strategy_id: The merger's identifier, None when the table names none.
+        payload_class: The payload class, of older or upgraded tables.
+    """
+
+    mode: MergeMode
+    ordering_fields: tuple[str, ...] = ()
+    delete_field: str | None = None
+    delete_marker: str | None = None
+    partial_update_mode: PartialUpdateMode = PartialUpdateMode.NONE
+    unavailable_marker: str | None = None
+    strategy_id: str | None = None
+    payload_class: str | None = None
+
+    @property
+    def orders(self) -> bool:
+        """Whether ordering values decide; without ordering fields the newer wins (fmt 7)."""
+        return self.mode is MergeMode.EVENT_TIME_ORDERING and bool(self.ordering_fields)
+
+    @property
+    def updates_partially(self) -> bool:
+        """Whether a winner of the full schema takes values from the loser."""
+        return self.partial_update_mode in (
+            PartialUpdateMode.IGNORE_DEFAULTS,
+            PartialUpdateMode.FILL_UNAVAILABLE,
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the merge mode alone says it all."""
+        return self.delete_field is None and self.partial_update_mode is PartialUpdateMode.NONE
+
+    def require_known(self) -> None:
+        """
+        Refuse to merge by rules that only a class of the user's knows.
+
+        Raises:
+            UnsupportedTableError: ``kind`` ``custom_merger``; fields ``strategy_id``,
+                ``payload_class``.
+        """
+        if self.mode is not MergeMode.CUSTOM:
+            return
+        what = self.payload_class or f"strategy {self.strategy_id}"
+        raise UnsupportedTableError(
+            "rows of this table are merged by a class of its owner's, which no other engine "
+            "runs; merge it with that engine, or set hoodie.record.merge.mode to "
+            f"EVENT_TIME_ORDERING or COMMIT_TIME_ORDERING there: {what}",
+            kind="custom_merger",
+            strategy_id=self.strategy_id,
+            payload_class=self.payload_class,
+        )
+
+
+_EVENT: Final = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING)
+_COMMIT: Final = MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING)
+_DEBEZIUM: Final = replace(_EVENT, delete_field="_change_operation_type", delete_marker="d")
+_MODEL: Final = "org.apache.hudi.common.model."
+
+#: What Hudi 1.1 and later do for the payload classes they have replaced by merge modes.
+_DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
+    {
+        _MODEL + "DefaultHoodieRecordPayload": _EVENT,
+        _MODEL + "EventTimeAvroPayload": _EVENT,
+        _MODEL + "OverwriteWithLatestAvroPayload": _COMMIT,
+        _MODEL + "PartialUpdateAvroPayload": replace(
+            _EVENT, partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS
+        ),
+        _MODEL + "OverwriteNonDefaultsWithLatestAvroPayload": replace(
+            _COMMIT, partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS
+        ),
+        _MODEL + "AWSDmsAvroPayload": replace(_COMMIT, delete_field="Op", delete_marker="D"),
+        _MODEL + "debezium.MySqlDebeziumAvroPayload": replace(
+            _DEBEZIUM, ordering_fields=("_event_bin_file", "_event_pos")
+        ),
+        _MODEL + "debezium.PostgresDebeziumAvroPayload": replace(
+            _DEBEZIUM,
+            ordering_fields=("_event_lsn",),
+            partial_update_mode=PartialUpdateMode.FILL_UNAVAILABLE,
+            unavailable_marker="__debezium_unavailable_value",
+        ),
+    }
+)
+
+
+def definition_of_payload(payload_class: str) -> MergeDefinition | None:
+    """The rules a payload class of Hudi stands for; None for any other class."""
+    found = _DEFINITION_OF_PAYLOAD.get(
+        payload_class.replace("com.uber.hoodie.", "org.apache.hudi.")
+    )
+    return None if found is None else replace(found, payload_class=payload_class)
+
+
+def merge_definition_of(
+    properties: Mapping[str, str], *, table_version: int, path: str = ".hoodie/hoodie.properties"
+) -> MergeDefinition:
+    """
+    Derive the merge rules of a table of version 6, 8 or 9.
+
+    Args:
+        properties: All of ``hoodie.properties``.
+        table_version: Decides which of several statements counts: the payload class in
+            version 6 and 9, the strategy id in version 8.
+        path: What errors name.
+
+    Raises:
+        CorruptTableError: A mode is no such name, only one of delete field and marker is
+            there, or statements contradict each other (``merge_mode_contradiction``, fields
+            ``stated``, ``inferred``).
+
+    Spec: fmt 1.5, 11.1, 11.2.
+    """
+    payload = properties.get("hoodie.compaction.payload.class") or None
+    strategy_id = (
+        properties.get("hoodie.record.merge.strategy.id")
+        or properties.get("hoodie.compaction.record.merger.strategy")
+        or None
+    )
+    ordering = _names(
+        properties.get("hoodie.table.ordering.fields")
+        or properties.get("hoodie.table.precombine.field")
+        or ""
+    )
+    mode = _mode(properties, payload, strategy_id, ordering, table_version=table_version, path=path)
+    known = definition_of_payload(payload) if payload else None
+    rules = MergeDefinition(mode=mode, ordering_fields=ordering)
+    if known is not None and (mode is not MergeMode.CUSTOM or _by_payload(strategy_id)):
+        rules = replace(known, ordering_fields=known.ordering_fields or ordering)
+    return _with_merge_properties(
+        replace(
+            rules,
+            strategy_id=strategy_id,
+            payload_class=payload or properties.get("hoodie.table.legacy.payload.class") or None,
+        ),
+        properties,
+        path,
+    )
+
+
+def _mode(
+    properties: Mapping[str, str],
+    payload: str | None,
+    strategy_id: str | None,
+    ordering: tuple[str, ...],
+    *,
+    table_version: int,
+    path: str,
+) -> MergeMode:
+    by_payload = _mode_of_payload(payload) if payload else None
+    by_id = _MODE_OF_STRATEGY_ID.get(strategy_id, MergeMode.CUSTOM) if strategy_id else None
+    if (
+        table_version >= _FIRST_VERSION_OF_MODES
+        and by_payload is not None
+        and by_id not in (None, MergeMode.CUSTOM, by_payload)
+    ):
+        raise _contradiction(f"payload class {payload}", f"strategy id {strategy_id}", path)
+    inferred = (by_id or by_payload) if table_version == 8 else (by_payload or by_id)
+    stated = properties.get("hoodie.record.merge.mode")
+    if stated and stated not in MergeMode.__members__:
+        raise _wrong("hoodie.record.merge.mode", stated, path)
+    if inferred is None:
+        if stated:
+            return MergeMode[stated]
+        return MergeMode.EVENT_TIME_ORDERING if ordering else MergeMode.COMMIT_TIME_ORDERING
+    known = definition_of_payload(payload) if payload else None
+    # Version 9 may state the mode that it reads one of its replaced payload classes as.
+    replaced = known.mode if known is not None and table_version > 8 else inferred
+    if stated and MergeMode[stated] not in (inferred, replaced):
+        raise _contradiction(stated, inferred.value, path)
+    return MergeMode[stated] if stated else inferred
+
+
+def _mode_of_payload(payload: str) -> MergeMode:
+    """As Hudi infers it: only what a mode says completely has one."""
+    known = definition_of_payload(payload)
+    return known.mode if known is not None and known.is_plain else MergeMode.CUSTOM
+
+
+def _by_payload(strategy_id: str | None) -> bool:
+    return strategy_id in (None, PAYLOAD_BASED_STRATEGY_ID)
+
+
+def _with_merge_properties(
+    rules: MergeDefinition, properties: Mapping[str, str], path: str
+) -> MergeDefinition:
+    def said(key: str) -> str | None:
+        return properties.get(MERGE_PROPERTY_PREFIX + key) or properties.get(key) or None
+
+    field, marker = said(DELETE_FIELD), said(DELETE_MARKER)
+    if (field is None) != (marker is None):
+        missing = DELETE_MARKER if marker is None else DELETE_FIELD
+        raise CorruptTableError(
+            "a column that marks deletes needs its marker and the marker its column; restore the "
+            f"missing one: {missing} in {path}",
+            kind="table_property_missing",
+            path=path,
+            key=missing,
+        )
+    if field is not None:
+        rules = replace(rules, delete_field=field, delete_marker=marker)
+    mode = properties.get(PARTIAL_UPDATE_MODE)
+    if mode:
+        if mode not in _PARTIAL_MODES:
+            raise _wrong(PARTIAL_UPDATE_MODE, mode, path)
+        rules = replace(rules, partial_update_mode=_PARTIAL_MODES[mode])
+    unavailable = said(UNAVAILABLE_VALUE)
+    return replace(rules, unavailable_marker=unavailable or rules.unavailable_marker)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _wrong(key: str, text: str, path: str) -> CorruptTableError:
+    return CorruptTableError(
+        "table property has a value that cannot be, restore the properties from their "
+        f"backup: {key}={text!r} in {path}",
+        kind="table_property_wrong",
+        path=path,
+        key=key,
+        value=text,
+    )
+
+
+def _contradiction(stated: str, inferred: str, path: str) -> CorruptTableError:
+    return CorruptTableError(
+        "merge mode contradicts the merge strategy id or payload class, correct one of "
+        f"them: {stated} against {inferred} in {path}",
+        kind="merge_mode_contradiction",
+        path=path,
+        stated=stated,
+        inferred=inferred,
+    )
