@@ -109,6 +109,8 @@ def properties_of_table(
     refuse_unreadable(config)
     raw = config.raw
     readable = {key: value for key, value in raw.items() if key not in _JUDGED_BY_TABLE}
+    if config.timeline_layout_version == 1:  # no version a writer may ask for
+        readable.pop("hoodie.table.version", None)
     return layers.load(raw), WriteSettings.from_properties(layers.load(readable))
 
 

@@ -7,15 +7,15 @@ A value made from one listing of names; nothing is read until content is asked f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from timeline.errors import UnsupportedTableError
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
-from timeline.model.times import InstantTime
-from timeline.places import TIMELINE
+from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.places import timeline_folder
 from timeline.ports.storage import Storage
 
 __all__ = ["ActiveTimeline", "TimelineReader"]
@@ -25,6 +25,7 @@ INSTANT_FILES_MAX = 3_000_000
 
 
 _Key = tuple[InstantTime, str]  # requested time, completed action
+_Parse = Callable[[str], Instant | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,9 @@ class ActiveTimeline:
     file_names: frozenset[str]
 
     @staticmethod
-    def of(names: Iterable[str]) -> ActiveTimeline:
+    def of(names: Iterable[str], parse: _Parse = parse_instant_name) -> ActiveTimeline:
         """
-        Group file names to instants. Names outside the grammar are skipped (fmt 2.2).
+        Group file names to instants. Names that ``parse`` does not know are skipped (fmt 2.2).
 
         A clean may have several completed files under one requested time: the greatest
         completion time counts.
@@ -45,7 +46,7 @@ class ActiveTimeline:
         furthest: dict[_Key, Instant] = {}
         kept = []
         for name in names:
-            instant = parse_instant_name(name)
+            instant = parse(name)
             if instant is None:
                 continue
             kept.append(name)
@@ -56,14 +57,16 @@ class ActiveTimeline:
         ordered = sorted(furthest.values(), key=_order)
         return ActiveTimeline(instants=tuple(ordered), file_names=frozenset(kept))
 
-    def with_names(self, added: Iterable[str]) -> ActiveTimeline:
+    def with_names(
+        self, added: Iterable[str], parse: _Parse = parse_instant_name
+    ) -> ActiveTimeline:
         """The timeline after these file names appeared; none of its own went away."""
         instants = list(self.instants)
         kept = []
         new: list[Instant] = []
         old: list[Instant] = []
         for name in added:
-            instant = parse_instant_name(name)
+            instant = parse(name)
             if instant is None:
                 continue
             kept.append(name)
@@ -167,11 +170,20 @@ class TimelineReader:
 
     One write looks at the timeline several times; between two looks at most a few names
     appear, among thousands.
+
+    Legacy instants tell no completion time (fmt 2.2). In layout 2 the age of their file is
+    it, as Java says. In layout 1 the requested time is, because nothing there is ordered by
+    completion, and a copied table has files of another age (fmt 11.2).
     """
 
-    def __init__(self, storage: Storage, *, files_max: int = INSTANT_FILES_MAX) -> None:
+    def __init__(
+        self, storage: Storage, *, layout_version: int = 2, files_max: int = INSTANT_FILES_MAX
+    ) -> None:
         self._storage = storage
         self._files_max = files_max
+        self._folder = timeline_folder(layout_version)
+        self._parse: _Parse = self._aged if layout_version == 2 else _undated
+        self._modified_ms: Mapping[str, int] = {}  # of legacy files
         # One value, replaced as a whole: readers on several threads need no lock.
         self._last: tuple[Sequence[str], ActiveTimeline] | None = None
 
@@ -184,16 +196,16 @@ class TimelineReader:
         """Take in a file that this process just made."""
         if self._last is not None and name not in self._last[1].file_names:
             names, timeline = self._last
-            self._last = (sorted([*names, name]), timeline.with_names([name]))
+            self._last = (sorted([*names, name]), timeline.with_names([name], self._parse))
 
     def read(self) -> ActiveTimeline:
         """
-        The timeline now. Outside: 1 list.
+        The timeline now. Outside: 1 list, another for legacy instants in layout 2.
 
         Raises:
             UnsupportedTableError: More files than ``files_max`` (SEC14).
         """
-        names = self._storage.names(TIMELINE)
+        names = self._storage.names(self._folder)
         if len(names) > self._files_max:
             raise UnsupportedTableError(
                 "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
@@ -208,10 +220,30 @@ class TimelineReader:
             known = set(before)
             added = [name for name in names if name not in known]
             if len(before) + len(added) == len(names):  # nothing went away
-                self._last = (names, timeline.with_names(added))
+                self._last = (names, timeline.with_names(added, self._parse))
                 return self._last[1]
-        self._last = (names, ActiveTimeline.of(names))
+        self._last = (names, ActiveTimeline.of(names, self._parse))
         return self._last[1]
+
+    def _aged(self, name: str) -> Instant | None:
+        instant = parse_instant_name(name)
+        if instant is None or not instant.legacy:
+            return instant
+        if name not in self._modified_ms:
+            self._modified_ms = {
+                entry.name: entry.modified_ms
+                for entry in self._storage.list(self._folder)
+                if not entry.is_folder
+            }
+        modified_ms = WallMs(self._modified_ms.get(name, 0))
+        completed = max(instant.requested_time, instant_time(modified_ms))
+        return replace(instant, completion_time=completed)
+
+
+def _undated(name: str) -> Instant | None:
+    """The instant of a file of layout 1, where no name tells a completion time."""
+    instant = parse_instant_name(name)
+    return None if instant is None or (instant.completed and not instant.legacy) else instant
 
 
 def _is_decided(instant: Instant) -> bool:
@@ -240,5 +272,7 @@ def _requested_time(instant: Instant) -> InstantTime:
 
 def _further(one: Instant, other: Instant) -> bool:
     if one.state is other.state is State.COMPLETED:
+        if one.legacy is not other.legacy:  # an upgrade that was cut off wrote it once more
+            return other.legacy
         return (one.completion_time or "") > (other.completion_time or "")
     return one.state.rank > other.state.rank

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.errors import CorruptTableError, StorageUnavailableError
+from timeline.history import History
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
-from timeline.places import TABLE_FACTS
+from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
+from timeline.rules.slicing import Slicing
 from timeline.rules.succession import SkewLimits
 from timeline.setting_names import ForeignWriters, PublishLock
 from timeline.slots import SlotChain
@@ -124,8 +126,12 @@ class TableContext:
             config=config,
             identity=TableIdentity(known),
             chain=SlotChain(world, known, unknown_ms_max=chosen.unknown_ms_max),
-            commits=CommitReader(world.storage),
-            timelines=TimelineReader(world.storage, files_max=chosen.instant_files_max),
+            commits=CommitReader(world.storage, timeline_folder(config.timeline_layout_version)),
+            timelines=TimelineReader(
+                world.storage,
+                layout_version=config.timeline_layout_version,
+                files_max=chosen.instant_files_max,
+            ),
             limits=chosen,
         )
 
@@ -149,7 +155,7 @@ class TableContext:
         snapshot comes in a slot above ``head``.
         """
         head = self.chain.head()
-        return Snapshot(active=self.active(), head=head, commits=self.commits, as_of=as_of)
+        return self._snapshot(self.active(), head, as_of)
 
     def glance(self) -> Snapshot:
         """
@@ -162,7 +168,31 @@ class TableContext:
         age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
         if last is None or age_ms > GLANCE_MS:
             return self.snapshot()
-        return Snapshot(active=last, head=self.chain.known_head, commits=self.commits)
+        return self._snapshot(last, self.chain.known_head)
+
+    @property
+    def history(self) -> History:
+        """The archived instants, in the form of the timeline's layout."""
+        if self.config.timeline_layout_version == 2:
+            return History(self.world.storage)
+        folder = legacy_archive(self.config.raw.get("hoodie.archivelog.folder"))
+        return History(self.world.storage, legacy_folder=folder)
+
+    def instant_path(self, file_name: str) -> str:
+        """Where the file of an instant lies in this table's layout."""
+        return f"{timeline_folder(self.config.timeline_layout_version)}/{file_name}"
+
+    def _snapshot(
+        self, active: ActiveTimeline, head: int, as_of: InstantTime | None = None
+    ) -> Snapshot:
+        layout_1 = self.config.timeline_layout_version == 1
+        return Snapshot(
+            active=active,
+            head=head,
+            commits=self.commits,
+            as_of=as_of,
+            slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
+        )
 
 
 def _identity_in(data: bytes) -> str:

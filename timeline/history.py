@@ -1,5 +1,8 @@
 """
-The history: instants archived in LSM form below the timeline (fmt 8). Reading only.
+The history: instants archived below the timeline (fmt 8), or as version 6 did (fmt 11.2).
+
+Reading only. Neither the range in a file's name nor the order of rows or files is trusted:
+archives that Java migrated from version 6 have neither right.
 
 A snapshot never needs it (what is below the active timeline is committed); incremental
 reads of old ranges and the display of the whole timeline do.
@@ -16,6 +19,7 @@ from timeline.codecs.history_rows import (
     parse_version,
 )
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.times import InstantTime
 from timeline.places import HISTORY
@@ -27,23 +31,32 @@ _COMMITS = frozenset({"commit", "deltacommit", "replacecommit"})
 
 
 class History:
-    """The archived instants of one table."""
+    """
+    The archived instants of one table.
 
-    def __init__(self, storage: Storage) -> None:
+    ``legacy_folder`` is where a table of version 6 has its archive; None for later versions.
+    """
+
+    def __init__(self, storage: Storage, *, legacy_folder: str | None = None) -> None:
         self._storage = storage
+        self._legacy_folder = legacy_folder
 
     def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
         """
         Every archived instant, ascending by requested time.
 
-        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file.
+        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file; of version 6
+        1 list, 1 get per file.
         """
+        folder, names, parse = (
+            (HISTORY, self._file_names(), parse_history_rows)
+            if self._legacy_folder is None
+            else (self._legacy_folder, self._legacy_names(self._legacy_folder), parse_archive_file)
+        )
         found: dict[tuple[str, str], HistoryInstant] = {}
-        for name in self._file_names():
-            path = f"{HISTORY}/{name}"
-            for row in parse_history_rows(
-                self._storage.read(path), path=path, times_only=times_only
-            ):
+        for name in names:
+            path = f"{folder}/{name}"
+            for row in parse(self._storage.read(path), path=path, times_only=times_only):
                 found[row.requested_time, row.action] = row
         return [found[key] for key in sorted(found)]
 
@@ -57,6 +70,14 @@ class History:
                 continue
             if (until is None or completion <= until) and row.metadata:
                 yield row, decode_commit(row.metadata, path=f"{HISTORY} ({row.requested_time})")
+
+    def _legacy_names(self, folder: str) -> list[str]:
+        numbered = (
+            (number, name)
+            for name in self._storage.names(folder)
+            if (number := archive_file_number(name)) is not None
+        )
+        return [name for _, name in sorted(numbered)]
 
     def _file_names(self) -> list[str]:
         number = self._manifest_number()

@@ -14,10 +14,9 @@ from timeline.model.claim import FileGroupId
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.times import InstantTime
-from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
 
-__all__ = ["file_groups_in_clustering", "pending_compactions"]
+__all__ = ["file_groups_in_clustering", "moves_rows_only", "pending_compactions"]
 
 
 def file_groups_in_clustering(
@@ -31,7 +30,7 @@ def file_groups_in_clustering(
         data = _requested_bytes(context, instant)
         if not data:
             continue
-        path = timeline_path(_requested_name(instant))
+        path = context.instant_path(_requested_name(instant))
         plan = decode_requested_replace(data, path=path).clustering_plan
         if plan is None:
             continue
@@ -51,11 +50,25 @@ def pending_compactions(
         data = _requested_bytes(context, instant)
         if not data:
             continue
-        plan = decode_compaction_plan(data, path=timeline_path(_requested_name(instant)))
+        plan = decode_compaction_plan(data, path=context.instant_path(_requested_name(instant)))
         for partition_path, file_id in plan.file_groups():
             group = FileGroupId(partition_path, file_id)
             owned.setdefault(group, []).append(instant.requested_time)
     return owned
+
+
+def moves_rows_only(context: TableContext, instant: Instant) -> bool:
+    """
+    Whether a pending instant is a clustering under the name of a replacecommit.
+
+    Only its plan tells it apart in version 6, which has no action of that name (fmt 11.2).
+    Outside: 1 get for a replacecommit of such a table, else nothing.
+    """
+    if instant.action is not Action.REPLACECOMMIT or context.config.timeline_layout_version != 1:
+        return False
+    path = context.instant_path(_requested_name(instant))
+    data = _requested_bytes(context, instant)
+    return decode_requested_replace(data, path=path).clustering_plan is not None
 
 
 def _requested_name(instant: Instant) -> str:
@@ -66,6 +79,6 @@ def _requested_name(instant: Instant) -> str:
 
 def _requested_bytes(context: TableContext, instant: Instant) -> bytes:
     try:
-        return context.world.storage.read(timeline_path(_requested_name(instant)))
+        return context.world.storage.read(context.instant_path(_requested_name(instant)))
     except ObjectMissingError:
         return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeline.model.paths import check_relative_path
 from timeline.model.times import InstantTime
 
 __all__ = [
@@ -17,7 +18,9 @@ __all__ = [
     "TIMELINE",
     "WRITERS",
     "heartbeat_path",
+    "legacy_archive",
     "slot_path",
+    "timeline_folder",
     "timeline_path",
 ]
 
@@ -34,8 +37,18 @@ WRITERS = ".hoodie/.hoodoo/writers"
 TABLE_FACTS = ".hoodie/.hoodoo/table.json"
 
 
+def timeline_folder(layout_version: int) -> str:
+    """Where the files of instants lie in a timeline layout (fmt 11.2)."""
+    return HOODIE if layout_version == 1 else TIMELINE
+
+
+def legacy_archive(folder: str | None) -> str:
+    """Where version 6 has its archive; ``folder`` is what the table's properties say, if any."""
+    return check_relative_path(f"{HOODIE}/{folder or 'archived'}")
+
+
 def timeline_path(file_name: str) -> str:
-    """An instant's file."""
+    """An instant's file in layout 2, which is the only one that is written."""
     return f"{TIMELINE}/{file_name}"
 
 

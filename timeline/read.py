@@ -20,7 +20,6 @@ from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, UnsupportedTableError
 from timeline.files.parquet import read_batches
-from timeline.history import History
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_group import BaseFile, FileSlice
@@ -29,8 +28,7 @@ from timeline.model.instant import Action
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import EARLIEST, InstantTime
-from timeline.pending_plans import pending_compactions
-from timeline.places import timeline_path
+from timeline.pending_plans import moves_rows_only, pending_compactions
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 
@@ -180,8 +178,12 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     snapshot = context.snapshot(as_of=time)
     active = snapshot.active
     # A pending compaction or clustering moves rows, it does not change them: Java answers too.
-    pending = active.pending_ingestion
-    if pending and time >= pending[0].requested_time:
+    pending = [
+        one
+        for one in active.pending_ingestion
+        if time >= one.requested_time and not moves_rows_only(context, one)
+    ]
+    if pending:
         raise InstantNotFoundError(
             "a write that began before this time is still pending, so the answer could still "
             f"change; ask for a time before {pending[0].requested_time} or wait: {time}",
@@ -214,7 +216,7 @@ def _retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | 
     if not cleans:
         return None
     last = max(cleans, key=lambda instant: instant.completion_time or "")
-    path = timeline_path(instant_file_name(last))
+    path = context.instant_path(instant_file_name(last))
     metadata = decode_clean(context.world.storage.read(path), path=path)
     return metadata.earliest_commit_to_retain or None
 
@@ -304,11 +306,14 @@ def _instants_between(
         if inside(instant.completion_time)
     }
     first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
-    if since < first:
-        history = History(context.world.storage)
+    if since < first and context.config.timeline_layout_version == 1:
+        # Java never looks into the archive of version 6 here (golden tables): rows that were
+        # written before the oldest active instant are not told.
+        context.world.events.emit("changes.archived", since=since, first=first)
+    elif since < first:
         found.update(
             (entry.requested_time, metadata)
-            for entry, metadata in history.commits_between(since, until)
+            for entry, metadata in context.history.commits_between(since, until)
             if entry.requested_time not in found
         )
     # A clustering stays: rows it moved keep their commit time, and the file groups it

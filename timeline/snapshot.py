@@ -13,14 +13,16 @@ from functools import cached_property
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.errors import MissingFileError
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime
-from timeline.places import timeline_path
+from timeline.places import TIMELINE
 from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.rules.slicing import Slicing
 
 __all__ = ["CommitReader", "Snapshot"]
 
@@ -30,8 +32,9 @@ _CACHED_MAX = 4_096
 class CommitReader:
     """Reads completed commit metadata; what is completed never changes, so it is kept."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, folder: str = TIMELINE) -> None:
         self._storage = storage
+        self._folder = folder
         self._kept: dict[str, CommitMetadata] = {}
 
     def read(self, instant: Instant) -> CommitMetadata:
@@ -46,7 +49,7 @@ class CommitReader:
         kept = self._kept.get(name)
         if kept is not None:
             return kept
-        path = timeline_path(name)
+        path = f"{self._folder}/{name}"
         try:
             data = self._storage.read(path)
         except ObjectMissingError as error:
@@ -55,7 +58,8 @@ class CommitReader:
                 f"again: {path}",
                 path=path,
             ) from error
-        decoded = decode_commit(data, path=path)
+        decode = decode_legacy_commit if instant.legacy else decode_commit
+        decoded = decode(data, path=path)
         self._keep(name, decoded)
         return decoded
 
@@ -79,12 +83,14 @@ class Snapshot:
         head: Greatest commit slot when it was taken (n0 of BEG-4).
         as_of: Only instants requested at or before this time are visible; None for all.
         commits: Reader of commit metadata.
+        slicing: How log files find their slice, which the timeline's layout decides.
     """
 
     active: ActiveTimeline
     head: int
     commits: CommitReader
     as_of: InstantTime | None = None
+    slicing: Slicing = Slicing.BY_COMPLETION
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
@@ -112,6 +118,24 @@ class Snapshot:
             return True
         first = self.active.first_write_time
         return first is not None and requested_time < first
+
+    def log_file_is_visible(self, instant_time: InstantTime) -> bool:
+        """
+        Whether a log file with this instant in its name may hold visible blocks (fmt 5.7).
+
+        In version 6 the name tells the base instant, which says nothing about the writers.
+        """
+        if self.slicing is Slicing.BY_COMPLETION:
+            return self.is_committed(instant_time)
+        return self.as_of is None or instant_time <= self.as_of
+
+    def block_is_visible(self, instant_time: InstantTime) -> bool:
+        """
+        Whether data and delete blocks that this instant wrote count (fmt 5.7, 11.2).
+
+        Command blocks always do: a rollback takes blocks back whatever became of it.
+        """
+        return self.is_committed(instant_time)
 
     @cached_property
     def replaced(self) -> Mapping[FileGroupId, InstantTime]:

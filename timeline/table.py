@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
-from timeline.history import History
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
+from timeline.model.new_table import LAYOUT_OF_VERSION
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
@@ -44,6 +44,7 @@ __all__ = [
     "Table",
     "TableSnapshot",
     "TimelineEntry",
+    "refuse_old_version",
     "refuse_unreadable",
     "refuse_unwritable",
 ]
@@ -186,7 +187,7 @@ class Table(TableSnapshot):
         Raises:
             TableNotFoundError: There is none.
             CorruptTableError: Its properties are damaged.
-            UnsupportedTableError: Version 6, or a feature this release does not handle.
+            UnsupportedTableError: A table version or feature this release does not handle.
         """
         config = load_config(world.storage)
         refuse_unreadable(config)
@@ -318,7 +319,7 @@ class Table(TableSnapshot):
                     state=State.COMPLETED.value,
                     archived=True,
                 )
-                for row in History(self._context.world.storage).instants()
+                for row in self._context.history.instants()
                 if (row.requested_time, row.action) not in present
             )
         return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
@@ -365,6 +366,7 @@ class Table(TableSnapshot):
         Returns:
             The table opened anew.
         """
+        refuse_old_version(self.config)
         world = self._context.world
         with world.lock.acquire("switch the metadata table off"):
             now = instant_time(WallMs(world.clock.now_ms()))
@@ -401,12 +403,17 @@ def refuse_unreadable(config: TableConfig) -> None:
     Raises:
         UnsupportedTableError: The table version, base file format or layout of columns.
     """
-    if config.table_version not in (8, 9):
+    if config.table_version not in LAYOUT_OF_VERSION:
         raise UnsupportedTableError(
-            "this release reads and writes table versions 8 and 9; upgrade the table with Java "
-            f"Hudi first: version {config.table_version}",
+            f"this release reads table versions 6, 8 and 9: version {config.table_version}",
             kind="table_version",
             table_version=config.table_version,
+        )
+    if config.raw.get(_BOOTSTRAP_BASE):
+        raise UnsupportedTableError(
+            "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
+            f"Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
+            kind="bootstrap",
         )
     if config.base_file_format.upper() != "PARQUET":
         raise UnsupportedTableError(
@@ -419,6 +426,22 @@ def refuse_unreadable(config: TableConfig) -> None:
         )
 
 
+def refuse_old_version(config: TableConfig) -> None:
+    """
+    Refuse to change a table whose timeline has the layout of version 6.
+
+    Raises:
+        UnsupportedTableError: Its version is 6.
+    """
+    if config.timeline_layout_version == 1:
+        raise UnsupportedTableError(
+            "tables of version 6 are read, not written; upgrade it first: one write with Java "
+            f"Hudi 1.2 does that: version {config.table_version}",
+            kind="table_version",
+            table_version=config.table_version,
+        )
+
+
 def refuse_unwritable(config: TableConfig) -> None:
     """
     Refuse to write what this release would damage.
@@ -426,8 +449,9 @@ def refuse_unwritable(config: TableConfig) -> None:
     Raises:
         TableConfigConflictError: The metadata table is on: it must never be written behind
             its back (FOR-7).
-        UnsupportedTableError: A table type or feature that cannot be written yet.
+        UnsupportedTableError: A table version, type or feature that cannot be written.
     """
+    refuse_old_version(config)
     if config.metadata_table_on:
         raise TableConfigConflictError(
             "the table's metadata table is on and this release does not maintain it; say "
@@ -466,4 +490,5 @@ _KEY_GENERATORS = frozenset(
         "NON_PARTITION_AVRO",
     }
 )
+_BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 _UNSET: Snapshot = None  # type: ignore[assignment]  # a Table never pins

@@ -131,7 +131,7 @@ class FileSystemView:
             if log is None or log.is_cdc:
                 continue
             group = FileGroupId(partition_path, log.file_id)
-            if group not in replaced and self.snapshot.is_committed(log.instant_time):
+            if group not in replaced and self.snapshot.log_file_is_visible(log.instant_time):
                 logs.append(
                     LogFile(
                         file_group=group,
@@ -147,6 +147,7 @@ class FileSystemView:
             logs,
             completion_of=self.snapshot.completions.get,
             pending_compactions=self.pending_compactions,
+            slicing=self.snapshot.slicing,
         )
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:

@@ -148,14 +148,34 @@ class RecordReader:
             raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
         try:
             schema_text, content = _unframe(data)
-            writer = _checked_schema(schema_text)
-            reader = self._readers[writer.name]
-            body = io.BytesIO(content)
-            record = fastavro.schemaless_reader(body, writer.parsed, reader)
-            if body.tell() != len(content) or not isinstance(record, dict):
-                raise ValueError("bytes after the record")
+            return self._decode(schema_text, content)
         except _PARSER_FAILURES as failure:
             raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+    def read_bare(self, content: bytes, *, schema_text: bytes, path: str) -> dict[str, Any]:
+        """
+        Decode one record that has no container around it, as log blocks keep them.
+
+        Args:
+            content: The record's bytes.
+            schema_text: The writer's schema, JSON.
+            path: What errors name as the damaged file.
+
+        Raises:
+            CorruptTableError: the bytes are not one record of an expected schema.
+        """
+        try:
+            return self._decode(schema_text, content)[1]
+        except _PARSER_FAILURES as failure:
+            raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+    def _decode(self, schema_text: bytes, content: bytes) -> tuple[str, dict[str, Any]]:
+        writer = _checked_schema(schema_text)
+        reader = self._readers[writer.name]
+        body = io.BytesIO(content)
+        record = fastavro.schemaless_reader(body, writer.parsed, reader)
+        if body.tell() != len(content) or not isinstance(record, dict):
+            raise ValueError("bytes after the record")
         return writer.name, record
 
 

@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 #: (action, pending state) -> what follows the requested time. Completed names are
-#: ``<requested>_<completion>.<completes_as>``. A savepoint has no requested state.
+#: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A
+#: savepoint has no requested state.
 PENDING_SUFFIXES: dict[tuple[Action, State], str] = {
     (Action.COMMIT, State.REQUESTED): ".commit.requested",
     (Action.COMMIT, State.INFLIGHT): ".inflight",
@@ -114,7 +115,7 @@ class LogFileName:
 
 def instant_file_name(instant: Instant) -> str:
     """
-    The file name of one state of an instant in timeline layout 2.
+    The file name of one state of an instant, of layout 1 when it is legacy.
 
     Raises:
         MalformedNameError: The action has no such state (a requested savepoint), or a
@@ -126,6 +127,8 @@ def instant_file_name(instant: Instant) -> str:
                 f"a completed instant has no completion time: {instant}", path=str(instant)
             )
         name = instant.action.completes_as.value
+        if instant.legacy:
+            return f"{instant.requested_time}.{name}"
         return f"{instant.requested_time}_{instant.completion_time}.{name}"
     suffix = PENDING_SUFFIXES.get((instant.action, instant.state))
     if suffix is None:
@@ -146,9 +149,8 @@ def parse_instant_name(name: str) -> Instant | None:
     """
     The instant a file of the timeline folder stands for, or None for any other file.
 
-    A completed name without a completion time (an instant upgraded from an old table) is
-    returned with ``completion_time`` equal to its requested time; the caller that knows the
-    file's age may correct it (fmt 2.2).
+    A completed name without a completion time gives a legacy instant that completed when it
+    was requested; the caller that knows the file's age may correct it (fmt 2.2).
     """
     match = _INSTANT.fullmatch(name)
     if match is None:
@@ -167,6 +169,7 @@ def parse_instant_name(name: str) -> Instant | None:
         requested_time=requested,
         state=State.COMPLETED,
         completion_time=completion or requested,
+        legacy=completion is None,
     )
 
 

@@ -74,13 +74,15 @@ class Instant:
 
     ``completion_time`` is set exactly in the completed state. Equality of two states of one
     instant is by ``(action.completes_as, requested_time)``; a savepoint shares its requested
-    time with the commit it protects (fmt trap 19).
+    time with the commit it protects (fmt trap 19). ``legacy`` is a completed instant whose
+    file tells no completion time and holds what version 6 writes (fmt 2.2, 11.2).
     """
 
     action: Action
     requested_time: InstantTime
     state: State
     completion_time: InstantTime | None = None
+    legacy: bool = False
 
     @property
     def completed(self) -> bool:

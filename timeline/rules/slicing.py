@@ -14,15 +14,23 @@ log [t35,t90]. Slices: t60 = base60 + log35..90, t10 = base10 + the other two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from itertools import groupby
 
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.times import InstantTime
 
-__all__ = ["slice_file_group", "slice_files"]
+__all__ = ["Slicing", "slice_file_group", "slice_files"]
 
 CompletionOf = Callable[[InstantTime], InstantTime | None]
+
+
+class Slicing(Enum):
+    """How a log file finds its slice: by its completion time, or its name tells (version 6)."""
+
+    BY_COMPLETION = "completion time"
+    BY_NAME = "base instant in the name"
 
 
 def slice_file_group(
@@ -32,6 +40,7 @@ def slice_file_group(
     *,
     completion_of: CompletionOf,
     pending_compactions: Iterable[InstantTime] = (),
+    slicing: Slicing = Slicing.BY_COMPLETION,
 ) -> list[FileSlice]:
     """
     Build the slices of one file group, oldest first.
@@ -43,13 +52,17 @@ def slice_file_group(
         completion_of: Requested time -> completion time of a visible instant; None when it
             is not known, then the log joins the newest slice.
         pending_compactions: Requested times of pending compactions of this file group.
+        slicing: With ``BY_NAME`` a log joins the slice of the instant in its name, always.
     """
     bases = {base.requested_time: base for base in base_files}
     keys = sorted({*bases, *pending_compactions})
     logs_of: dict[InstantTime, list[LogFile]] = {key: [] for key in keys}
     for log in sorted(log_files, key=lambda item: item.order):
-        completed = completion_of(log.instant_time)
-        candidates = keys if completed is None else [key for key in keys if key <= completed]
+        if slicing is Slicing.BY_NAME:
+            candidates = [key for key in keys if key == log.instant_time]
+        else:
+            completed = completion_of(log.instant_time)
+            candidates = keys if completed is None else [key for key in keys if key <= completed]
         if not candidates:
             keys = sorted([*keys, log.instant_time])
             logs_of[log.instant_time] = []
@@ -72,6 +85,7 @@ def slice_files(
     *,
     completion_of: CompletionOf,
     pending_compactions: dict[FileGroupId, list[InstantTime]] | None = None,
+    slicing: Slicing = Slicing.BY_COMPLETION,
 ) -> dict[FileGroupId, list[FileSlice]]:
     """Slices of every file group among the files of one partition, oldest first, sorted by id."""
 
@@ -94,6 +108,7 @@ def slice_files(
             logs.get(group, ()),
             completion_of=completion_of,
             pending_compactions=plans.get(group, ()),
+            slicing=slicing,
         )
         for group in sorted({*bases, *logs})
     }

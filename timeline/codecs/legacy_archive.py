@@ -1,0 +1,162 @@
+"""
+The archived timeline of version 6: log files whose Avro records are states of instants.
+
+Every state of an instant is a record of its own (format 11.2); only the completed one says
+what happened, so only that is given, in the form in which later versions archive it: whoever
+reads archived instants need not know which version wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from timeline.codecs import avro_schemas as schemas
+from timeline.codecs.avro_container import RecordReader, RecordWriter, damaged
+from timeline.codecs.avro_schemas import Schema
+from timeline.codecs.history_rows import HISTORY_BYTES_MAX, HistoryInstant
+from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks
+from timeline.errors import InvalidInputError
+from timeline.model.instant import Action
+
+__all__ = ["archive_file_number", "parse_archive_file"]
+
+_FILE_NAME: Final = re.compile(
+    r"\.commits_\.archive\.([0-9]{1,9})(?:_[0-9]+-[0-9]+-[0-9]+)?", re.ASCII
+)
+_TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
+_TWO_INTS: Final = struct.Struct(">ii")
+_INT: Final = struct.Struct(">i")
+_CONTENT_VERSIONS: Final = (1, 2, 3)
+_ENTRY: Final = "HoodieArchivedMetaEntry"
+_TIME_FIELDS: Final = ("commitTime", "actionType", "actionState", "stateTransitionTime")
+
+#: Completed action -> the field that says what it did, and that field's record.
+_CONTENT: Final[Mapping[str, tuple[str, Schema]]] = {
+    "commit": ("hoodieCommitMetadata", schemas.COMMIT_METADATA),
+    "deltacommit": ("hoodieCommitMetadata", schemas.COMMIT_METADATA),
+    "replacecommit": ("hoodieReplaceCommitMetadata", schemas.REPLACE_COMMIT_METADATA),
+    "clean": ("hoodieCleanMetadata", schemas.CLEAN_METADATA),
+    "rollback": ("hoodieRollbackMetadata", schemas.ROLLBACK_METADATA),
+    "savepoint": ("hoodieSavePointMetadata", schemas.SAVEPOINT_METADATA),
+}
+
+
+def _entry(*fields: Schema) -> Schema:
+    return {
+        "type": "record",
+        "name": _ENTRY,
+        "namespace": schemas.NAMESPACE,
+        "fields": list(fields),
+    }
+
+
+def _maybe(name: str, kind: Any) -> Schema:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+_TIMES: Final = RecordReader(_entry(*(_maybe(name, "string") for name in _TIME_FIELDS)))
+_READERS: Final = {
+    action: RecordReader(_entry(_maybe(field, schema)))
+    for action, (field, schema) in _CONTENT.items()
+}
+_WRITERS: Final = {action: RecordWriter(schema) for action, (_, schema) in _CONTENT.items()}
+
+
+def archive_file_number(name: str) -> int | None:
+    """The number of an archive file, which grows with time; None for any other file."""
+    match = _FILE_NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def parse_archive_file(
+    data: bytes,
+    *,
+    path: str = "",
+    times_only: bool = False,
+    bytes_max: int = HISTORY_BYTES_MAX,
+) -> tuple[HistoryInstant, ...]:
+    """
+    Read the completed instants of one archive file, in the file's order.
+
+    A torn block at the end, left by a crash, is skipped: its instants are still active.
+
+    Args:
+        data: The whole file.
+        path: What errors name as the damaged file.
+        times_only: Read requested time, completion time and action and nothing else.
+        bytes_max: Largest file, bytes.
+
+    Raises:
+        CorruptTableError: the file is damaged or above `bytes_max`.
+    """
+    if len(data) > bytes_max:
+        raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    return tuple(
+        instant
+        for schema_text, record in _records(data, path)
+        if (instant := _completed(schema_text, record, path, times_only=times_only)) is not None
+    )
+
+
+def _records(data: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Every record with its writer's schema."""
+    for block in iter_blocks(BytesSource(data), len(data), path=path):
+        if block.block_type is not BlockType.AVRO_DATA:
+            continue
+        schema_text = block.schema_json.encode()
+        content = data[block.content_offset : block.content_offset + block.content_length]
+        try:
+            content_version, count = _TWO_INTS.unpack_from(content)
+            if content_version not in _CONTENT_VERSIONS:
+                raise ValueError(f"records of version {content_version}")
+            position = _TWO_INTS.size
+            for _ in range(count):
+                (size,) = _INT.unpack_from(content, position)
+                position += _INT.size
+                if not 0 < size <= len(content) - position:
+                    raise ValueError("a record longer than its block")
+                yield schema_text, content[position : position + size]
+                position += size
+        except (ValueError, struct.error) as failure:
+            raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+
+def _completed(
+    schema_text: bytes, record: bytes, path: str, *, times_only: bool
+) -> HistoryInstant | None:
+    times = _TIMES.read_bare(record, schema_text=schema_text, path=path)
+    requested, action, state, completed = (times[name] for name in _TIME_FIELDS)
+    if state not in (None, "COMPLETED"):  # the oldest releases archived nothing else
+        return None
+    completed = completed or requested
+    if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in (requested, completed)):
+        raise damaged(path, "an archived instant without time")
+    if action not in _ACTIONS:
+        raise damaged(path, f"an archived instant of no known action: {action!r}")
+    action = _ACTIONS[action]
+    return HistoryInstant(
+        requested_time=requested,
+        completion_time=completed,
+        action=action,
+        metadata=None if times_only else _metadata(action, schema_text, record, path),
+    )
+
+
+_ACTIONS: Final = {one.value: one.completes_as.value for one in Action}
+
+
+def _metadata(action: str, schema_text: bytes, record: bytes, path: str) -> bytes | None:
+    """What the completed file of a later version would hold."""
+    if action not in _CONTENT:
+        return None
+    content = _READERS[action].read_bare(record, schema_text=schema_text, path=path)
+    told = content[_CONTENT[action][0]]
+    if told is None:
+        return None
+    try:
+        return _WRITERS[action].write(told)
+    except InvalidInputError as failure:
+        raise damaged(path, failure.message) from failure

@@ -1,0 +1,162 @@
+"""
+Commit metadata as JSON: what tables of version 6 keep, also where they were upgraded since.
+
+The names are those of the Avro form, so one value serves both; only the spelling differs
+(format 11.2). Releases before 0.15 leave fields out and add some of their own: what is not
+there takes the value's default, what is not known is left aside. A field with content of
+another kind is damage, never guessed at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from timeline.codecs.avro_container import BYTES_MAX, damaged
+from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+
+__all__ = ["decode_legacy_commit"]
+
+_Convert = Callable[[Any], Any]
+
+
+def decode_legacy_commit(
+    data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
+) -> CommitMetadata:
+    """
+    Read a commit, deltacommit or replacecommit of a version 6 table, inflight or completed.
+
+    Args:
+        data: The whole file; zero bytes mean the default value, as in Java.
+        path: What errors name as the damaged file.
+        bytes_max: Largest file that is decoded, bytes.
+
+    Raises:
+        CorruptTableError: The bytes are no such JSON document, or too many.
+    """
+    if not data:
+        return CommitMetadata()
+    if len(data) > bytes_max:
+        raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    try:
+        document = _object(json.loads(data))
+        replaced = document.get("partitionToReplaceFileIds")
+        return CommitMetadata(
+            partition_to_write_stats={
+                partition_path: tuple(_stat(one) for one in _array(stats))
+                for partition_path, stats in _object(
+                    document.get("partitionToWriteStats") or {}
+                ).items()
+            },
+            operation_type=_text(document.get("operationType") or "UNKNOWN"),
+            extra_metadata={
+                key: _text(value)
+                for key, value in _object(document.get("extraMetadata") or {}).items()
+                if value is not None
+            },
+            compacted=_flag(document.get("compacted") or False),
+            partition_to_replace_file_ids=None if replaced is None else _replaced(replaced),
+        )
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:
+        raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+
+def _object(item: Any) -> Mapping[str, Any]:
+    if not isinstance(item, dict):
+        raise TypeError("an object was expected")
+    return item
+
+
+def _array(item: Any) -> list[Any]:
+    if not isinstance(item, list):
+        raise TypeError("an array was expected")
+    return item
+
+
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError("a text was expected")
+    return item
+
+
+def _number(item: Any) -> int:
+    if not isinstance(item, int) or isinstance(item, bool):
+        raise TypeError("a whole number was expected")
+    return item
+
+
+def _flag(item: Any) -> bool:
+    if not isinstance(item, bool):
+        raise TypeError("true or false was expected")
+    return item
+
+
+def _texts(item: Any) -> tuple[str, ...]:
+    return tuple(_text(one) for one in _array(item))
+
+
+def _sizes(item: Any) -> dict[str, int]:
+    return {name: _number(size) for name, size in _object(item).items()}
+
+
+def _runtime(item: Any) -> RuntimeStats:
+    found = _object(item)
+    return RuntimeStats(
+        **{
+            attribute: _number(found[name])
+            for name, attribute in _RUNTIME_FIELDS.items()
+            if found.get(name) is not None
+        }
+    )
+
+
+def _replaced(item: Any) -> dict[str, tuple[str, ...]]:
+    return {partition_path: _texts(ids) for partition_path, ids in _object(item).items()}
+
+
+def _camel(attribute: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match.group(1).upper(), attribute)
+
+
+_RUNTIME_FIELDS: Final[Mapping[str, str]] = {
+    _camel(one.name): one.name for one in dataclasses.fields(RuntimeStats)
+}
+
+_TEXTS: Final = frozenset(
+    {
+        "file_id",
+        "path",
+        "prev_commit",
+        "partition_path",
+        "base_file",
+        "prev_base_file",
+        "temp_path",
+    }
+)
+_SPECIAL: Final[Mapping[str, _Convert]] = {
+    "log_files": _texts,
+    "cdc_stats": _sizes,
+    "runtime_stats": _runtime,
+}
+
+#: Name in the file -> (attribute, what its content must be).
+_STAT_FIELDS: Final[Mapping[str, tuple[str, _Convert]]] = {
+    _camel(one.name): (
+        one.name,
+        _SPECIAL.get(one.name) or (_text if one.name in _TEXTS else _number),
+    )
+    for one in dataclasses.fields(WriteStat)
+}
+
+
+def _stat(item: Any) -> WriteStat:
+    found: dict[str, Any] = {}
+    for name, content in _object(item).items():
+        known = _STAT_FIELDS.get(name)
+        if known is not None and content is not None:
+            attribute, convert = known
+            found[attribute] = convert(content)
+    return WriteStat(**found)
