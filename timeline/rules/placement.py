@@ -23,6 +23,7 @@ __all__ = [
     "SizeSettings",
     "SmallFile",
     "assign_buckets",
+    "codes_of",
     "learn_record_bytes",
     "place_inserts",
     "rows_by_number",
@@ -163,7 +164,7 @@ def assign_buckets(
     for bucket in buckets:
         shares.setdefault(bucket.partition_path, []).append(bucket)
     numbers = np.zeros(len(partition_paths), np.int64)
-    codes, paths = _encoded(partition_paths)
+    codes, paths = codes_of(partition_paths)
     for code, rows in rows_by_number(codes).items():
         own = shares[paths[code]]
         share = np.repeat([b.number for b in own], [b.rows for b in own])[: len(rows)]
@@ -196,10 +197,8 @@ def _by_size(files: Sequence[SmallFile], settings: SizeSettings) -> list[SmallFi
     return sorted(small, key=lambda each: (each.size_bytes, each.file_id))
 
 
-def _encoded(
-    partition_paths: pa.Array | pa.ChunkedArray,
-) -> tuple[npt.NDArray[np.int64], list[str]]:
-    column = partition_paths
+def codes_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Number the distinct texts of a column. Shapes: (n,) -> codes (n,), texts by code."""
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
     if pa.types.is_dictionary(column.type):
