@@ -1,17 +1,20 @@
 """
-Which version of a record stays: duplicates inside a batch, and a batch against a base file.
+Which version of a record stays: duplicates inside a batch, and changes against a base file.
 
 Java Hudi's mergers decide the same way (fmt 7), so readers of a copy-on-write file and of
 a base file with logs see equal rows. In commit-time order the newer always wins; in
 event-time order it wins when its ordering value is not below the older one's. Everything
 works on whole columns; a loop over rows would make big files unusable.
+
+One function merges with a base file, ``merge_changes``: reads and compaction give it the
+folded logs of a slice, copy-on-write writes a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from typing import Any
 
 import numpy as np
@@ -19,16 +22,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
-from timeline.model.schema import IS_DELETED_COLUMN
+from timeline.rules.merge_rules import MergeRules, told_values
+from timeline.rules.ordering import Mask, Positions, not_below, order_numbers
 
-__all__ = ["DeleteKind", "MergeOutcome", "append_rows", "combine_incoming", "merge_base"]
+__all__ = [
+    "ChangeKind",
+    "Changes",
+    "DeleteKind",
+    "MergeOutcome",
+    "append_rows",
+    "combine_incoming",
+    "key_codes",
+    "merge_base",
+    "merge_changes",
+    "newest_positions",
+]
 
 _KEY = "_hoodie_record_key"
 _PARTITION = "_hoodie_partition_path"
-
-_Mask = npt.NDArray[np.bool_]
-_Positions = npt.NDArray[np.intp]
 
 
 class DeleteKind(Enum):
@@ -37,6 +50,30 @@ class DeleteKind(Enum):
     NONE = "none"  # all are records
     COLUMN = "column"  # those with `_hoodie_is_deleted` delete, with their own ordering value
     EXPLICIT = "explicit"  # all delete, whatever the order says (a commit-time delete)
+
+
+class ChangeKind(IntEnum):
+    """What one change does to its record."""
+
+    RECORD = 0
+    DELETE_ROW = 1  # a record that says of itself that it is deleted
+    DELETE = 2  # an entry of a delete block with an ordering value of its own
+    COMMIT_TIME_DELETE = 3  # an entry of a delete block without: wins over all that is older
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """
+    Changes to the records of one file group, oldest first.
+
+    ``rows`` has one row for each change: the columns of a record; of a delete its key and
+    ordering fields, the rest null. ``told`` names the columns of which some changes tell
+    nothing, and which ones do tell; without an entry every record tells the column.
+    """
+
+    rows: pa.Table
+    kinds: npt.NDArray[np.int8]
+    told: Mapping[str, Mask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +107,62 @@ def combine_incoming(table: pa.Table, ordering_fields: Sequence[str], mode: Merg
 
     Shapes: (n rows) -> (at most n rows); order of the rows that stay is kept.
     """
-    codes, distinct = _key_codes(table)
+    codes, distinct = key_codes(table, by_partition=True)
     if distinct == len(codes):
         return table
-    if not ordering_fields or mode is not MergeMode.EVENT_TIME_ORDERING:
-        winners = np.zeros(distinct, np.intp)
+    rules = _plain(mode, ordering_fields)
+    changes = Changes(rows=table, kinds=np.zeros(table.num_rows, np.int8))
+    return table.take(pa.array(newest_positions(changes, codes, distinct, rules)))
+
+
+def newest_positions(
+    changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
+) -> Positions:
+    """
+    Find the change of each record that stays when all are applied one after the other.
+
+    Applied one by one, a change replaces what is there unless that has a greater ordering
+    value; what has no ordering value (a commit-time delete above all) replaces anything and
+    gives way to anything. So what counts of a record begins with the last change without a
+    value, and of the rest the greatest stays, the newest of equal ones. An entry of a delete
+    block never takes the place of a commit-time delete.
+
+    Args:
+        changes: Oldest first; whole records only (nothing in ``told``).
+        codes: A number for each change's record, below ``distinct``.
+        distinct: How many records there are.
+        rules: The table's order.
+
+    Shapes: changes (n rows), codes (n,) -> ascending positions (distinct,).
+    """
+    winners = np.zeros(distinct, np.intp)
+    if not rules.by_order:
         winners[codes] = np.arange(len(codes))  # the last assignment stays
-    else:
-        ranks = [_rank(table.column(name)) for name in reversed(ordering_fields)]
-        order = np.lexsort([*ranks, codes])  # stable: later rows come last among equals
-        winners = order[np.append(np.flatnonzero(np.diff(codes[order])), len(codes) - 1)]
-    return table.take(pa.array(np.sort(winners)))
+        return np.sort(winners)
+    ordering = [changes.rows.column(name) for name in rules.ordering_fields]
+    numbers, missing = order_numbers(ordering)
+    commit_time = changes.kinds == ChangeKind.COMMIT_TIME_DELETE
+    restarts = missing | commit_time
+    if not restarts.any():
+        order = np.argsort(numbers, kind="stable")  # later rows come last among equals
+        winners[codes[order]] = order
+        return np.sort(winners)
+    positions = np.arange(len(codes))
+    begin = np.zeros(distinct, np.intp)
+    begin[codes[restarts]] = positions[restarts]
+    gone = np.zeros(distinct, np.bool_)
+    gone[codes[restarts]] = commit_time[restarts]
+    alive = positions >= begin[codes]
+    records = np.flatnonzero(alive & (changes.kinds <= ChangeKind.DELETE_ROW))[::-1]
+    revived = np.full(distinct, len(codes), np.intp)
+    revived[codes[records]] = records  # the first of them: they come backwards
+    waits = gone[codes] & (changes.kinds == ChangeKind.DELETE) & (positions < revived[codes])
+    counting = np.flatnonzero(alive & ~waits)
+    first = np.flatnonzero(restarts[counting])
+    order = np.argsort(numbers[counting], kind="stable")
+    order = np.concatenate([first, order[~restarts[counting][order]]])  # below every value
+    winners[codes[counting[order]]] = counting[order]
+    return np.sort(winners)
 
 
 def merge_base(
@@ -90,57 +172,87 @@ def merge_base(
     mode: MergeMode,
     ordering_fields: Sequence[str] = (),
     deletes: DeleteKind = DeleteKind.NONE,
+    rules: MergeRules | None = None,
 ) -> MergeOutcome:
     """
-    Merge a batch into the rows of one file group (fmt 7, step B).
+    Merge a batch into the rows of one file group.
 
     Args:
-        base: All rows of the newest base file, meta columns included. Keys may repeat (a
-            plain insert wrote them twice); then every copy is updated.
+        base: As of ``merge_changes``.
         incoming: Rows of the same schema with unique keys and filled meta columns; an
             explicit delete needs the record key only.
         mode: The table's merge mode.
-        ordering_fields: Compared left to right. A base row without a value is older than
-            anything.
+        ordering_fields: Compared left to right.
         deletes: What incoming rows mean.
+        rules: The table's rules in full, instead of ``mode`` and ``ordering_fields``.
+
+    Returns:
+        As ``merge_changes``.
+    """
+    rules = rules or _plain(mode, ordering_fields)
+    kinds = np.zeros(incoming.num_rows, np.int8)
+    if deletes is DeleteKind.EXPLICIT:
+        kinds[:] = ChangeKind.COMMIT_TIME_DELETE
+    elif deletes is DeleteKind.COLUMN:
+        kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
+    told = told_values(incoming, rules) if rules.reads_values else {}
+    return merge_changes(base, Changes(rows=incoming, kinds=kinds, told=told), rules)
+
+
+def merge_changes(base: pa.Table, changes: Changes, rules: MergeRules) -> MergeOutcome:
+    """
+    Merge changes into the rows of one file group (fmt 7, step B).
+
+    Args:
+        base: All rows of the newest base file. Keys may repeat (a plain insert wrote them
+            twice); then every copy is updated. A row without an ordering value is older
+            than anything.
+        changes: At most one for each key; records of the base's schema.
+        rules: The table's.
 
     Returns:
         Base rows in their order, changed ones in place, then the inserted ones. Unchanged
         rows keep all their columns.
     """
-    position = _lookup(base.column(_KEY), incoming.column(_KEY))
+    rows, is_delete = changes.rows, changes.kinds != ChangeKind.RECORD
+    position = _lookup(base.column(_KEY), rows.column(_KEY))
     matched_base = np.flatnonzero(position >= 0)
-    matched_incoming = position[matched_base]
-    is_delete = _is_delete(incoming, deletes)
-    wins = np.ones(len(matched_base), np.bool_)
-    by_order = mode is MergeMode.EVENT_TIME_ORDERING and deletes is not DeleteKind.EXPLICIT
-    if by_order and ordering_fields and len(matched_base):
-        older = base.select(list(ordering_fields)).take(pa.array(matched_base))
-        newer = incoming.select(list(ordering_fields)).take(pa.array(matched_incoming))
-        wins = _not_below(newer, older)
-    removes = wins & is_delete[matched_incoming]
+    matched = position[matched_base]
+    wins = np.ones(len(matched), np.bool_)
+    if rules.by_order and len(matched):
+        commit_time = changes.kinds[matched] == ChangeKind.COMMIT_TIME_DELETE
+        if not commit_time.all():
+            names = list(rules.ordering_fields)
+            newer = rows.select(names).take(pa.array(matched))
+            older = base.select(names).take(pa.array(matched_base))
+            wins = commit_time | not_below(newer.columns, older.columns)
+    removes = wins & is_delete[matched]
     replaces = wins & ~removes
 
     table = base
     if replaces.any():
-        rows = incoming.take(pa.array(matched_incoming[replaces]))
-        table = _replace_rows(base, matched_base[replaces], rows)
+        table = _replace_rows(table, matched_base[replaces], changes, matched[replaces])
+    late = ~wins & ~is_delete[matched]
+    filled = np.zeros(0, np.intp)
+    if rules.reads_values and late.any():
+        # What the base row does not tell comes from the late record all the same.
+        table, filled = _fill_rows(table, matched_base[late], rows, matched[late], rules)
     if removes.any():
         keep = np.ones(base.num_rows, np.bool_)
         keep[matched_base[removes]] = False
         table = table.filter(pa.array(keep))
     fresh = ~is_delete
-    fresh[matched_incoming] = False
-    inserts = incoming if fresh.all() else incoming.filter(pa.array(fresh))
+    fresh[matched] = False
+    inserts = rows if fresh.all() else rows.filter(pa.array(fresh))
     if inserts.num_rows:
         table = pa.concat_tables([table, inserts.select(table.schema.names)])
     return MergeOutcome(
         table=table,
         new_keys=inserts.column(_KEY),
         inserted=inserts.num_rows,
-        updated=int(replaces.sum()),
+        updated=int(replaces.sum()) + len(filled),
         deleted=int(removes.sum()),
-        ignored_late=int((~wins).sum()),
+        ignored_late=int((~wins).sum()) - len(filled),
     )
 
 
@@ -156,15 +268,24 @@ def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:
     )
 
 
-def _key_codes(table: pa.Table) -> tuple[npt.NDArray[np.int64], int]:
-    """One number for each distinct (key, partition path), and how many there are."""
+def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArray[np.int64], int]:
+    """
+    One number for each distinct key, or (key, partition path), and how many there are.
+
+    Shapes: (n rows) -> (n,), a count; every number is below the count.
+    """
     codes, distinct = _codes(table.column(_KEY))
-    if _PARTITION in table.schema.names:
+    if by_partition and _PARTITION in table.schema.names:
         paths, count = _codes(table.column(_PARTITION))
         if count > 1:
             pairs, codes = np.unique(codes * count + paths, return_inverse=True)
             distinct = len(pairs)
     return codes, distinct
+
+
+def _plain(mode: MergeMode, ordering_fields: Sequence[str]) -> MergeRules:
+    definition = MergeDefinition(mode=mode, ordering_fields=tuple(ordering_fields))
+    return MergeRules(definition=definition)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], int]:
@@ -178,72 +299,63 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], int]:
     return np.concatenate(indices).astype(np.int64), distinct
 
 
-def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> _Positions:
+def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> Positions:
     found = pc.index_in(base_keys, value_set=incoming_keys)
     return np.asarray(pc.fill_null(found, -1)).astype(np.intp)
 
 
-def _is_delete(incoming: pa.Table, deletes: DeleteKind) -> _Mask:
-    if deletes is DeleteKind.EXPLICIT:
-        return np.ones(incoming.num_rows, np.bool_)
-    if deletes is DeleteKind.NONE or IS_DELETED_COLUMN not in incoming.schema.names:
-        return np.zeros(incoming.num_rows, np.bool_)
-    flag = pc.fill_null(incoming.column(IS_DELETED_COLUMN), False)
-    return np.asarray(flag).astype(np.bool_)
-
-
-def _replace_rows(base: pa.Table, where: _Positions, rows: pa.Table) -> pa.Table:
-    mask = np.zeros(base.num_rows, np.bool_)
-    mask[where] = True
-    arrow_mask = pa.array(mask)
-    choice: pa.Array | None = None
+def _replace_rows(
+    base: pa.Table, where: Positions, changes: Changes, chosen: Positions
+) -> pa.Table:
+    """The base with the rows at ``where`` replaced, but for the values a change does not tell."""
     columns = []
+    mask = _mask(base.num_rows, where)
+    rows = pa.array(chosen)
     for name, column in zip(base.schema.names, base.columns, strict=True):
-        values = _one_array(column)
-        new = _one_array(rows.column(name))
-        if not pa.types.is_nested(values.type) and not pa.types.is_dictionary(values.type):
-            columns.append(pc.replace_with_mask(values, arrow_mask, new))
-            continue
-        if choice is None:
-            chosen = np.arange(base.num_rows)
-            chosen[where] = base.num_rows + np.arange(len(where))
-            choice = pa.array(chosen)
-        columns.append(pa.concat_arrays([values, new]).take(choice))
+        told = changes.told.get(name)
+        new = changes.rows.column(name)
+        if told is None:
+            columns.append(_replaced(column, where, new.take(rows), mask))
+        elif (tells := told[chosen]).any():
+            columns.append(_replaced(column, where[tells], new.take(pa.array(chosen[tells]))))
+        else:
+            columns.append(column)
     return pa.Table.from_arrays(columns, schema=base.schema)
 
 
-def _not_below(newer: pa.Table, older: pa.Table) -> _Mask:
-    """For each pair of rows whether the newer's ordering fields are >= the older's."""
-    above = np.zeros(newer.num_rows, np.bool_)
-    equal = np.ones(newer.num_rows, np.bool_)
-    for new, old in zip(newer.columns, older.columns, strict=True):
-        greater, same = _compare(new, old)
-        above |= equal & greater
-        equal &= same
-    return above | equal
+def _fill_rows(
+    base: pa.Table, where: Positions, rows: pa.Table, chosen: Positions, rules: MergeRules
+) -> tuple[pa.Table, Positions]:
+    """The base with the values its rows do not tell taken from others, and which rows changed."""
+    lacking = told_values(base.take(pa.array(where)), rules)
+    changed = np.zeros(len(where), np.bool_)
+    for name, told in lacking.items():
+        changed |= ~told
+        new = rows.column(name).take(pa.array(chosen[~told]))
+        at = base.schema.get_field_index(name)
+        base = base.set_column(
+            at, base.schema.field(at), _replaced(base.column(at), where[~told], new)
+        )
+    return base, where[changed]
 
 
-def _compare(new: Any, old: Any) -> tuple[_Mask, _Mask]:
-    greater, same = pc.greater(new, old), pc.equal(new, old)
-    if pa.types.is_floating(new.type):
-        # As Java's Double.compareTo: NaN is above every number and equal to itself.
-        new_nan, old_nan = pc.is_nan(new), pc.is_nan(old)
-        greater = pc.or_(greater, pc.and_not(new_nan, old_nan))
-        same = pc.or_(same, pc.and_(new_nan, old_nan))
-    # Without a value the base row is older than anything.
-    greater = pc.fill_null(greater, True)
-    same = pc.fill_null(same, False)
-    return np.asarray(greater).astype(np.bool_), np.asarray(same).astype(np.bool_)
+def _replaced(
+    column: pa.ChunkedArray, where: Positions, new: pa.ChunkedArray, mask: pa.Array | None = None
+) -> Any:
+    values, fresh = _one_array(column), _one_array(new)
+    if not pa.types.is_nested(values.type) and not pa.types.is_dictionary(values.type):
+        return pc.replace_with_mask(
+            values, _mask(len(values), where) if mask is None else mask, fresh
+        )
+    chosen = np.arange(len(values))
+    chosen[where] = len(values) + np.arange(len(where))
+    return pa.concat_arrays([values, fresh]).take(pa.array(chosen))
 
 
-def _rank(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Numbers in the order of the column's values (numpy sorts NaN last, as Java does)."""
-    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    if is_number and not column.null_count:
-        return np.asarray(column)
-    if pa.types.is_boolean(column.type):
-        column = pc.cast(column, pa.int8())
-    return np.asarray(pc.rank(column, sort_keys="ascending", tiebreaker="dense"))
+def _mask(rows: int, where: Positions) -> pa.Array:
+    mask = np.zeros(rows, np.bool_)
+    mask[where] = True
+    return pa.array(mask)
 
 
 def _one_array(column: pa.ChunkedArray) -> Any:
