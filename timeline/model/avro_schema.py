@@ -4,7 +4,8 @@ Arrow types as Avro types and back: the translation behind ``timeline.model.sche
 Names and shapes follow the schemas Java Hudi writes (fmt 4.4): a record
 ``<table>_record`` in the namespace ``hoodie.<table>``, every field ``["null", T]`` with
 default null, decimals as ``fixed`` of the least width, records and fixed types named after
-their field so that no full name repeats.
+their field so that no full name repeats. Text from a table is untrusted: depth and size of what
+it describes are bounded.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.model.evolution import NESTING_MAX
 
-__all__ = ["arrow_to_avro", "avro_name", "avro_to_arrow", "field_to_avro"]
+__all__ = [
+    "arrow_to_avro",
+    "avro_name",
+    "avro_to_arrow",
+    "decimal_width",
+    "evolved_avro",
+    "field_to_avro",
+    "record_space",
+]
 
 _PLAIN_TO_AVRO: dict[pa.DataType, Any] = {
     pa.bool_(): "boolean",
@@ -32,6 +42,8 @@ _PLAIN_TO_AVRO: dict[pa.DataType, Any] = {
     pa.timestamp("ms", "UTC"): {"type": "long", "logicalType": "timestamp-millis"},
     pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
     pa.timestamp("ms"): {"type": "long", "logicalType": "local-timestamp-millis"},
+    pa.time32("ms"): {"type": "int", "logicalType": "time-millis"},
+    pa.time64("us"): {"type": "long", "logicalType": "time-micros"},
 }
 _PLAIN_TO_ARROW = {
     "boolean": pa.bool_(),
@@ -48,9 +60,12 @@ _LOGICAL_TO_ARROW = {
     ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
 }
-_UNHANDLED_LOGICAL = {"time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos"}
+_UNHANDLED_LOGICAL = {"timestamp-nanos", "local-timestamp-nanos"}  # Hudi stores no nanoseconds
 _DECIMAL_DIGITS_MAX = 38
+_NODES_MAX = 100_000  # columns at all levels: named types repeated in each other grow fast
 
 
 _FOREIGN_FIRST = re.compile(r"^[^A-Za-z_]")
@@ -112,8 +127,7 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
     """
     try:
         document = json.loads(avro_json)
-        names: dict[str, pa.DataType] = {}
-        struct = _type_to_arrow(document, document.get("namespace", ""), names)
+        struct, _ = _Reading().arrow_of(document, document.get("namespace", ""))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptTableError(
             f"the table's schema is no avro record: {avro_json[:200]!r}", kind="bad_schema"
@@ -123,6 +137,84 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
             f"the table's schema is no avro record: {avro_json[:200]!r}", kind="bad_schema"
         )
     return pa.schema(list(struct))
+
+
+def record_space(record: dict[str, Any], outer: str) -> str:
+    """The full name of a record, the namespace of what is defined in its fields."""
+    name = str(record["name"])
+    space = record.get("namespace", outer)
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def evolved_avro(avro_json: str, columns: pa.Schema) -> str:
+    """
+    The Avro JSON of a table whose columns changed: what did not change stays as it is written.
+
+    Args:
+        avro_json: The table's, without meta columns.
+        columns: What they are to be: canonical types, each the same as before or grown.
+
+    Raises:
+        UnsupportedTableError: One named type is used in several places, and so cannot change
+            in one of them (``shared_type``).
+    """
+    document = json.loads(avro_json)
+    made = _evolved_record(document, pa.struct(list(columns)), document.get("namespace", ""))
+    text = json.dumps(made, separators=(",", ":"), ensure_ascii=False)
+    if avro_to_arrow(text) != columns:
+        raise UnsupportedTableError(
+            "the table's avro schema uses one named type in several places, so its columns "
+            "cannot change one by one; change the schema with the tool that made the table",
+            kind="shared_type",
+        )
+    return text
+
+
+def _evolved_record(record: dict[str, Any], kind: pa.StructType, outer: str) -> dict[str, Any]:
+    space = record_space(record, outer)
+    held = {each["name"]: each for each in record["fields"]}
+    fields = []
+    for each in kind:
+        mine = held.get(each.name)
+        if mine is None:
+            fields.append(field_to_avro(each, space))
+            continue
+        made = _evolved_node(mine["type"], each, space)
+        if made != mine["type"]:
+            mine = {**mine, "type": made}
+            if mine.get("default") is not None:
+                mine["default"] = _default_as(mine["default"], each.type)
+        fields.append(mine)
+    return {**record, "fields": fields}
+
+
+def _evolved_node(avro: Any, wanted: pa.Field, space: str) -> Any:
+    if isinstance(avro, list):
+        return [each if each == "null" else _evolved_node(each, wanted, space) for each in avro]
+    if isinstance(avro, dict):
+        outer = avro["type"]
+        if isinstance(outer, list | dict):
+            return {**avro, "type": _evolved_node(outer, wanted, space)}
+        if outer == "record" and pa.types.is_struct(wanted.type):
+            return _evolved_record(avro, wanted.type, space)
+        if outer == "array" and pa.types.is_list(wanted.type):
+            inner = pa.field(wanted.name, wanted.type.value_type)
+            return {**avro, "items": _evolved_node(avro["items"], inner, space)}
+        if outer == "map" and pa.types.is_map(wanted.type):
+            inner = pa.field(wanted.name, wanted.type.item_type)
+            return {**avro, "values": _evolved_node(avro["values"], inner, space)}
+    try:
+        if _Reading().arrow_of(avro, space)[0] == wanted.type:
+            return avro
+    except UnsupportedTableError:  # the name of a type defined elsewhere
+        return avro
+    return _type_to_avro(wanted.type, wanted.name, space)
+
+
+def _default_as(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return str(value)
+    return float(value) if pa.types.is_floating(kind) else value
 
 
 def _type_to_avro(kind: pa.DataType, name: str, space: str) -> Any:
@@ -168,51 +260,86 @@ def decimal_width(precision: int) -> int:
     return (largest.bit_length() + 8) // 8
 
 
-def _type_to_arrow(avro: Any, space: str, names: dict[str, pa.DataType]) -> pa.DataType:
-    if isinstance(avro, list):
-        branches = [each for each in avro if each != "null"]
-        if len(branches) != 1:
-            raise _unsupported(avro)
-        return _type_to_arrow(branches[0], space, names)
-    if isinstance(avro, str):
-        plain = _PLAIN_TO_ARROW.get(avro)
+class _Reading:
+    """One reading of an Avro text: the named types met so far and the columns left to read."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[pa.DataType, int]] = {}
+        self._open: set[str] = set()
+
+    def arrow_of(self, avro: Any, space: str, level: int = 0) -> tuple[pa.DataType, int]:
+        """The Arrow type, and how many columns it has at all levels."""
+        if level > NESTING_MAX * 2:  # a column counts twice: its union and its type
+            raise _unsupported(avro, f"types nest at most {NESTING_MAX} levels deep")
+        if isinstance(avro, list):
+            branches = [each for each in avro if each != "null"]
+            if len(branches) != 1:
+                raise _unsupported(avro, "unions of several types have no column type")
+            return self.arrow_of(branches[0], space, level + 1)
+        if isinstance(avro, str):
+            return self._named(avro, space)
+        outer = avro["type"]
+        if isinstance(outer, list | dict):
+            return self.arrow_of(outer, space, level + 1)
+        if outer == "array":
+            kind, size = self.arrow_of(avro["items"], space, level + 1)
+            return pa.list_(pa.field("element", kind)), _bounded(size + 1, avro)
+        if outer == "map":
+            kind, size = self.arrow_of(avro["values"], space, level + 1)
+            return pa.map_(pa.string(), kind), _bounded(size + 2, avro)
+        if outer == "record":
+            return self._record(avro, space, level)
+        return self._flat(avro, space)
+
+    def _named(self, name: str, space: str) -> tuple[pa.DataType, int]:
+        plain = _PLAIN_TO_ARROW.get(name)
         if plain is not None:
-            return plain
-        named = names.get(avro) or names.get(f"{space}.{avro}")
-        if named is None:
-            raise _unsupported(avro)
-        return named
-    return _complex_to_arrow(avro, space, names)
+            return plain, 1
+        for full in (name, f"{space}.{name}"):
+            if full in self._names:
+                return self._names[full]
+            if full in self._open:
+                raise _unsupported(name, "types that contain themselves have no column type")
+        raise _unsupported(name)
+
+    def _record(self, avro: dict[str, Any], space: str, level: int) -> tuple[pa.DataType, int]:
+        full = record_space(avro, space)
+        inner = (
+            full.rpartition(".")[0] if "." in str(avro["name"]) else avro.get("namespace", space)
+        )
+        self._open.add(full)
+        fields, total = [], 1
+        for each in avro["fields"]:
+            kind, size = self.arrow_of(each["type"], inner, level + 1)
+            fields.append(pa.field(each["name"], kind))
+            total = _bounded(total + size, avro)
+        self._open.discard(full)
+        self._names[full] = pa.struct(fields), total
+        return self._names[full]
+
+    def _flat(self, avro: dict[str, Any], space: str) -> tuple[pa.DataType, int]:
+        outer, logical = avro["type"], avro.get("logicalType")
+        if logical in _UNHANDLED_LOGICAL:
+            raise _unsupported(avro, "Hudi stores microseconds at most")
+        if logical == "decimal":
+            kind = _decimal(avro)
+        elif (known := _LOGICAL_TO_ARROW.get((outer, str(logical)))) is not None:
+            return known, 1
+        elif outer == "enum":
+            kind = pa.string()
+        elif outer == "fixed":
+            kind = pa.binary(int(avro["size"]))
+        else:
+            return self._named(outer, space)
+        if avro.get("name"):
+            self._names[record_space(avro, space)] = kind, 1
+        return kind, 1
 
 
-def _complex_to_arrow(
-    avro: dict[str, Any], space: str, names: dict[str, pa.DataType]
-) -> pa.DataType:
-    outer, logical = avro["type"], avro.get("logicalType")
-    if isinstance(outer, list | dict):
-        return _type_to_arrow(outer, space, names)
-    if logical == "decimal":
-        return _register(avro, space, names, _decimal(avro))
-    if logical is not None and (outer, logical) in _LOGICAL_TO_ARROW:
-        return _LOGICAL_TO_ARROW[outer, logical]
-    if logical in _UNHANDLED_LOGICAL:
-        raise _unsupported(avro)
-    if outer == "array":
-        return pa.list_(pa.field("element", _type_to_arrow(avro["items"], space, names)))
-    if outer == "map":
-        return pa.map_(pa.string(), _type_to_arrow(avro["values"], space, names))
-    if outer == "enum":
-        return _register(avro, space, names, pa.string())
-    if outer == "fixed":
-        return _register(avro, space, names, pa.binary(int(avro["size"])))
-    if outer == "record":
-        inner = avro.get("namespace", space)
-        fields = [
-            pa.field(each["name"], _type_to_arrow(each["type"], inner, names))
-            for each in avro["fields"]
-        ]
-        return _register(avro, space, names, pa.struct(fields))
-    return _type_to_arrow(outer, space, names)
+def _bounded(size: int, avro: Any) -> int:
+    if size > _NODES_MAX:
+        raise _unsupported(avro, f"a table has at most {_NODES_MAX} columns at all levels")
+    return size
 
 
 def _decimal(avro: dict[str, Any]) -> pa.DataType:
@@ -222,20 +349,11 @@ def _decimal(avro: dict[str, Any]) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-def _register(
-    avro: dict[str, Any], space: str, names: dict[str, pa.DataType], kind: pa.DataType
-) -> pa.DataType:
-    name = avro.get("name")
-    if name:
-        full = name if "." in name else f"{avro.get('namespace', space)}.{name}"
-        names[full] = kind
-    return kind
-
-
-def _unsupported(avro: Any) -> UnsupportedTableError:
+def _unsupported(avro: Any, why: str = "") -> UnsupportedTableError:
     text = json.dumps(avro)[:200]
     return UnsupportedTableError(
-        f"the table has a column type that this release does not handle: {text}",
+        "the table has a column type that this release does not handle"
+        f"{'; ' + why if why else ''}: {text}",
         kind="unsupported_type",
         avro_type=text,
     )
