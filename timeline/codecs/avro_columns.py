@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from timeline.codecs.avro_columns_cursor import PADDING_BYTES, Chunk, Cursor
 from timeline.codecs.avro_columns_decode import RecordPlan, plan_record, read_record
+from timeline.codecs.avro_columns_frames import damaged_block, record_borders
 from timeline.codecs.avro_columns_types import Record, arrow_type, parse_schema
-from timeline.errors import CorruptTableError
 
 __all__ = ["decode_block", "decode_records"]
 
 _VERSIONS: Final = (1, 2, 3)
 _HEAD: Final = struct.Struct(">ii")
-_LENGTH: Final = struct.Struct(">i")
+_LENGTH_BYTES: Final = 4
 _CHUNK_ROWS: Final = 16 * 1024
 _CHUNK_BYTES: Final = 32 * 1024 * 1024
 
@@ -54,10 +54,10 @@ def decode_block(
     """
     view = memoryview(content).cast("B")
     if len(view) < _HEAD.size:
-        raise _damaged(path, "shorter than its head")
+        raise damaged_block(path, "shorter than its head")
     version, count = _HEAD.unpack_from(view)
     if version not in _VERSIONS:
-        raise _damaged(path, f"content version {version}")
+        raise damaged_block(path, f"content version {version}")
     return decode_records(
         view[_HEAD.size :], count, writer_schema_json, reader_schema, path=path, defaults=defaults
     )
@@ -95,7 +95,8 @@ def decode_records(
     schema = pa.schema(list(arrow_type(record))) if reader_schema is None else reader_schema
     plan = plan_record(record, pa.struct(list(schema)))
     data = np.frombuffer(content, np.uint8)
-    starts, ends = _frames(content, count, path)
+    borders = record_borders(content, count, path=path)
+    starts, ends = borders[:-1] + _LENGTH_BYTES, borders[1:]
     batches = [
         pa.RecordBatch.from_arrays(
             _read_chunk(plan, data, (starts[rows], ends[rows]), path), schema=schema
@@ -104,28 +105,6 @@ def decode_records(
     ]
     table = pa.Table.from_batches(batches, schema=schema)
     return _with_defaults(table, record, defaults or {})
-
-
-def _frames(content: BytesLike, count: int, path: str) -> tuple[Integers, Integers]:
-    """First byte of every record, and the byte behind it."""
-    size = len(content)
-    if not 0 <= count <= size // _LENGTH.size:
-        raise _damaged(path, f"{count} records in {size} bytes")
-    starts: list[int] = []
-    note, length_at, at = starts.append, _LENGTH.unpack_from, 0
-    try:
-        for _ in range(count):
-            note(at)
-            (length,) = length_at(content, at)
-            if length < 0:
-                raise _damaged(path, "a record of negative length")
-            at += 4 + length
-    except struct.error:
-        at = size + 1
-    if at != size:
-        raise _damaged(path, "its records do not fill it")
-    borders = np.array([*starts, at], np.int64)
-    return borders[:-1] + _LENGTH.size, borders[1:]
 
 
 def _chunks(starts: Integers, ends: Integers) -> Iterator[slice]:
@@ -159,11 +138,3 @@ def _with_defaults(table: pa.Table, record: Record, defaults: Mapping[str, Any])
             column = pa.repeat(pa.scalar(defaults[field.name], field.type), table.num_rows)
             table = table.set_column(position, field, column)
     return table
-
-
-def _damaged(path: str, why: str) -> CorruptTableError:
-    return CorruptTableError(
-        f"the log block is damaged ({why}): restore the file or roll its instant back: path={path}",
-        kind="bad_record",
-        path=path,
-    )
