@@ -1,0 +1,255 @@
+"""
+Date patterns of Joda-Time, which names the folders of Hudi's time-based key generators.
+
+A pattern becomes two things: a writer of local times, and a regular expression whose groups
+Arrow extracts from whole columns. Letters whose meaning depends on the machine (two-digit
+years of input, names of zones) are refused, because two writers would make two folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from timeline.errors import InvalidInputError
+
+__all__ = ["MONTH_NAMES", "DatePattern", "parse_date_pattern"]
+
+MONTH_NAMES: Final = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+_DAY_NAMES: Final = (
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
+_PATTERN_CHARACTERS_MAX: Final = 100
+_NUMBER_DIGITS_MAX: Final = 9
+_TWO_DIGIT_YEAR: Final = 2
+_SHORT_NAME: Final = 3
+_MS_OF: Final = {"S": 1, "s": 1_000, "m": 60_000, **dict.fromkeys("HhKka", 3_600_000)}
+_MS_OF_DAY: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One letter repeated, or literal text (letter is empty)."""
+
+    letter: str
+    count: int
+    text: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it reads digits: neighbours of digits are read by width."""
+        named = self.letter == "M" and self.count >= _SHORT_NAME
+        return bool(self.letter) and self.letter in "yYMdDHhKkmsS" and not named
+
+
+@dataclass(frozen=True, slots=True)
+class DatePattern:
+    """A pattern that was understood."""
+
+    text: str
+    pieces: tuple[_Piece, ...]
+
+    @property
+    def finest_ms(self) -> int:
+        """Times that fall into one such span, counted from local midnight, read the same."""
+        return min((_MS_OF.get(one.letter, _MS_OF_DAY) for one in self.pieces), default=_MS_OF_DAY)
+
+    def write(self, local: datetime, offset_minutes: int | None = None) -> str:
+        """
+        Write a local time as Joda-Time does.
+
+        Raises:
+            InvalidInputError: The pattern writes an offset and none is known.
+        """
+        return "".join(self._written(one, local, offset_minutes) for one in self.pieces)
+
+    def _written(self, piece: _Piece, local: datetime, offset_minutes: int | None) -> str:
+        if not piece.letter:
+            return piece.text
+        if piece.letter == "Z":
+            if offset_minutes is None:
+                raise _refused(self.text, "offsets are not written into folder names", "Z")
+            sign = "-" if offset_minutes < 0 else "+"
+            hours, minutes = divmod(abs(offset_minutes), 60)
+            return f"{sign}{hours:02d}{':' if piece.count > 1 else ''}{minutes:02d}"
+        return _WRITERS[piece.letter](local, piece.count)
+
+    def expression(self) -> str:
+        """
+        A regular expression with one group a field: y M month d D H h K k a m s S Z.
+
+        Raises:
+            InvalidInputError: A letter cannot be read back.
+        """
+        return _expression(self)
+
+
+@lru_cache(maxsize=256)
+def parse_date_pattern(text: str) -> DatePattern:
+    """
+    Understand a pattern.
+
+    Raises:
+        InvalidInputError: ``kind`` ``bad_date_pattern``: it is empty or too long, a quote is
+            not closed, or a letter has no meaning that is the same on every machine.
+    """
+    if not text or len(text) > _PATTERN_CHARACTERS_MAX:
+        raise _refused(text, f"a date pattern has 1 to {_PATTERN_CHARACTERS_MAX} characters", text)
+    pieces: list[_Piece] = []
+    position = 0
+    while position < len(text):
+        first = text[position]
+        if first == "'":
+            literal, position = _quoted(text, position)
+            pieces.append(_Piece("", 0, literal))
+        elif first.isascii() and first.isalpha():
+            end = position
+            while end < len(text) and text[end] == first:
+                end += 1
+            if first not in _WRITERS and first != "Z":
+                raise _refused(text, "this letter is not supported in date patterns", first)
+            if first == "Z" and end - position > 2:
+                raise _refused(text, "names of time zones are not supported", "ZZZ")
+            pieces.append(_Piece(first, end - position))
+            position = end
+        else:
+            pieces.append(_Piece("", 0, first))
+            position += 1
+    return DatePattern(text, tuple(pieces))
+
+
+def _quoted(text: str, start: int) -> tuple[str, int]:
+    """Literal text from a quote on, and where it ends; two quotes are one."""
+    found: list[str] = []
+    position = start + 1
+    if text[position : position + 1] == "'":
+        return "'", position + 1
+    while position < len(text):
+        if text[position] != "'":
+            found.append(text[position])
+            position += 1
+        elif text[position + 1 : position + 2] == "'":
+            found.append("'")
+            position += 2
+        else:
+            return "".join(found), position + 1
+    raise _refused(text, "a quote is not closed", text)
+
+
+def _year(value: int, count: int) -> str:
+    return f"{value % 100:02d}" if count == _TWO_DIGIT_YEAR else f"{value:0{count}d}"
+
+
+def _named(names: tuple[str, ...], number: int, count: int) -> str:
+    name = names[number]
+    return name if count > _SHORT_NAME else name[:_SHORT_NAME]
+
+
+def _month(local: datetime, count: int) -> str:
+    if count >= _SHORT_NAME:
+        return _named(MONTH_NAMES, local.month - 1, count)
+    return f"{local.month:0{count}d}"
+
+
+def _fraction(local: datetime, count: int) -> str:
+    digits = f"{local.microsecond:06d}"[:3]
+    return digits[:count].ljust(count, "0")
+
+
+def _padded(value: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
+    return lambda local, count: f"{value(local):0{count}d}"
+
+
+_WRITERS: Final[dict[str, Callable[[datetime, int], str]]] = {
+    "G": lambda _local, _count: "AD",
+    "C": _padded(lambda local: local.year // 100),
+    "y": lambda local, count: _year(local.year, count),
+    "Y": lambda local, count: _year(local.year, count),
+    "x": lambda local, count: _year(local.isocalendar().year, count),
+    "w": _padded(lambda local: local.isocalendar().week),
+    "e": _padded(lambda local: local.isoweekday()),
+    "E": lambda local, count: _named(_DAY_NAMES, local.weekday(), count),
+    "D": _padded(lambda local: local.timetuple().tm_yday),
+    "M": _month,
+    "d": _padded(lambda local: local.day),
+    "a": lambda local, _count: "AM" if local.hour < 12 else "PM",
+    "K": _padded(lambda local: local.hour % 12),
+    "h": _padded(lambda local: (local.hour + 11) % 12 + 1),
+    "H": _padded(lambda local: local.hour),
+    "k": _padded(lambda local: (local.hour + 23) % 24 + 1),
+    "m": _padded(lambda local: local.minute),
+    "s": _padded(lambda local: local.second),
+    "S": _fraction,
+}
+
+_ALL_MONTHS: Final = "|".join([*MONTH_NAMES, *(name[:3] for name in MONTH_NAMES)])
+_OFFSET: Final = r"[Zz]|[+-]\d{2}(?::?\d{2})?"
+
+
+@lru_cache(maxsize=256)
+def _expression(pattern: DatePattern) -> str:
+    parts: list[str] = []
+    seen: set[str] = set()
+    for number, piece in enumerate(pattern.pieces):
+        if not piece.letter:
+            parts.append(f"(?i:{re.escape(piece.text)})")
+            continue
+        following = pattern.pieces[number + 1 : number + 2]
+        group, body = _group(pattern, piece, next_is_number=any(p.is_number for p in following))
+        if group in seen:
+            raise _refused(pattern.text, "an input pattern has each field once", piece.letter)
+        seen.add(group)
+        parts.append(f"(?P<{group}>{body})")
+    return "^" + "".join(parts) + "$"
+
+
+def _group(pattern: DatePattern, piece: _Piece, *, next_is_number: bool) -> tuple[str, str]:
+    letter, count = piece.letter, piece.count
+    if letter in "yY":
+        if count == _TWO_DIGIT_YEAR:
+            raise _refused(
+                pattern.text, "the century of two-digit years depends on today's date", "yy"
+            )
+        # Neighbouring numbers are told apart by width only.
+        return "y", rf"\d{{1,{count}}}" if next_is_number else r"[+-]?\d{1,9}"
+    if letter == "M" and count >= _SHORT_NAME:
+        return "month", f"(?i:{_ALL_MONTHS})"
+    if letter == "a":
+        return "a", "(?i:am|pm)"
+    if letter == "Z":
+        return "Z", _OFFSET
+    widths = {"M": 2, "d": 2, "D": 3, "H": 2, "h": 2, "K": 2, "k": 2, "m": 2, "s": 2, "S": count}
+    if letter not in widths:
+        raise _refused(pattern.text, "this letter is not supported in input patterns", letter)
+    return letter, rf"\d{{1,{min(widths[letter], _NUMBER_DIGITS_MAX)}}}"
+
+
+def _refused(pattern: str, why: str, what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{why}: {what!r} in {pattern[:_PATTERN_CHARACTERS_MAX]!r}",
+        kind="bad_date_pattern",
+        pattern=pattern[:_PATTERN_CHARACTERS_MAX],
+    )
