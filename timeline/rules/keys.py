@@ -8,11 +8,9 @@ end up as folder names, so this is also where hostile values are refused (SEC1).
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -21,11 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
+from timeline.rules.java_texts import java_texts, one_array
+from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
 __all__ = [
     "DEFAULT_PARTITION",
     "KeyGenerator",
     "KeySpec",
+    "VirtualKeys",
     "infer_key_generator",
     "java_order",
     "key_range",
@@ -51,11 +52,42 @@ class KeyGenerator(Enum):
     SIMPLE = "SIMPLE"
     COMPLEX = "COMPLEX"
     NON_PARTITION = "NON_PARTITION"
+    TIMESTAMP = "TIMESTAMP"
+    CUSTOM = "CUSTOM"
+    GLOBAL_DELETE = "GLOBAL_DELETE"
+
+
+_WITHOUT_PARTITIONS = frozenset({KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE})
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualKeys:
+    """How keys are computed anew where files do not store them (meta columns off, fmt 4.2)."""
+
+    fields: tuple[str, ...]
+    prefixed: bool  # whether they read ``field:value``
+
+    def of(self, table: pa.Table) -> pa.Array:
+        """
+        Compute each row's key.
+
+        Shapes: table (n rows) -> string array (n,); order kept; no nulls.
+
+        Raises:
+            InvalidInputError: As ``record_keys``.
+        """
+        return _key_texts(table, self.fields, prefixed=self.prefixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpec:
-    """Which columns of a table are its key, its partition and its order."""
+    """
+    Which columns of a table are its key, its partition and its order.
+
+    ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
+    ``TIMESTAMP``; ``times`` says how the latter become folders. ``prefixes_single_key`` tells
+    the two encodings of a COMPLEX key of one field apart; None takes the table version's.
+    """
 
     record_key_fields: tuple[str, ...]
     partition_fields: tuple[str, ...] = ()
@@ -64,16 +96,33 @@ class KeySpec:
     url_encode: bool = False
     table_version: int = 9
     ordering_fields: tuple[str, ...] = ()
+    partition_types: tuple[str | None, ...] = ()
+    times: TimestampKeys | None = None
+    prefixes_single_key: bool | None = None
+    stores_keys: bool = True  # hoodie.populate.meta.fields
+
+    @property
+    def automatic(self) -> bool:
+        """Whether rows have no key of their own; the writer of a file gives them one."""
+        return not self.record_key_fields
+
+    @property
+    def virtual(self) -> VirtualKeys | None:
+        """How to compute keys that files do not store; None where they do, or there are none."""
+        if self.stores_keys or self.automatic:
+            return None
+        return VirtualKeys(self.record_key_fields, self.prefixes_keys)
 
     @property
     def prefixes_keys(self) -> bool:
         """Whether keys read ``field:value`` instead of the bare value (fmt 4.3)."""
-        if len(self.record_key_fields) > 1:
+        if len(self.record_key_fields) > 1 or self.key_generator is KeyGenerator.GLOBAL_DELETE:
             return True
-        return (
-            self.key_generator is KeyGenerator.COMPLEX
-            and self.table_version >= _PREFIXED_SINGLE_KEY_VERSION
-        )
+        if self.key_generator is not KeyGenerator.COMPLEX:
+            return False
+        if self.table_version >= _PREFIXED_SINGLE_KEY_VERSION:
+            return True  # whatever was asked for: so does Java
+        return bool(self.prefixes_single_key)
 
 
 def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
@@ -87,29 +136,28 @@ def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
     """
     Compute each row's record key.
 
-    Shapes: table (n rows) -> string array (n,); order kept; no nulls.
+    Shapes: table (n rows) -> string array (n,); order kept; no nulls, but nothing else where
+    keys are automatic.
 
     Raises:
-        InvalidInputError: The table has no key fields (``no_key_fields``), a key column is
-            missing (``missing_key_column``), has a type without a key form
-            (``unsupported_key_type``), or rows have no key (``null_key``; fields
-            ``columns``, ``rows``).
+        InvalidInputError: A key column is missing (``missing_key_column``), has a type
+            without a key form (``unsupported_key_type``), or rows have no key (``null_key``;
+            fields ``columns``, ``rows``).
     """
-    fields = spec.record_key_fields
-    if not fields:
-        raise InvalidInputError(
-            "the table has no record key fields, and writing keyless rows is not supported; set "
-            "hoodie.datasource.write.recordkey.field",
-            kind="no_key_fields",
-        )
+    if spec.automatic:
+        return pa.nulls(table.num_rows, pa.string())
+    return _key_texts(table, spec.record_key_fields, prefixed=spec.prefixes_keys)
+
+
+def _key_texts(table: pa.Table, fields: Sequence[str], *, prefixed: bool) -> pa.Array:
     columns = [_column(table, name, "record key", "missing_key_column") for name in fields]
     texts = [
-        _text(column, name, "unsupported_key_type")
+        java_texts(column, name, "unsupported_key_type")
         for column, name in zip(columns, fields, strict=True)
     ]
-    if not spec.prefixes_keys:
+    if not prefixed:
         _refuse_missing(_is_missing(texts[0]), fields)
-        return _one_array(texts[0])
+        return one_array(texts[0])
     parts: list[Any] = []
     all_missing: Any = None
     for number, (name, text) in enumerate(zip(fields, texts, strict=True)):
@@ -118,7 +166,7 @@ def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
         parts.append(pa.scalar(f",{name}:" if number else f"{name}:"))
         parts.append(_marked(text))
     _refuse_missing(all_missing, fields)
-    return _one_array(pc.binary_join_element_wise(*parts, ""))
+    return one_array(pc.binary_join_element_wise(*parts, ""))
 
 
 def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
@@ -132,21 +180,60 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     Raises:
         InvalidInputError: A partition column is missing (``missing_partition_column``), has
             a type that makes no folder name (``unsupported_partition_type``), or a value
-            would leave the table or name no folder (``bad_partition_value``; fields
-            ``column``, ``value``).
+            would leave the table, is no time or names no folder (``bad_partition_value``;
+            fields ``column``, ``value``), or folders of times are not described
+            (``no_time_format``).
     """
-    if spec.key_generator is KeyGenerator.NON_PARTITION or not spec.partition_fields:
+    if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     segments = []
-    for name in spec.partition_fields:
+    for name, is_time in zip(spec.partition_fields, _are_times(spec), strict=True):
         column = _column(table, name, "partition", "missing_partition_column")
-        codes = _one_array(column.dictionary_encode(null_encoding="encode"))
-        values = _text(codes.dictionary, name, "unsupported_partition_type").to_pylist()
+        if is_time:
+            segments.append(_time_segments(column, name, spec))
+            continue
+        codes = one_array(column.dictionary_encode(null_encoding="encode"))
+        values = java_texts(codes.dictionary, name, "unsupported_partition_type").to_pylist()
         folders = [_segment(value, name, spec) for value in values]
         segments.append(pc.take(pa.array(folders, pa.string()), codes.indices))
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def _are_times(spec: KeySpec) -> list[bool]:
+    if spec.key_generator is KeyGenerator.TIMESTAMP:
+        return [True for _ in spec.partition_fields]
+    if spec.key_generator is KeyGenerator.CUSTOM:
+        types = spec.partition_types or (None,) * len(spec.partition_fields)
+        return [kind == KeyGenerator.TIMESTAMP.value for kind in types]
+    return [False for _ in spec.partition_fields]
+
+
+def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
+    if spec.times is None:
+        raise InvalidInputError(
+            "folders are made of times, and nothing says how; set "
+            "hoodie.keygen.timebased.timestamp.type and hoodie.keygen.timebased.output.dateformat "
+            f"as other writers of the table do: column={name!r}",
+            kind="no_time_format",
+            column=name,
+        )
+    found = timestamp_folders(one_array(column), spec.times, name=name)
+    folders = [_time_folder(text, name, spec) for text in found.dictionary.to_pylist()]
+    return pc.take(pa.array(folders, pa.string()), found.indices)
+
+
+def _time_folder(text: str, name: str, spec: KeySpec) -> str:
+    # A slash of the output pattern makes levels on purpose (fmt 4.1), unless it is encoded.
+    if spec.url_encode:
+        return _segment(text, name, spec)
+    levels = text.split("/")
+    if any(level in ("", ".", "..") for level in levels):
+        raise _bad_value(name, text, "would name no folder, or one outside of the table")
+    plain = replace(spec, hive_style=False)
+    path = "/".join(_segment(level, name, plain) for level in levels)
+    return f"{name}={path}" if spec.hive_style else path
 
 
 def java_order(key: str) -> bytes:
@@ -158,11 +245,11 @@ def key_range(keys: pa.Array | pa.ChunkedArray) -> tuple[str, str] | None:
     """
     Find the least and the greatest key in Java's order, None without keys.
 
-    Shapes: keys (n,) strings without nulls.
+    Shapes: keys (n,) strings, all or none of them null.
     """
     ends: list[str] = []
     for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
-        if len(chunk):
+        if len(chunk) > chunk.null_count:
             ends.extend(_chunk_range(chunk))
     if not ends:
         return None
@@ -235,74 +322,6 @@ def _missing_column(name: str, role: str, kind: str) -> InvalidInputError:
     )
 
 
-def _text(column: Any, name: str, kind: str) -> Any:
-    """Values as Java's ``toString`` gives them; nulls stay."""
-    types, value_type = pa.types, column.type
-    if types.is_dictionary(value_type):
-        column = pc.cast(column, value_type.value_type)
-        value_type = column.type
-    if types.is_string(value_type):
-        return column
-    if types.is_large_string(value_type) or types.is_string_view(value_type):
-        return pc.cast(column, pa.string())
-    if types.is_integer(value_type) or types.is_boolean(value_type) or types.is_date32(value_type):
-        return pc.cast(column, pa.string())
-    if types.is_decimal(value_type) or types.is_null(value_type):
-        return pc.cast(column, pa.string())
-    if types.is_float32(value_type) or types.is_float64(value_type):
-        return _distinct_text(column, _java_float(value_type))
-    if types.is_timestamp(value_type) and kind == "unsupported_key_type":
-        # Hudi's own default: the stored number, not a date (fmt 4.1).
-        return pc.cast(pc.cast(column, pa.int64()), pa.string())
-    raise InvalidInputError(
-        "values of this type make no key or folder name; use a string, integer, date or decimal "
-        f"column: column={name!r} type={value_type}",
-        kind=kind,
-        column=name,
-        type=str(value_type),
-    )
-
-
-def _distinct_text(column: Any, write: Callable[[float], str]) -> Any:
-    # Formatted once per distinct value: Arrow has no Java-like form of floating numbers.
-    encoded = column.dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    encoded = _one_array(encoded)
-    texts = [write(value.as_py()) for value in encoded.dictionary]
-    return pc.take(pa.array(texts, pa.string()), encoded.indices)
-
-
-def _java_float(value_type: pa.DataType) -> Callable[[float], str]:
-    """``Double.toString`` and ``Float.toString`` with the fewest digits that tell values apart."""
-    single = pa.types.is_float32(value_type)
-
-    def write(value: float) -> str:
-        if math.isnan(value):
-            return "NaN"
-        if value in (float("inf"), float("-inf")):
-            return "Infinity" if value > 0 else "-Infinity"
-        if value == 0:
-            return "-0.0" if str(value).startswith("-") else "0.0"
-        shortest = _shortest_single(value) if single else repr(value)
-        sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
-        text = "".join(map(str, digits))
-        point = len(text) + int(exponent)  # value = 0.text * 10**point
-        minus = "-" if sign else ""
-        if -2 <= point <= 7:
-            whole = (text[: max(point, 0)] or "0").ljust(point, "0")
-            fraction = "0" * max(-point, 0) + text[max(point, 0) :]
-            return f"{minus}{whole}.{fraction or '0'}"
-        return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
-
-    return write
-
-
-def _shortest_single(value: float) -> str:
-    candidates = (f"{value:.{digits}g}" for digits in range(1, 10))
-    stored = pa.scalar(value, pa.float32())
-    return next(c for c in candidates if pa.scalar(float(c), pa.float32()) == stored)
-
-
 def _segment(value: str | None, name: str, spec: KeySpec) -> str:
     text = DEFAULT_PARTITION if value is None or value == "" else value
     if spec.url_encode:
@@ -353,14 +372,3 @@ def _refuse_missing(missing: Any, fields: Sequence[str]) -> None:
             columns=list(fields),
             rows=rows,
         )
-
-
-def _one_array(column: Any) -> Any:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

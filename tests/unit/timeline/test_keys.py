@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,11 +13,14 @@ from timeline.errors import InvalidInputError
 from timeline.rules.keys import (
     KeyGenerator,
     KeySpec,
+    VirtualKeys,
     infer_key_generator,
+    key_range,
     partition_paths,
     record_keys,
     validate_ordering,
 )
+from timeline.rules.timestamp_keys import TimestampKeys, TimestampType
 
 
 def keys(table: pa.Table, *fields: str, **more: object) -> list[str]:
@@ -61,6 +65,57 @@ def test_one_complex_key_field_is_prefixed_from_version_9_on(version, expected):
     table = pa.table({"id": ["x"]})
     complex_ = KeyGenerator.COMPLEX
     assert keys(table, "id", key_generator=complex_, table_version=version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "expected"),
+    [
+        (8, None, "x"),
+        (8, True, "id:x"),
+        (8, False, "x"),
+        (9, None, "id:x"),
+        (9, False, "id:x"),  # as in Java, version 9 has one encoding only
+    ],
+)
+def test_version_8_has_two_encodings_of_a_complex_key_of_one_field(version, asked, expected):
+    complex_ = {"key_generator": KeyGenerator.COMPLEX, "table_version": version}
+    table = pa.table({"id": ["x"]})
+    assert keys(table, "id", prefixes_single_key=asked, **complex_) == [expected]
+
+
+def test_a_global_delete_key_always_has_the_field_names_and_no_partition():
+    spec = KeySpec(
+        record_key_fields=("id",),
+        partition_fields=("p",),
+        key_generator=KeyGenerator.GLOBAL_DELETE,
+        table_version=8,
+    )
+    table = pa.table({"id": ["x"], "p": ["a"]})
+    assert record_keys(table, spec).to_pylist() == ["id:x"]
+    assert partition_paths(table, spec).to_pylist() == [""]
+
+
+def test_without_key_fields_the_writer_of_a_file_gives_the_keys():
+    spec = KeySpec(record_key_fields=())
+    assert spec.automatic
+    assert record_keys(pa.table({"a": [1, 2]}), spec).to_pylist() == [None, None]
+
+
+def test_virtual_keys_are_computed_as_stored_ones_would_be():
+    table = pa.table({"a": ["x"], "b": [1]})
+    stored = KeySpec(record_key_fields=("a", "b"), key_generator=KeyGenerator.COMPLEX)
+    assert stored.virtual is None
+    virtual = replace(stored, stores_keys=False).virtual
+    assert virtual == VirtualKeys(("a", "b"), True)
+    assert virtual.of(table).equals(record_keys(table, stored))
+    assert KeySpec(record_key_fields=(), stores_keys=False).virtual is None
+
+
+def test_a_moment_has_one_key_whatever_its_unit():
+    micros = pa.array([1_700_000_000_000_000], pa.timestamp("us"))
+    for unit in ("s", "ns"):
+        column = micros.cast(pa.timestamp(unit))
+        assert keys(pa.table({"id": column}), "id") == ["1700000000000000"]
 
 
 def test_chunked_rows_keep_their_order():
@@ -142,3 +197,59 @@ def test_rows_without_an_ordering_value_are_refused_with_their_number():
 def test_a_missing_ordering_column_is_named():
     with pytest.raises(InvalidInputError, match="column='ts'"):
         validate_ordering(pa.table({"x": [1]}), ["ts"])
+
+
+TIMES = TimestampKeys(kind=TimestampType.EPOCHMILLISECONDS, output_format="yyyy/MM/dd")
+
+
+def timed(**more: object) -> KeySpec:
+    fields = {"partition_fields": ("ts",), "key_generator": KeyGenerator.TIMESTAMP, "times": TIMES}
+    return KeySpec(record_key_fields=("id",), **{**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        ({}, "2023/11/14"),
+        ({"hive_style": True}, "ts=2023/11/14"),
+        ({"url_encode": True}, "2023%2F11%2F14"),
+        ({"hive_style": True, "url_encode": True}, "ts=2023%2F11%2F14"),
+    ],
+)
+def test_a_slash_of_the_output_pattern_makes_levels_unless_it_is_encoded(style, expected):
+    table = pa.table({"id": ["a"], "ts": [1_700_000_000_000]})
+    assert partition_paths(table, timed(**style)).to_pylist() == [expected]
+
+
+def test_a_custom_generator_gives_each_field_its_own_type():
+    spec = timed(
+        key_generator=KeyGenerator.CUSTOM,
+        partition_fields=("region", "ts"),
+        partition_types=("SIMPLE", "TIMESTAMP"),
+        hive_style=True,
+        times=replace(TIMES, output_format="yyyyMM"),
+    )
+    table = pa.table({"id": ["a"], "region": [None], "ts": [1_700_000_000_000]})
+    assert partition_paths(table, spec).to_pylist() == [
+        "region=__HIVE_DEFAULT_PARTITION__/ts=202311"
+    ]
+    assert record_keys(table, spec).to_pylist() == ["a"], "the bare value, as a simple key"
+
+
+def test_folders_of_times_that_nothing_describes_are_refused():
+    table = pa.table({"id": ["a"], "ts": [1]})
+    with pytest.raises(InvalidInputError) as refused:
+        partition_paths(table, timed(times=None))
+    assert refused.value.kind == "no_time_format"
+
+
+@pytest.mark.parametrize("pattern", ["'../'yyyy", "yyyy'/'", "'/'yyyy", "'.'yyyy", "yyyy'\\'"])
+def test_an_output_pattern_cannot_lead_out_of_the_table(pattern):
+    table = pa.table({"id": ["a"], "ts": [1]})
+    with pytest.raises(InvalidInputError) as refused:
+        partition_paths(table, timed(times=replace(TIMES, output_format=pattern)))
+    assert refused.value.kind == "bad_partition_value"
+
+
+def test_keys_that_are_not_stored_have_no_range():
+    assert key_range(pa.nulls(3, pa.string())) is None
