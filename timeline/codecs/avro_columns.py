@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ import pyarrow as pa
 from timeline.codecs.avro_columns_cursor import PADDING_BYTES, Chunk, Cursor
 from timeline.codecs.avro_columns_decode import RecordPlan, plan_record, read_record
 from timeline.codecs.avro_columns_frames import damaged_block, record_borders
-from timeline.codecs.avro_columns_types import Record, arrow_type, parse_schema
+from timeline.codecs.avro_columns_types import arrow_type, parse_schema
+from timeline.model.casting import promote
 
 __all__ = ["decode_block", "decode_records"]
 
@@ -51,6 +52,7 @@ def decode_block(
     Raises:
         CorruptTableError: As ``decode_records``, or the content's version is unknown.
         UnsupportedTableError: As ``decode_records``.
+        InvalidInputError: As ``decode_records``.
     """
     view = memoryview(content).cast("B")
     if len(view) < _HEAD.size:
@@ -80,31 +82,39 @@ def decode_records(
         count: Records in it.
         writer_schema_json: The Avro JSON of the block's header.
         reader_schema: The columns to build, matched by exact name; other columns are
-            stepped over. A column the writer lacks is null. None: the writer's columns.
+            stepped over. A column the writer lacks is null, an older type is promoted.
+            None: the writer's columns.
         path: What errors name as the damaged file.
-        defaults: Values instead of null, by name of a column the writer lacks.
+        defaults: Values instead of null for columns the writer lacks, by name; of the
+            reader's types.
 
     Shapes: a table of `count` rows in the order of the records, in chunks.
 
     Raises:
         CorruptTableError: The bytes are not `count` records of the schema.
         UnsupportedTableError: A column to build has a type this engine does not handle
-            (``unsupported_type``) or cannot be promoted (``unsupported_promotion``).
+            (``unsupported_type``).
+        InvalidInputError: A column or value cannot be promoted to the reader's type
+            (``schema_mismatch``, ``lossy_value``).
     """
     record = parse_schema(writer_schema_json, path=path)
-    schema = pa.schema(list(arrow_type(record))) if reader_schema is None else reader_schema
-    plan = plan_record(record, pa.struct(list(schema)))
-    data = np.frombuffer(content, np.uint8)
+    wanted = arrow_type(record) if reader_schema is None else pa.struct(list(reader_schema))
+    plan = plan_record(record, wanted)
     borders = record_borders(content, count, path=path)
     starts, ends = borders[:-1] + _LENGTH_BYTES, borders[1:]
+    data = np.frombuffer(content, np.uint8)
+    built = pa.schema(list(plan.built))
     batches = [
         pa.RecordBatch.from_arrays(
-            _read_chunk(plan, data, (starts[rows], ends[rows]), path), schema=schema
+            _read_chunk(plan, data, (starts[rows], ends[rows]), path), schema=built
         )
         for rows in _chunks(starts, ends)
     ]
-    table = pa.Table.from_batches(batches, schema=schema)
-    return _with_defaults(table, record, defaults or {})
+    table = pa.Table.from_batches(batches, schema=built)
+    if reader_schema is None:
+        return table
+    table = _with_defaults(table, count, reader_schema, defaults or {})
+    return promote(table, reader_schema)
 
 
 def _chunks(starts: Integers, ends: Integers) -> Iterator[slice]:
@@ -132,9 +142,13 @@ def _read_chunk(
     return columns
 
 
-def _with_defaults(table: pa.Table, record: Record, defaults: Mapping[str, Any]) -> pa.Table:
-    for position, field in enumerate(table.schema):
-        if field.name in defaults and field.name not in record.names:
-            column = pa.repeat(pa.scalar(defaults[field.name], field.type), table.num_rows)
-            table = table.set_column(position, field, column)
+def _with_defaults(
+    table: pa.Table, rows: int, schema: pa.Schema, defaults: Mapping[str, pa.Scalar]
+) -> pa.Table:
+    """The table with the columns it lacks, so that it has `rows` rows even without any."""
+    for field in schema:
+        if field.name not in table.column_names:
+            default = defaults.get(field.name)
+            values = pa.nulls(rows, field.type) if default is None else pa.repeat(default, rows)
+            table = table.append_column(field, values)
     return table

@@ -1,9 +1,8 @@
 """
 Avro records to Arrow columns in lockstep: one field of all records at a time.
 
-A plan fits a writer's schema to the Arrow types the reader wants: which fields are built,
-which are only stepped over, and which promotion each value gets (fmt 5.4). Running it on
-a cursor visits the fields in the order of the schema; every step is a few numpy or Arrow
+A plan fits a writer's schema to the columns the reader wants: which fields are built and
+which are only stepped over (fmt 5.4). Running it on a cursor visits the fields in the order of the schema; every step is a few numpy or Arrow
 calls on all rows of a chunk. Nested values become rows of their own: the items of all
 arrays are one longer cursor, so the depth of a schema costs calls, never a loop over rows.
 """
@@ -17,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timeline.codecs.avro_columns_cursor import Cursor, Live
 from timeline.codecs.avro_columns_items import find_items, skip
@@ -31,7 +29,6 @@ from timeline.codecs.avro_columns_types import (
     is_null,
     unsupported,
 )
-from timeline.errors import UnsupportedTableError
 
 __all__ = ["Plan", "RecordPlan", "plan_record", "read_record"]
 
@@ -43,36 +40,29 @@ _GROWTH_FREE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeafPlan:
-    """A value without parts, and the type it is promoted to."""
-
-    leaf: Leaf
-    target: pa.DataType
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicePlan:
     """A union of null and one type, or of one type only."""
 
     null_branch: int | None
     branches: int
     value: Plan
+    built: pa.DataType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlan:
     """
-    The fields of a record in the writer's order, and the children of the struct to build.
+    The fields of a record in the writer's order, and those of the struct to build.
 
     Args:
         steps: Per writer's field its layout, and how it is read; None: stepped over.
-        picks: Per child of the target the writer's field it is; None: the writer has none.
-        target: The struct to build.
+        picks: Per field of the struct the writer's field it is.
+        built: The struct.
     """
 
     steps: tuple[tuple[Node, Plan | None], ...]
-    picks: tuple[int | None, ...]
-    target: pa.DataType
+    picks: tuple[int, ...]
+    built: pa.DataType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,64 +71,60 @@ class ItemsPlan:
 
     node: Items
     item: Plan
-    target: pa.DataType
+    built: pa.DataType
 
 
-Plan = LeafPlan | ChoicePlan | RecordPlan | ItemsPlan
+Plan = Leaf | ChoicePlan | RecordPlan | ItemsPlan  # each tells the Arrow type it builds
 
 
-def plan_record(record: Record, target: pa.DataType, name: str = "") -> RecordPlan:
+def plan_record(record: Record, wanted: pa.DataType) -> RecordPlan:
     """
-    Fit a writer's record to the struct a reader wants; fields are matched by exact name.
+    Choose the fields of a writer's record that a reader's struct names exactly as it does.
+
+    Every chosen value is built with the writer's type, so promotions are left to the
+    caller (``timeline.model.casting.promote``), and what the writer lacks is left out.
 
     Raises:
-        UnsupportedTableError: A field has a type that this engine does not handle
-            (``unsupported_type``) or that cannot be promoted to the reader's
-            (``unsupported_promotion``; fields ``column``, ``table_type``, ``file_type``).
+        UnsupportedTableError: A chosen field has a type that this engine does not handle
+            (``unsupported_type``).
     """
-    positions = {each: position for position, each in enumerate(record.names)}
-    wanted = {field.name: field.type for field in target}
-    steps = tuple(
-        (node, _plan(node, wanted[each], f"{name}.{each}" if name else each))
-        if each in wanted
-        else (node, None)
-        for each, node in zip(record.names, record.nodes, strict=True)
+    positions = {name: position for position, name in enumerate(record.names)}
+    plans = {
+        field.name: _plan(record.nodes[positions[field.name]], field.type)
+        for field in wanted
+        if field.name in positions
+    }
+    return RecordPlan(
+        steps=tuple(
+            (node, plans.get(name)) for name, node in zip(record.names, record.nodes, strict=True)
+        ),
+        picks=tuple(positions[name] for name in plans),
+        built=pa.struct([pa.field(name, each.built) for name, each in plans.items()]),
     )
-    picks = tuple(positions.get(field.name) for field in target)
-    return RecordPlan(steps=steps, picks=picks, target=target)
 
 
-def _plan(node: Node, target: pa.DataType, name: str) -> Plan:
-    if isinstance(node, Choice):
-        return _plan_choice(node, target, name)
+def _plan(node: Node, wanted: pa.DataType) -> Plan:
+    types = pa.types
     if isinstance(node, Leaf):
-        if not _promotes(node.arrow, target):
-            raise _no_promotion(node, target, name)
-        return LeafPlan(leaf=node, target=target)
+        return node
     if isinstance(node, Record):
-        if not pa.types.is_struct(target):
-            raise _no_promotion(node, target, name)
-        return plan_record(node, target, name)
+        # A struct is pruned; asked for as anything else it is read whole and then refused.
+        return plan_record(node, wanted if types.is_struct(wanted) else arrow_type(node))
+    if isinstance(node, Choice):
+        return _plan_choice(node, wanted)
     if node.is_map:
-        if not pa.types.is_map(target):
-            raise _no_promotion(node, target, name)
-        entry = pa.struct([target.key_field, target.item_field])
+        entry = arrow_type(node.item)
+        if types.is_map(wanted):
+            entry = pa.struct([entry.field(0), pa.field("value", wanted.item_type)])
         assert isinstance(node.item, Record)
-        pairs = Record(
-            names=(target.key_field.name, target.item_field.name),
-            nodes=node.item.nodes,
-            width=None,
-            weight=node.item.weight,
-            least_bytes=node.item.least_bytes,
-        )
-        return ItemsPlan(node=node, item=plan_record(pairs, entry, name), target=target)
-    if not pa.types.is_list(target):
-        raise _no_promotion(node, target, name)
-    item = _plan(node.item, target.value_type, f"{name}.element")
-    return ItemsPlan(node=node, item=item, target=target)
+        item = plan_record(node.item, entry)
+        return ItemsPlan(node=node, item=item, built=pa.map_(pa.string(), item.built.field(1).type))
+    element = wanted.value_type if types.is_list(wanted) else arrow_type(node.item)
+    inner = _plan(node.item, element)
+    return ItemsPlan(node=node, item=inner, built=pa.list_(pa.field("element", inner.built)))
 
 
-def _plan_choice(node: Choice, target: pa.DataType, name: str) -> Plan:
+def _plan_choice(node: Choice, wanted: pa.DataType) -> ChoicePlan:
     arrow_type(node)  # refuses a union of several types by name
     values = [each for each in node.branches if not is_null(each)]
     nulls = [number for number, each in enumerate(node.branches) if is_null(each)]
@@ -147,48 +133,12 @@ def _plan_choice(node: Choice, target: pa.DataType, name: str) -> Plan:
     value = values[0] if values else node.branches[0]
     if isinstance(value, Choice):
         raise unsupported("a union inside a union")
+    plan = _plan(value, wanted)
     return ChoicePlan(
         null_branch=nulls[0] if nulls else None,
         branches=len(node.branches),
-        value=_plan(value, target, name),
-    )
-
-
-def _promotes(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of a type has a counterpart, by the rules of Avro and Hudi."""
-    types = pa.types
-    if source == target or types.is_null(source):
-        return True
-    if source in (pa.int32(), pa.int64()):
-        wider = types.is_int64(target) or types.is_floating(target)
-        return bool(wider or types.is_string(target) or types.is_decimal128(target))
-    if types.is_float32(source):
-        return bool(types.is_float64(target))
-    if types.is_string(source) or types.is_binary(source):
-        return bool(types.is_string(target) or types.is_binary(target))
-    if types.is_fixed_size_binary(source):
-        return bool(types.is_binary(target))
-    if types.is_decimal(source):
-        if not types.is_decimal128(target):
-            return False
-        whole = source.precision - source.scale <= target.precision - target.scale
-        return bool(whole and source.scale <= target.scale)
-    if types.is_timestamp(source) and types.is_timestamp(target):
-        finer = ("s", "ms", "us", "ns")
-        same_zone = bool(source.tz) == bool(target.tz)
-        return same_zone and finer.index(source.unit) <= finer.index(target.unit)
-    return False
-
-
-def _no_promotion(node: Node, target: pa.DataType, name: str) -> UnsupportedTableError:
-    source = arrow_type(node)
-    return UnsupportedTableError(
-        "the log block's column cannot be read as the table's type; compact the table with the "
-        f"engine that wrote it: column={name!r} table_type={target} file_type={source}",
-        kind="unsupported_promotion",
-        column=name,
-        table_type=str(target),
-        file_type=str(source),
+        value=plan,
+        built=plan.built,
     )
 
 
@@ -206,8 +156,7 @@ def read_record(plan: RecordPlan, cursor: Cursor, *, early_end: bool = False) ->
     """
     steps: Sequence[tuple[Node, Plan | None]] = plan.steps
     if early_end:
-        last = max((pick for pick in plan.picks if pick is not None), default=-1)
-        steps = steps[: last + 1]
+        steps = steps[: max(plan.picks, default=-1) + 1]
     built: list[pa.Array | None] = []
     for node, step in steps:
         if step is None:
@@ -215,17 +164,14 @@ def read_record(plan: RecordPlan, cursor: Cursor, *, early_end: bool = False) ->
             built.append(None)
         else:
             built.append(_read(step, cursor))
-    return [
-        pa.nulls(len(cursor), field.type) if pick is None else built[pick]
-        for field, pick in zip(plan.target, plan.picks, strict=True)
-    ]
+    return [built[pick] for pick in plan.picks]
 
 
 def _read(plan: Plan, cursor: Cursor) -> pa.Array:
-    if isinstance(plan, LeafPlan):
+    if isinstance(plan, Leaf):
         return _read_leaf(plan, cursor, None)
     if isinstance(plan, RecordPlan):
-        return _struct(plan.target, len(cursor), read_record(plan, cursor))
+        return _struct(plan.built, len(cursor), read_record(plan, cursor))
     if isinstance(plan, ItemsPlan):
         return _read_items(plan, cursor, None)
     return _read_choice(plan, cursor)
@@ -236,7 +182,7 @@ def _read_choice(plan: ChoicePlan, cursor: Cursor) -> pa.Array:
     live: Live = None if plan.null_branch is None else codes != plan.null_branch
     if live is None or live.all():
         return _read(plan.value, cursor)
-    if isinstance(plan.value, LeafPlan):
+    if isinstance(plan.value, Leaf):
         return _read_leaf(plan.value, cursor, live)
     if isinstance(plan.value, ItemsPlan):
         return _read_items(plan.value, cursor, live)
@@ -252,8 +198,8 @@ def _places(live: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.array(np.cumsum(live) - 1, mask=~live)
 
 
-def _struct(target: pa.DataType, rows: int, children: list[pa.Array]) -> pa.Array:
-    return pa.Array.from_buffers(target, rows, [None], null_count=0, children=children)
+def _struct(kind: pa.DataType, rows: int, children: list[pa.Array]) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None], null_count=0, children=children)
 
 
 def _bitmap(live: Live) -> pa.Buffer | None:
@@ -273,41 +219,25 @@ def _read_items(plan: ItemsPlan, cursor: Cursor, live: Live) -> pa.Array:
     offsets = np.zeros(len(cursor) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.Array.from_buffers(
-        plan.target,
+        plan.built,
         len(cursor),
         [_bitmap(live), pa.py_buffer(offsets)],
         children=[_read(plan.item, items)],
     )
 
 
-def _read_leaf(plan: LeafPlan, cursor: Cursor, live: Live) -> pa.Array:
-    leaf = plan.leaf
-    if live is not None and not live.any():
-        return pa.nulls(len(cursor), plan.target)
-    if leaf.kind == "null":
-        return pa.nulls(len(cursor), plan.target)
+def _read_leaf(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
+    if leaf.kind == "null" or not (live is None or live.any()):
+        return pa.nulls(len(cursor), leaf.arrow)
     if pa.types.is_decimal(leaf.arrow):
-        values = _decimals(leaf, cursor, live)
-    elif leaf.kind in ("string", "bytes"):
-        return _texts(plan, cursor, live)
-    elif leaf.kind == "enum":
-        values = _symbols(leaf, cursor, live)
-    elif leaf.kind == "fixed":
-        values = _fixed(leaf, cursor, live)
-    else:
-        values = _primitives(leaf, cursor, live)
-    if values.type == plan.target:
-        return values
-    return _promoted(values, plan.target, cursor)
-
-
-def _promoted(values: pa.Array, target: pa.DataType, cursor: Cursor) -> pa.Array:
-    if pa.types.is_integer(values.type) and pa.types.is_floating(target):
-        return pc.cast(values, target, safe=False)  # rounds, as Avro's promotion does
-    try:
-        return pc.cast(values, target)
-    except pa.ArrowInvalid as error:
-        return cursor.chunk.damaged(f"a value does not fit the table's type {target}: {error}")
+        return _decimals(leaf, cursor, live)
+    if leaf.kind in ("string", "bytes"):
+        return _texts(leaf, cursor, live)
+    if leaf.kind == "enum":
+        return _symbols(leaf, cursor, live)
+    if leaf.kind == "fixed":
+        return _fixed(leaf, cursor, live)
+    return _primitives(leaf, cursor, live)
 
 
 def _primitives(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
@@ -338,12 +268,11 @@ def _primitives(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
     return pa.Array.from_buffers(leaf.arrow, len(cursor), buffers)
 
 
-def _texts(plan: LeafPlan, cursor: Cursor, live: Live) -> pa.Array:
+def _texts(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
     slices = cursor.slices(cursor.lengths(live))
     _, offsets, content = slices.buffers()
-    target = plan.target
-    texts = pa.Array.from_buffers(target, len(slices), [_bitmap(live), offsets, content])
-    if pa.types.is_string(target) and not _is_ascii(content):
+    texts = pa.Array.from_buffers(leaf.arrow, len(slices), [_bitmap(live), offsets, content])
+    if leaf.kind == "string" and not _is_ascii(content):
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid as error:

@@ -75,6 +75,11 @@ class Leaf:
     symbols: tuple[str, ...] = ()
 
     @property
+    def built(self) -> pa.DataType:
+        """The Arrow type, by the name that every plan of the decoder has for it."""
+        return self.arrow
+
+    @property
     def weight(self) -> int:
         """Nodes of the expanded tree."""
         return 1
