@@ -19,13 +19,11 @@ from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rol
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.history import History
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, wall_ms
-from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.table import Table
 
@@ -334,7 +332,7 @@ def _refusals(extra: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
-    path = timeline_path(instant_file_name(instant))
+    path = context.instant_path(instant_file_name(instant))
     try:
         data = context.world.storage.read(path)
         if instant.action is Action.CLEAN:
@@ -364,7 +362,7 @@ def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
 
 def _archived(context: TableContext) -> list[Account]:
     told = []
-    for row in History(context.world.storage).instants(times_only=False):
+    for row in context.history.instants(times_only=False):
         fields: dict[str, Any] = {}
         if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
             try:

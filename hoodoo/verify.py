@@ -29,7 +29,6 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, InternalError
 from timeline.files.parquet import read_footer, read_keys
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.history import History
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
@@ -457,7 +456,7 @@ class _Run:
 
     def _history(self, active: ActiveTimeline) -> None:
         present = {(one.action.value, one.requested_time) for one in active.instants}
-        for row in History(self.context.world.storage).instants(times_only=False):
+        for row in self.context.history.instants(times_only=False):
             name = f"{row.requested_time} {row.action} (archived)"
             self.instants += (row.action, row.requested_time) not in present
             if row.completion_time is not None and row.completion_time < row.requested_time:

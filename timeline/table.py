@@ -334,7 +334,9 @@ class Table(TableSnapshot):
         Raises:
             StorageCapabilityError: The storage cannot do that.
             WriterDisagreementError: A live writer is configured differently.
+            UnsupportedTableError: The table is of version 6; nothing may change it.
         """
+        refuse_old_version(self.config)
         if self._registration is None:
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 world = self._context.world

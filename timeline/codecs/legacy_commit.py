@@ -42,22 +42,23 @@ def decode_legacy_commit(
     if len(data) > bytes_max:
         raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     try:
-        document = _object(json.loads(data))
+        found = _object(json.loads(data))
+        document = {name: content for name, content in found.items() if content is not None}
         replaced = document.get("partitionToReplaceFileIds")
         return CommitMetadata(
             partition_to_write_stats={
                 partition_path: tuple(_stat(one) for one in _array(stats))
                 for partition_path, stats in _object(
-                    document.get("partitionToWriteStats") or {}
+                    document.get("partitionToWriteStats", {})
                 ).items()
             },
-            operation_type=_text(document.get("operationType") or "UNKNOWN"),
+            operation_type=_text(document.get("operationType", "UNKNOWN")),
             extra_metadata={
                 key: _text(value)
-                for key, value in _object(document.get("extraMetadata") or {}).items()
+                for key, value in _object(document.get("extraMetadata", {})).items()
                 if value is not None
             },
-            compacted=_flag(document.get("compacted") or False),
+            compacted=_flag(document.get("compacted", False)),
             partition_to_replace_file_ids=None if replaced is None else _replaced(replaced),
         )
     except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:

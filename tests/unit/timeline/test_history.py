@@ -1,0 +1,87 @@
+"""The archive is read whatever the order of its files and rows (fmt 8, 11.2)."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timeline.codecs.instant_avro import encode_commit
+from timeline.history import History
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.places import HISTORY
+from timeline.storage.memory import MemoryStorage
+
+TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))
+T1, T2, T3, T4, T5, T6, T7 = TIMES
+
+
+def archived(storage: MemoryStorage, *files: tuple[str, list[tuple[str, str, str]]]) -> History:
+    """Files by name, each with rows of requested time, completion time, action."""
+    for name, rows in files:
+        table = pa.table(
+            {
+                "instantTime": [row[0] for row in rows],
+                "completionTime": [row[1] for row in rows],
+                "action": [row[2] for row in rows],
+                "metadata": [encode_commit(CommitMetadata(operation_type=row[0])) for row in rows],
+                "plan": pa.array([None] * len(rows), pa.binary()),
+            }
+        )
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        storage.create(f"{HISTORY}/{name}", sink.getvalue())
+    listed = [{"fileName": name, "fileLen": 1} for name, _ in files]
+    storage.create(f"{HISTORY}/manifest_1", json.dumps({"files": listed}).encode())
+    storage.create(f"{HISTORY}/_version_", b"1")
+    return History(storage)
+
+
+def migrated() -> History:
+    """As Java leaves an archive of version 6 that it upgraded, and what it archives then."""
+    return archived(
+        MemoryStorage(),
+        (
+            f"{T5}_{T1}_0.parquet",
+            [(T5, T6, "commit"), (T3, T4, "clean"), (T1, T2, "commit")],
+        ),
+        (f"{T2}_{T6}_0.parquet", [(T2, T3, "commit"), (T6, T7, "replacecommit")]),
+    )
+
+
+def test_instants_come_in_order_from_files_that_have_none() -> None:
+    assert [(one.requested_time, one.action) for one in migrated().instants()] == [
+        (T1, "commit"),
+        (T2, "commit"),
+        (T3, "clean"),
+        (T5, "commit"),
+        (T6, "replacecommit"),
+    ]
+
+
+def test_no_write_of_a_range_is_missed_in_a_reversed_file() -> None:
+    history = migrated()
+    assert told(history, T1, None) == [T1, T2, T5, T6]
+    assert told(history, T2, T6) == [T2, T5], "the start is excluded, the end is not"
+    assert told(history, T7, None) == []
+
+
+def told(history: History, since: str, until: str | None) -> list[str]:
+    found = list(history.commits_between(since, until))
+    assert [row.requested_time for row, _ in found] == [one.operation_type for _, one in found]
+    return [row.requested_time for row, _ in found]
+
+
+def test_without_a_version_the_newest_manifest_counts() -> None:
+    storage = MemoryStorage()
+    archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
+    storage.create(f"{HISTORY}/manifest_2", b'{"files":[]}')
+    storage.delete(f"{HISTORY}/_version_")
+    assert History(storage).instants() == []
+
+
+def test_a_table_that_was_never_archived_has_no_history() -> None:
+    assert History(MemoryStorage()).instants() == []
+    assert History(MemoryStorage(), legacy_folder=".hoodie/archived").instants() == []

@@ -1,0 +1,277 @@
+"""Instants of version 6: a whole timeline of them, or those an upgrade left behind (fmt 2.2, 11.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from tests.interop import golden_tables
+from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
+from timeline.active import ActiveTimeline, TimelineReader
+from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_group import BaseFile, LogFile
+from timeline.model.filenames import instant_file_name
+from timeline.model.instant import Action, Instant, State
+from timeline.model.times import WallMs, instant_time
+from timeline.places import legacy_archive, timeline_path
+from timeline.rules.slicing import Slicing, slice_file_group
+from timeline.snapshot import CommitReader, Snapshot
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.table import Table
+
+T1, T2, T3, T4 = (f"2026010203040500{n}" for n in range(1, 5))
+NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01
+
+
+class Aged:
+    """A clock that stamps files, and where a table with legacy instants lies."""
+
+    def __init__(self) -> None:
+        self.clock = StillClock(NEW_YEAR_MS)
+        self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+
+    def place(self, name: str, data: bytes = b"{}", *, at_ms: int) -> None:
+        self.clock.wall = at_ms
+        self.storage.create(timeline_path(name), data)
+
+
+# ---- left behind in layout 2
+
+
+def test_a_legacy_instant_completes_at_the_age_of_its_file() -> None:
+    aged = Aged()
+    aged.place("20260101000000000.commit.requested", at_ms=NEW_YEAR_MS)
+    aged.place("20260101000000000.commit", at_ms=NEW_YEAR_MS + 61_005)
+    (instant,) = TimelineReader(aged.storage).read().instants
+    assert instant == Instant(
+        action=Action.COMMIT,
+        requested_time="20260101000000000",
+        state=State.COMPLETED,
+        completion_time="20260101000101005",
+        legacy=True,
+    )
+    assert instant_file_name(instant) == "20260101000000000.commit"
+
+
+def test_no_instant_completes_before_it_was_requested() -> None:
+    aged = Aged()
+    aged.place(f"{T1}.commit", at_ms=NEW_YEAR_MS)  # restored with an old date
+    assert TimelineReader(aged.storage).read().instants[0].completion_time == T1
+
+
+def test_a_legacy_instant_that_appears_later_is_dated_too() -> None:
+    aged = Aged()
+    aged.place("20260101000000000.commit", at_ms=NEW_YEAR_MS + 1)
+    reader = TimelineReader(aged.storage)
+    reader.read()
+    aged.place("20260101000000500.clean", at_ms=NEW_YEAR_MS + 700)
+    assert [one.completion_time for one in reader.read().instants] == [
+        "20260101000000001",
+        "20260101000000700",
+    ]
+
+
+def test_of_an_upgrade_that_was_cut_off_the_dated_file_counts() -> None:
+    names = (f"{T1}.commit", f"{T1}_{T2}.commit")
+    for order in (names, names[::-1]):
+        (instant,) = ActiveTimeline.of(order).instants
+        assert (instant.completion_time, instant.legacy) == (T2, False)
+
+
+def legacy_table() -> tuple[Table, tuple[str, str]]:
+    """A table whose first commit is legacy; the times at which its commits completed."""
+    clock = StillClock(NEW_YEAR_MS)
+    storage = MemoryStorage(world=MemoryWorld(clock))
+    table = new_table(storage, clock=clock)
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}])
+    clock.wall += 60_000
+    upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    first, second = table.context.active().completed_writes
+    told = as_json(table.context.commits.read(first))
+    clock.wall = NEW_YEAR_MS + 30_000
+    storage.create(timeline_path(f"{first.requested_time}.commit"), told)
+    storage.delete(timeline_path(instant_file_name(first)))
+    clock.wall = NEW_YEAR_MS + 120_000
+    return opened(table, clock=clock), ("20260101000030000", second.completion_time or "")
+
+
+def as_json(metadata: CommitMetadata) -> bytes:
+    return json.dumps(
+        {
+            "partitionToWriteStats": {
+                partition_path: [
+                    {"fileId": one.file_id, "path": one.path, "fileSizeInBytes": 1} for one in stats
+                ]
+                for partition_path, stats in metadata.partition_to_write_stats.items()
+            },
+            "operationType": metadata.operation_type,
+            "extraMetadata": dict(metadata.extra_metadata),
+        }
+    ).encode()
+
+
+def test_a_table_with_legacy_instants_is_read_and_written() -> None:
+    table, (first, second) = legacy_table()
+    assert [entry.completion_time for entry in table.timeline()] == [first, second]
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
+    upsert(table, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3)]
+
+
+def test_incremental_ranges_go_by_the_age_of_the_file() -> None:
+    table, (first, _) = legacy_table()
+    assert table.changes("earliest", first).read_all()["v"].to_pylist() == [1, 1]
+    assert table.changes(first).read_all()["v"].to_pylist() == [2]
+    before = instant_time(WallMs(NEW_YEAR_MS + 29_999))
+    assert table.changes("earliest", before).read_all().num_rows == 0
+
+
+# ---- layout 1
+
+
+def snapshot_of(*names: str, as_of: str | None = None) -> Snapshot:
+    storage = MemoryStorage()
+    for name in names:
+        storage.create(f".hoodie/{name}", b"{}")
+    return Snapshot(
+        active=TimelineReader(storage, layout_version=1).read(),
+        head=0,
+        commits=CommitReader(storage, ".hoodie"),
+        as_of=as_of,
+        slicing=Slicing.BY_NAME,
+    )
+
+
+def test_layout_1_completes_when_it_was_requested_and_knows_no_other_names() -> None:
+    snapshot = snapshot_of(
+        f"{T1}.inflight",
+        f"{T1}.commit",
+        f"{T2}.compaction.requested",
+        f"{T3}_{T4}.commit",
+        "hoodie.properties",
+    )
+    assert [(one.action, one.completion_time) for one in snapshot.active.instants] == [
+        (Action.COMMIT, T1),
+        (Action.COMPACTION, None),
+    ]
+    assert snapshot.commits.read(snapshot.active.instants[0]) == CommitMetadata()
+
+
+def test_a_log_on_a_pending_compaction_shows_while_blocks_of_pending_writes_do_not() -> None:
+    names = (f"{T1}.deltacommit", f"{T2}.compaction.inflight", f"{T3}.deltacommit.inflight")
+    snapshot = snapshot_of(*names, f"{T4}.deltacommit")
+    assert snapshot.log_file_is_visible(T2)
+    assert not snapshot.is_committed(T2), "its base file stays hidden"
+    assert [snapshot.block_is_visible(time) for time in (T1, T3, T4)] == [True, False, True]
+    assert snapshot.block_is_visible("20250101000000000"), "archived"
+
+
+def test_time_travel_hides_logs_of_later_base_instants_and_later_blocks() -> None:
+    names = (f"{T1}.deltacommit", f"{T2}.compaction.inflight", f"{T3}.deltacommit")
+    snapshot = snapshot_of(*names, as_of=T1)
+    assert (snapshot.log_file_is_visible(T1), snapshot.log_file_is_visible(T2)) == (True, False)
+    assert (snapshot.block_is_visible(T1), snapshot.block_is_visible(T3)) == (True, False)
+
+
+GROUP = FileGroupId("p", "g")
+
+
+def base(time: str) -> BaseFile:
+    return BaseFile(file_group=GROUP, name=f"{time}.parquet", requested_time=time, size_bytes=1)
+
+
+def log(time: str, version: int = 1) -> LogFile:
+    return LogFile(
+        file_group=GROUP,
+        name=f"{time}.{version}",
+        instant_time=time,
+        log_version=version,
+        write_token="0-0-0",
+        size_bytes=1,
+    )
+
+
+def test_the_name_of_a_log_tells_its_slice_and_nothing_else_does() -> None:
+    found = slice_file_group(
+        GROUP,
+        [base(T1), base(T3)],
+        [log(T4), log(T2), log(T1, 2), log(T1)],
+        completion_of={T1: T4, T2: T4}.get,
+        pending_compactions=[T4],
+        slicing=Slicing.BY_NAME,
+    )
+    assert [
+        (one.base_instant_time, one.base_file is not None, [each.name for each in one.log_files])
+        for one in found
+    ] == [
+        (T1, True, [f"{T1}.1", f"{T1}.2"]),
+        (T2, False, [f"{T2}.1"]),
+        (T3, True, []),
+        (T4, False, [f"{T4}.1"]),
+    ]
+
+
+def test_the_archive_lies_where_the_properties_say() -> None:
+    assert legacy_archive(None) == legacy_archive("") == ".hoodie/archived"
+    assert legacy_archive("old") == ".hoodie/old"
+    with pytest.raises(MalformedNameError):
+        legacy_archive("../../elsewhere")
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Iterator[Callable[..., hoodoo.Table]]:
+    tables: list[hoodoo.Table] = []
+
+    def open_without(name: str, *removed: str) -> hoodoo.Table:
+        """A golden table without some of its instants' files."""
+        path = golden_tables.unpack(name, tmp_path)
+        for pattern in removed:
+            gone = list((path / ".hoodie").glob(pattern))
+            assert gone
+            for file in gone:
+                file.unlink()
+        tables.append(hoodoo.open_table(path))
+        return tables[-1]
+
+    yield open_without
+    for table in tables:
+        table.close()
+
+
+def test_a_pending_clustering_has_another_name_and_hinders_no_time_travel(
+    unpacked: Callable[..., hoodoo.Table],
+) -> None:
+    table = unpacked(
+        "v6_cow_clustering_done", "20261121102415110.replacecommit", "20261121102416909.*"
+    )
+    assert (table.timeline[-1].action, table.timeline[-1].state) == ("replacecommit", "inflight")
+    assert table.as_of("20261121102416000").to_arrow().num_rows == 9
+
+
+def test_a_pending_overwrite_hinders_time_travel(unpacked: Callable[..., hoodoo.Table]) -> None:
+    table = unpacked("v6_overwrite", "20261121102530548.replacecommit", "20261121102532450.*")
+    assert table.as_of("20261121102529999").to_arrow().num_rows == 4
+    with pytest.raises(InstantNotFoundError) as caught:
+        table.as_of("20261121102530548")
+    assert caught.value.kind == "time_travel_pending"
+
+
+def test_no_service_changes_a_table_of_version_6(unpacked: Callable[..., hoodoo.Table]) -> None:
+    table = unpacked("v6_cow_nonpart", "20261121102247930.commit")
+    for change in (
+        table.services.clean,
+        table.services.rollback_dead_writers,
+        table.core.switch_metadata_table_off,
+    ):
+        with pytest.raises(UnsupportedTableError, match="upgrade it first") as caught:
+            change()
+        assert caught.value.kind == "table_version"
+    assert [entry.action for entry in table.timeline] == ["commit", "commit", "commit"]
+    with pytest.raises(UnsupportedTableError, match="upgrade it first"):
+        table.upsert([{"id": "new"}])
