@@ -18,6 +18,7 @@ from timeline.context import TableLimits
 from timeline.errors import SettingError
 from timeline.files.parquet import ParquetSettings
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.options import DEFAULT_LAYER, PropertySet
@@ -265,6 +266,19 @@ def plan_of(
         extra_metadata=dict(settings.extra_metadata),
         batch_id=batch_id,
         detect_early=settings.early_conflict_detection,
+        schema=_schema_rules(settings, config),
+    )
+
+
+def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
+    fill = settings.set_null_for_missing_columns or settings.schema_reconcile
+    required = frozenset(config.record_key_fields).union(config.partition_fields)
+    if config.merge_mode is MergeMode.EVENT_TIME_ORDERING:
+        required = required.union(config.ordering_fields)
+    return SchemaRules(
+        missing=MissingColumns(fill=fill, drop=settings.drop_missing_columns),
+        ordering=frozenset(config.ordering_fields),
+        required=required,
     )
 
 

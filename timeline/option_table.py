@@ -211,7 +211,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.datasource.write.reconcile.schema",
         "false",
         _BOOL,
-        "Columns that the incoming rows lack are filled with nulls.",
+        "The same as hoodie.write.set.null.for.missing.columns.",
     ),
     "schema_validate": _option(
         "hoodie.avro.schema.validate",
@@ -223,7 +223,13 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.write.set.null.for.missing.columns",
         "false",
         _BOOL,
-        "Columns that the incoming rows lack are filled with nulls.",
+        "Columns that the incoming rows lack are filled with nulls; else such rows are refused.",
+    ),
+    "drop_missing_columns": _option(
+        "hoodie.datasource.write.schema.allow.auto.evolution.column.drop",
+        "false",
+        _BOOL,
+        "Columns that the incoming rows lack leave the table, but for keys and ordering fields.",
     ),
     # files
     "parquet_file_bytes_max": _option(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from timeline.context import TableContext
+from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.times import InstantTime
@@ -30,6 +31,9 @@ class WritePlan:
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
     detect_early: bool = True  # look for conflicts before files are written, too
+    schema: SchemaRules = field(
+        default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
+    )
 
     @property
     def operation(self) -> WriteOperation:

@@ -133,6 +133,7 @@ class WriteSettings(_Settings):
     schema_reconcile: bool = False
     schema_validate: bool = False
     set_null_for_missing_columns: bool = False
+    drop_missing_columns: bool = False
 
     parquet_file_bytes_max: _Positive = 125_829_120
     small_file_bytes_max: _Count = 104_857_600

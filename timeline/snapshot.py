@@ -16,7 +16,7 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.errors import MissingFileError
 from timeline.model.claim import FileGroupId
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime
@@ -166,6 +166,15 @@ class Snapshot:
             if schema:
                 return schema
         return None
+
+    @cached_property
+    def newest_internal_schema_json(self) -> str | None:
+        """The schema with column ids that schema on read keeps, of the newest visible commit."""
+        visible = [i for i in self.active.completed_writes if i.requested_time in self.completions]
+        newest = max(visible, key=_completion, default=None)
+        if newest is None:
+            return None
+        return self.commits.read(newest).extra_metadata.get(INTERNAL_SCHEMA_KEY) or None
 
 
 def _completion(instant: Instant) -> InstantTime:

@@ -76,6 +76,7 @@ _SIMPLE_STRATEGY: Final = (
 _MERGE_ON_READ: Final = "merge-on-read tables are not written yet"
 _NO_GLOBAL_INDEX: Final = "this index is not supported yet, only SIMPLE and BLOOM"
 _NO_CDC: Final = "change data capture is not written yet"
+_SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
 _PARQUET_ONLY: Final = "base files are parquet only"
 _METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
 
@@ -127,11 +128,8 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.payload.delete.field": _unset("delete markers in a column are not supported yet"),
         "hoodie.payload.delete.marker": _unset("delete markers in a column are not supported yet"),
         # schema
-        "hoodie.schema.on.read.enable": _off("schema on read is not supported yet"),
-        "hoodie.internal.schema": _unset("schema on read is not supported yet"),
-        "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": _off(
-            "columns are never dropped by leaving them out"
-        ),
+        "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
+        "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),
         "hoodie.avro.schema.external.transformation": _off("schemas are not transformed"),
         "hoodie.avro.schema.externalTransformation": _off("schemas are not transformed"),
         "hoodie.parquet.outputtimestamptype": _only(

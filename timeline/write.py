@@ -350,6 +350,7 @@ def _schema_for(
 ) -> tuple[TableSchema, str]:
     """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
     text = snapshot.newest_schema_json or context.config.create_schema_json
+    _refuse_schema_on_read(snapshot)
     if workload is None or plan.operation is WriteOperation.DELETE:
         if text is None:
             raise UnsupportedTableError(
@@ -363,8 +364,18 @@ def _schema_for(
         _check_fields(context, schema)
         return schema, ""
     before = TableSchema.from_avro(text)
-    grown, _ = reconcile(before, workload.schema)
-    return grown, before.avro_json
+    changed, _ = reconcile(before, workload.schema, plan.schema)
+    return changed, before.avro_json
+
+
+def _refuse_schema_on_read(snapshot: Snapshot) -> None:
+    """Rows written without column ids would lose the names that an ``alter table`` gave."""
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read): this release reads such a table and "
+            "does not write it; write with Java Hudi and hoodie.schema.on.read.enable=true",
+            kind="schema_on_read",
+        )
 
 
 def _check_fields(context: TableContext, schema: TableSchema) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
+    "INTERNAL_SCHEMA_KEY",
     "NO_PREVIOUS_COMMIT",
     "SCHEMA_KEY",
     "CommitMetadata",
@@ -26,6 +27,7 @@ NO_PREVIOUS_COMMIT = "null"
 """The text Hudi writes into `prevCommit` of a file group that did not exist before."""
 
 SCHEMA_KEY = "schema"
+INTERNAL_SCHEMA_KEY = "latest_schema"  # of schema on read: the same with column ids
 """Key in the extra metadata that holds the table's Avro schema without meta columns."""
 
 

@@ -114,8 +114,8 @@ class SchemaRules:
     """How far incoming rows may change a table's schema."""
 
     missing: MissingColumns = field(default_factory=MissingColumns)
-    kept_types: frozenset[str] = frozenset()  # columns that must not become text: ordering
-    required: frozenset[str] = frozenset()  # columns that are never dropped: keys and the like
+    ordering: frozenset[str] = frozenset()  # never dropped, and never text for numbers
+    required: frozenset[str] = frozenset()  # never dropped; who reads them says if they lack
 
 
 def unwrapped(kind: pa.DataType) -> pa.DataType:
@@ -170,9 +170,14 @@ def canonical_type(kind: pa.DataType, name: str, level: int = 0) -> pa.DataType:
     raise _unsupported(name, kind, _ADVICE.get(str(kind), "cast the column before writing"))
 
 
+_NO_TIME = "Spark cannot read a time of day; cast the column to text or a number"
 _ADVICE = {
     "halffloat": "there are no half floats; cast the column to float32",
     "uint64": "cast the column to int64 or decimal(20, 0)",
+    "time32[s]": _NO_TIME,
+    "time32[ms]": _NO_TIME,
+    "time64[us]": _NO_TIME,
+    "time64[ns]": _NO_TIME,
     "null": "a column of nothing but nulls has no type; leave it out or cast it",
 }
 
@@ -188,8 +193,6 @@ def canonical_scalar(kind: pa.DataType) -> pa.DataType | None:
         return pa.binary()
     if types.is_date(kind):
         return pa.date32()
-    if types.is_time(kind):
-        return pa.time64("us")
     if types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:
@@ -309,7 +312,7 @@ def _evolved_scalar(
         wider = fits(mine, plain)
     if not wider:
         raise mismatch(name, mine, incoming)
-    if name in rules.kept_types and pa.types.is_string(plain):
+    if name in rules.ordering and pa.types.is_string(plain):
         raise InvalidInputError(
             "the rows' order rests on this column, and text is ordered otherwise than numbers; "
             f"cast it before writing: column={name!r} table_type={mine} incoming_type={incoming}",
@@ -355,7 +358,9 @@ def keeps_missing(name: str, rules: SchemaRules) -> bool:
     Raises:
         InvalidInputError: No option says what shall become of it (``missing_column``).
     """
-    if rules.missing.drop and name not in rules.required:
+    if name in rules.required:
+        return True
+    if rules.missing.drop and name not in rules.ordering:
         return False
     if rules.missing.fill:
         return True
