@@ -33,7 +33,7 @@ from timeline.codecs.delete_wrappers import (
     texts,
     wrapped,
 )
-from timeline.codecs.ragged import Ragged, chosen, constant, joined, longs
+from timeline.codecs.ragged import content_of, joined, longs
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
 __all__ = [
@@ -124,42 +124,34 @@ def encode_deletes(
         InvalidInputError: A key, a partition path or an ordering is null, or an ordering has
             a type or a value that no wrapper holds.
     """
-    rows = len(keys)
+    paths: pa.Array | bytes
     if isinstance(partition_paths, str):
         text = partition_paths.encode()
-        paths = constant(_PRESENT + _long(len(text)) + text, rows)
+        paths = _PRESENT + _long(len(text)) + text
     else:
-        paths = joined([constant(_PRESENT, rows), texts(partition_paths, PARTITION_PATH)])
-    parts = (
-        constant(_PRESENT, rows),
-        texts(keys, RECORD_KEY),
-        paths,
-        _orderings(orderings, is_commit_time, rows),
-    )
-    count = _long(rows) if rows else b""
-    datum = b"".join((count, joined(parts).content.tobytes(), _long(0)))
+        paths = joined(_PRESENT, texts(partition_paths, PARTITION_PATH))
+    ordering = _orderings(orderings, is_commit_time)
+    records = joined(_PRESENT, texts(keys, RECORD_KEY), paths, ordering)
+    count = _long(len(keys)) if len(keys) else b""
+    datum = b"".join((count, content_of(records), _long(0)))
     return _HEAD.pack(_VERSION, len(datum)) + datum
 
 
 def _orderings(
     columns: Sequence[pa.Array | pa.ChunkedArray],
     is_commit_time: pa.Array | pa.ChunkedArray | None,
-    rows: int,
-) -> Ragged:
+) -> pa.Array | bytes:
     if not columns:
-        return constant(_BY_COMMIT_TIME, rows)
+        return _BY_COMMIT_TIME
     if is_commit_time is None:
         return _real_orderings(columns)
     by_commit_time = np.asarray(is_commit_time, dtype=np.bool_)
-    real = pa.array(~by_commit_time)
-    return chosen(
-        by_commit_time,
-        constant(_BY_COMMIT_TIME, int(by_commit_time.sum())),
-        _real_orderings([column.filter(real) for column in columns]),
-    )
+    real = _real_orderings([column.filter(pa.array(~by_commit_time)) for column in columns])
+    places = pa.array(np.cumsum(~by_commit_time) - 1, mask=by_commit_time)
+    return real.take(places).fill_null(_BY_COMMIT_TIME)
 
 
-def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Ragged:
+def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     nulls = max(column.null_count for column in columns)
     if nulls:
         raise InvalidInputError(
@@ -170,14 +162,12 @@ def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Ragged:
         )
     if len(columns) == 1:
         return wrapped(columns[0])
-    rows = len(columns[0])
     head = bytes([2 * ARRAY]) + _PRESENT + _long(len(columns))
-    parts = [constant(head, rows), *(wrapped(each) for each in columns)]
-    return joined([*parts, constant(_long(0), rows)])
+    return joined(head, *(wrapped(each) for each in columns), _long(0))
 
 
 def _long(value: int) -> bytes:
-    return longs(np.array([value])).content.tobytes()
+    return content_of(longs(np.array([value])))
 
 
 # ---------------------------------------------------------------- where records begin

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from timeline.codecs.avro_columns_decode import RecordPlan, plan_record
 from timeline.codecs.avro_columns_types import Items, Record, arrow_type, parse_schema
-from timeline.codecs.ragged import Ragged, constant, joined, longs, of_width
+from timeline.codecs.ragged import blobs, cells, joined, longs, with_lengths
 from timeline.errors import InvalidInputError
 
 __all__ = ["ARRAY", "BRANCHES", "INT", "NULL", "DeleteLayout", "delete_layout", "texts", "wrapped"]
@@ -94,7 +94,7 @@ def _plan(schema: dict[str, Any]) -> RecordPlan:
     return plan_record(record, arrow_type(record))
 
 
-def wrapped(column: pa.Array | pa.ChunkedArray) -> Ragged:
+def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """
     The branch and the value of every row, in the wrapper of the column's type.
 
@@ -106,7 +106,7 @@ def wrapped(column: pa.Array | pa.ChunkedArray) -> Ragged:
         whole = whole.dictionary_decode()
     for fits, branch, encode in _WRITERS:
         if fits(whole.type):
-            return joined([constant(bytes([2 * branch]), len(whole)), encode(whole)])
+            return joined(bytes([2 * branch]), encode(whole))
     raise InvalidInputError(
         "a delete cannot carry an ordering of this type, choose another ordering field: "
         f"{whole.type}",
@@ -115,7 +115,7 @@ def wrapped(column: pa.Array | pa.ChunkedArray) -> Ragged:
     )
 
 
-def texts(column: pa.Array | pa.ChunkedArray, name: str) -> Ragged:
+def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
     """
     The length and the bytes of every text.
 
@@ -129,7 +129,7 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str) -> Ragged:
             kind="null_key",
             column=name,
         )
-    return _blobs(whole)
+    return blobs(whole)
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -139,18 +139,8 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.nulls(0, column.type)])
 
 
-def _blobs(column: pa.Array) -> Ragged:
-    binary = column.cast(pa.large_binary())
-    _, offsets, content = binary.buffers()
-    borders = np.frombuffer(offsets, np.int64)[binary.offset : binary.offset + len(binary) + 1]
-    lengths = np.diff(borders)
-    data = np.frombuffer(content or b"", np.uint8)
-    held = data[borders[0] : borders[-1]] if len(binary) else data[:0]
-    return joined([longs(lengths), Ragged(lengths, held)])
-
-
-def _numbers(kind: str) -> Callable[[pa.Array], Ragged]:
-    def encode(column: pa.Array) -> Ragged:
+def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:
+    def encode(column: pa.Array) -> pa.Array:
         # A view keeps the number that a date, a time or a timestamp is stored as.
         if not pa.types.is_integer(column.type):
             column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
@@ -159,17 +149,17 @@ def _numbers(kind: str) -> Callable[[pa.Array], Ragged]:
     return encode
 
 
-def _floats(column: pa.Array) -> Ragged:
+def _floats(column: pa.Array) -> pa.Array:
     values = column.to_numpy(zero_copy_only=False)
     little = values.astype(values.dtype.newbyteorder("<"))
-    return of_width(little.view(np.uint8).reshape(len(values), -1))
+    return cells(little.view(np.uint8).reshape(len(values), -1))
 
 
-def _flags(column: pa.Array) -> Ragged:
-    return of_width(column.cast(pa.uint8()).to_numpy().reshape(-1, 1))
+def _flags(column: pa.Array) -> pa.Array:
+    return cells(column.cast(pa.uint8()).to_numpy().reshape(-1, 1))
 
 
-def _decimals(column: pa.Array) -> Ragged:
+def _decimals(column: pa.Array) -> pa.Array:
     try:
         held = pc.cast(column, _DECIMAL)
     except pa.ArrowInvalid as failure:
@@ -183,7 +173,7 @@ def _decimals(column: pa.Array) -> Ragged:
     return _shortest(little[:, ::-1])
 
 
-def _shortest(big: npt.NDArray[np.uint8]) -> Ragged:
+def _shortest(big: npt.NDArray[np.uint8]) -> pa.Array:
     """
     Two's complement numbers without the leading bytes that only repeat the sign, as in Java.
 
@@ -194,12 +184,10 @@ def _shortest(big: npt.NDArray[np.uint8]) -> Ragged:
     # A byte may go when it repeats the sign and the next one begins with the sign's bit.
     spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
     dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
-    lengths = width - dropped
-    content = big[np.arange(width) >= dropped[:, None]]
-    return joined([longs(lengths), Ragged(lengths, content)])
+    return with_lengths(cells(big, np.arange(width) >= dropped[:, None]))
 
 
-_WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], Ragged]], ...]] = (
+_WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], pa.Array]], ...]] = (
     (pa.types.is_boolean, 1, _flags),
     (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32()), INT, _numbers("i4")),
     (pa.types.is_time32, INT, _numbers("i4")),
@@ -208,11 +196,11 @@ _WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], Rag
     (pa.types.is_timestamp, 3, _numbers("i8")),
     (pa.types.is_float32, 4, _floats),
     (pa.types.is_float64, 5, _floats),
-    (pa.types.is_binary, 6, _blobs),
-    (pa.types.is_large_binary, 6, _blobs),
-    (pa.types.is_fixed_size_binary, 6, lambda column: _blobs(column.cast(pa.binary()))),
-    (pa.types.is_string, 7, _blobs),
-    (pa.types.is_large_string, 7, _blobs),
+    (pa.types.is_binary, 6, blobs),
+    (pa.types.is_large_binary, 6, blobs),
+    (pa.types.is_fixed_size_binary, 6, lambda column: blobs(column.cast(pa.binary()))),
+    (pa.types.is_string, 7, blobs),
+    (pa.types.is_large_string, 7, blobs),
     (pa.types.is_date32, 8, _numbers("i4")),
     (pa.types.is_decimal, 9, _decimals),
 )
