@@ -262,6 +262,38 @@ def test_a_pending_overwrite_hinders_time_travel(unpacked: Callable[..., hoodoo.
     assert caught.value.kind == "time_travel_pending"
 
 
+def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
+    unpacked: Callable[..., hoodoo.Table],
+) -> None:
+    table = unpacked("v6_mor_compaction_done", "20261121102354382.*")
+    [slices] = table.core.pin().view.slices("region=us").values()
+    assert [(one.base_instant_time, len(one.log_files)) for one in slices] == [
+        ("20261121102354382", 3),
+        ("20261121102402149", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("hoodie.bootstrap.base.path=file:/elsewhere", "bootstrap"),
+        ("hoodie.table.base.file.format=LANCE", "base_file_format"),
+        ("hoodie.table.version=10", "table_version"),
+        ("hoodie.table.version=5", "table_version"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, line: str, kind: str) -> None:
+    path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    key, _, told = line.partition("=")
+    kept = [one for one in properties.read_text().splitlines() if not one.startswith(key + "=")]
+    properties.write_text("\n".join([*kept, line, ""]))
+    with pytest.raises(UnsupportedTableError) as caught:
+        hoodoo.open_table(path)
+    assert caught.value.kind == kind
+    assert told in caught.value.message
+
+
 def test_no_service_changes_a_table_of_version_6(unpacked: Callable[..., hoodoo.Table]) -> None:
     table = unpacked("v6_cow_nonpart", "20261121102247930.commit")
     for change in (
