@@ -1,0 +1,111 @@
+"""
+Which tables are read and which are written: what is not handled is refused by name.
+
+Silence would be worse than a refusal: a table of an unknown kind reads as wrong rows, and a
+write into it damages what its own engine relies on.
+"""
+
+from __future__ import annotations
+
+from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.model.new_table import LAYOUT_OF_VERSION
+from timeline.model.operations import MergeMode, TableType
+from timeline.model.table_config import TableConfig
+
+__all__ = ["refuse_old_version", "refuse_unreadable", "refuse_unwritable"]
+
+_KEY_GENERATORS = frozenset(
+    {
+        None,
+        "SIMPLE",
+        "COMPLEX",
+        "NON_PARTITION",
+        "SIMPLE_AVRO",
+        "COMPLEX_AVRO",
+        "NON_PARTITION_AVRO",
+    }
+)
+_BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
+
+
+def refuse_unreadable(config: TableConfig) -> None:
+    """
+    Refuse what this release cannot even open.
+
+    Raises:
+        UnsupportedTableError: The table version, base file format or layout of columns.
+    """
+    if config.table_version not in LAYOUT_OF_VERSION:
+        raise UnsupportedTableError(
+            f"this release reads table versions 6, 8 and 9: version {config.table_version}",
+            kind="table_version",
+            table_version=config.table_version,
+        )
+    if config.raw.get(_BOOTSTRAP_BASE):
+        raise UnsupportedTableError(
+            "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
+            f"Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
+            kind="bootstrap",
+        )
+    if config.base_file_format.upper() != "PARQUET":
+        raise UnsupportedTableError(
+            f"this release handles Parquet base files only: {config.base_file_format}",
+            kind="base_file_format",
+        )
+    if config.drop_partition_columns:
+        raise UnsupportedTableError(
+            "tables that drop their partition columns are not supported", kind="dropped_columns"
+        )
+
+
+def refuse_old_version(config: TableConfig) -> None:
+    """
+    Refuse to change a table whose timeline has the layout of version 6.
+
+    Raises:
+        UnsupportedTableError: Its version is 6.
+    """
+    if config.timeline_layout_version == 1:
+        raise UnsupportedTableError(
+            "tables of version 6 are read, not written; upgrade it first: one write with Java "
+            f"Hudi 1.2 does that: version {config.table_version}",
+            kind="table_version",
+            table_version=config.table_version,
+        )
+
+
+def refuse_unwritable(config: TableConfig) -> None:
+    """
+    Refuse to write what this release would damage.
+
+    Raises:
+        TableConfigConflictError: The metadata table is on: it must never be written behind
+            its back (FOR-7).
+        UnsupportedTableError: A table version, type or feature that cannot be written.
+    """
+    refuse_old_version(config)
+    if config.metadata_table_on:
+        raise TableConfigConflictError(
+            "the table's metadata table is on and this release does not maintain it; say "
+            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
+            f"{', '.join(config.metadata_partitions)}",
+            kind="metadata_table_on",
+            partitions=list(config.metadata_partitions),
+        )
+    unsupported = {
+        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
+        "change data capture": config.cdc_enabled,
+        "tables without meta columns": not config.populate_meta_fields,
+        "custom mergers": config.merge_mode is MergeMode.CUSTOM,
+        "tables without record key fields": not config.record_key_fields,
+        f"key generator {config.key_generator_type}": config.key_generator_type
+        not in _KEY_GENERATORS,
+    }
+    for what, refused in unsupported.items():
+        if refused:
+            raise UnsupportedTableError(
+                f"this release does not write {what}; reading works where the data is "
+                "copy-on-write",
+                kind="not_writable",
+                feature=what,
+            )
