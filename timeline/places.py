@@ -13,6 +13,7 @@ __all__ = [
     "METADATA_TABLE",
     "PROPERTIES",
     "PROPERTIES_BACKUP",
+    "SCHEMAS",
     "SLOTS",
     "TABLE_FACTS",
     "TIMELINE",
@@ -31,6 +32,7 @@ TIMELINE = ".hoodie/timeline"
 HISTORY = ".hoodie/timeline/history"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
+SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
 METADATA_TABLE = ".hoodie/metadata"
 SLOTS = ".hoodie/.hoodoo/slots"
 WRITERS = ".hoodie/.hoodoo/writers"

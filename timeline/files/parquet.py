@@ -8,7 +8,7 @@ record keys and the bloom filter, without which a Java writer's BLOOM index fail
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
+from timeline.model.internal_schema import Renaming
 from timeline.model.schema import avro_with_meta, promote
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.rules.keys import java_order, key_range
@@ -32,6 +33,7 @@ __all__ = [
     "read_footer",
     "read_keys",
     "read_keys_between",
+    "read_keys_if",
     "write_base_file",
 ]
 
@@ -118,6 +120,7 @@ def read_base_file(
     schema: pa.Schema | None = None,
     columns: Sequence[str] | None = None,
     row_filter: pc.Expression | None = None,
+    renaming: Renaming | None = None,
     use_threads: bool = True,
 ) -> pa.Table:
     """
@@ -126,10 +129,12 @@ def read_base_file(
     Args:
         storage: Where the table lies.
         path: Relative path.
-        schema: What to return: columns the file lacks become nulls, narrower types are
-            widened. None returns the file as it is.
+        schema: What to return: columns the file lacks become nulls, older types are
+            promoted (``promote``). None returns the file as it is.
         columns: Names to return, in this order; None returns all.
-        row_filter: Rows to return; row groups that cannot match are not read.
+        row_filter: Rows to return, in the schema's names and types; row groups that cannot
+            match are not read, unless a column it names had another type or name.
+        renaming: What the schema's columns are called in this file (``SchemaHistory``).
         use_threads: Whether columns are decoded side by side.
 
     Raises:
@@ -139,9 +144,9 @@ def read_base_file(
     Outside: 1 open_input.
     """
     with _opened(storage, path) as (source, file):
-        plan = _plan(file, schema, columns)
-        if row_filter is not None:
-            scanner = _scanner(source, plan, row_filter, use_threads=use_threads)
+        plan = _plan(file, schema, columns, row_filter, renaming)
+        if plan.pushed is not None:
+            scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
             return _shaped(scanner.to_table(), plan, path)
         rows = file.read(columns=plan.present, use_threads=use_threads)
         return _shaped(rows, plan, path)
@@ -154,6 +159,7 @@ def read_batches(
     schema: pa.Schema | None = None,
     columns: Sequence[str] | None = None,
     row_filter: pc.Expression | None = None,
+    renaming: Renaming | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """
@@ -163,16 +169,17 @@ def read_batches(
     most ``batch_rows`` rows, empty ones are left out.
     """
     with _opened(storage, path) as (source, file):
-        plan = _plan(file, schema, columns)
-        if row_filter is None:
+        plan = _plan(file, schema, columns, row_filter, renaming)
+        if plan.pushed is None:
             pieces = file.iter_batches(batch_rows, columns=plan.present, use_threads=False)
         else:
-            scanner = _scanner(source, plan, row_filter, batch_rows=batch_rows, use_threads=False)
+            scanner = _scanner(source, plan, plan.pushed, batch_rows=batch_rows, use_threads=False)
             pieces = scanner.to_batches()
         for piece in pieces:
             if piece.num_rows:
                 rows = _shaped(pa.Table.from_batches([piece]), plan, path)
-                yield from rows.combine_chunks().to_batches(batch_rows)
+                if rows.num_rows:
+                    yield from rows.combine_chunks().to_batches(batch_rows)
 
 
 def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
@@ -216,6 +223,22 @@ def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.Ch
         return _keys(file, path)
 
 
+def read_keys_if(
+    storage: Storage, path: str, wanted: Callable[[Footer], bool]
+) -> pa.ChunkedArray | None:
+    """
+    Read the record keys of a base file, or none when its footer says that is not needed.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+
+    Outside: 1 open_input.
+    """
+    with _opened(storage, path) as (_, file):
+        return _keys(file, path) if wanted(_footer(file)) else None
+
+
 def read_footer(storage: Storage, path: str) -> Footer:
     """
     Read a base file's footer only.
@@ -225,27 +248,35 @@ def read_footer(storage: Storage, path: str) -> Footer:
         CorruptTableError: The file is damaged.
     """
     with _opened(storage, path) as (_, file):
-        texts = file.metadata.metadata or {}
+        return _footer(file)
 
-        def text(name: str) -> str | None:
-            value = texts.get(name.encode())
-            return None if value is None else value.decode()
 
-        return Footer(
-            rows=file.metadata.num_rows,
-            avro_json=text(_AVRO_SCHEMA),
-            key_min=text(_KEY_MIN),
-            key_max=text(_KEY_MAX),
-            bloom_base64=text(_BLOOM) or text(_OLD_BLOOM),
-            bloom_kind=text(_BLOOM_KIND) or "SIMPLE",
-        )
+def _footer(file: pq.ParquetFile) -> Footer:
+    texts = file.metadata.metadata or {}
+
+    def text(name: str) -> str | None:
+        value = texts.get(name.encode())
+        return None if value is None else value.decode()
+
+    return Footer(
+        rows=file.metadata.num_rows,
+        avro_json=text(_AVRO_SCHEMA),
+        key_min=text(_KEY_MIN),
+        key_max=text(_KEY_MAX),
+        bloom_base64=text(_BLOOM) or text(_OLD_BLOOM),
+        bloom_kind=text(_BLOOM_KIND) or "SIMPLE",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadPlan:
-    shape: pa.Schema  # what is returned
+    names: list[str]  # what is returned
+    shape: pa.Schema  # the same, and what a filter of the promoted rows needs
     scan: pa.Schema  # the same columns and all others a filter may name, with the file's types
-    present: list[str]  # the returned columns that the file has
+    present: list[str]  # the columns that are read, as the file calls them
+    pushed: pc.Expression | None  # filters while reading
+    late: pc.Expression | None  # filters what was promoted
+    renaming: Renaming | None
 
 
 def _keys(file: pq.ParquetFile, path: str) -> pa.ChunkedArray:
@@ -302,17 +333,77 @@ def _first_line(error: Exception) -> str:
 
 
 def _plan(
-    file: pq.ParquetFile, schema: pa.Schema | None, columns: Sequence[str] | None
+    file: pq.ParquetFile,
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None,
+    row_filter: pc.Expression | None,
+    renaming: Renaming | None,
 ) -> _ReadPlan:
     physical = file.schema_arrow.remove_metadata()
     target = physical if schema is None else schema
     names = target.names if columns is None else list(columns)
     held = {each.name: each for each in physical}
-    return _ReadPlan(
-        shape=pa.schema([target.field(name) for name in names]),
-        scan=pa.schema([held.get(each.name, each) for each in target]),
-        present=[name for name in names if name in held],
+    late = row_filter is not None and (
+        renaming is not None or _reads_promoted(row_filter, target, held)
     )
+    shape = [target.field(name) for name in names]
+    if late and row_filter is not None:
+        shape.extend(target.field(name) for name in _named(row_filter, target, names))
+    called = {
+        each.name: renaming.written_name(each.name) if renaming else each.name for each in shape
+    }
+    return _ReadPlan(
+        names=names,
+        shape=pa.schema(shape),
+        scan=pa.schema([held.get(each.name, each) for each in target]),
+        present=[name for name in called.values() if name is not None and name in held],
+        pushed=None if late else row_filter,
+        late=row_filter if late else None,
+        renaming=renaming,
+    )
+
+
+def _reads_promoted(
+    row_filter: pc.Expression, target: pa.Schema, held: Mapping[str, pa.Field]
+) -> bool:
+    """
+    Whether a filter names a column whose values change on the way from the file.
+
+    A float is compared as the double Java makes of it, a number as the text it became.
+    """
+    changed = [
+        each.name
+        for each in target
+        if each.name in held and not _compares_as(held[each.name].type, each.type)
+    ]
+    return any(not _works_without(row_filter, target, name) for name in changed)
+
+
+def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        source == target
+        or types.is_nested(target)
+        or (types.is_integer(source) and types.is_integer(target))
+        or (types.is_timestamp(source) and types.is_timestamp(target) and source.tz == target.tz)
+    )
+
+
+def _named(row_filter: pc.Expression, target: pa.Schema, known: Sequence[str]) -> list[str]:
+    return [
+        name
+        for name in target.names
+        if name not in known and not _works_without(row_filter, target, name)
+    ]
+
+
+def _works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:
+    """An expression does not tell what it names: tried on no rows."""
+    try:
+        schema.remove(schema.get_field_index(name)).empty_table().filter(row_filter)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
+        return False
+    return True
 
 
 def _scanner(
@@ -326,7 +417,7 @@ def _scanner(
     return ds.Scanner.from_fragment(
         ds.ParquetFileFormat().make_fragment(source),
         schema=plan.scan,
-        columns=plan.shape.names,
+        columns=plan.names,
         filter=row_filter,
         batch_size=batch_rows,
         batch_readahead=1,
@@ -336,7 +427,10 @@ def _scanner(
 
 def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
     try:
-        return promote(rows, plan.shape)
+        if plan.renaming is not None:
+            rows = plan.renaming.apply(rows)
+        rows = promote(rows, plan.shape)
+        return rows if plan.late is None else rows.filter(plan.late).select(plan.names)
     except InvalidInputError as error:
         raise CorruptTableError(
             f"a base file does not fit the table's schema: {path} ({error.message})",

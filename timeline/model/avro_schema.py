@@ -269,18 +269,18 @@ class _Reading:
 
     def arrow_of(self, avro: Any, space: str, level: int = 0) -> tuple[pa.DataType, int]:
         """The Arrow type, and how many columns it has at all levels."""
-        if level > NESTING_MAX * 2:  # a column counts twice: its union and its type
+        if level > NESTING_MAX:
             raise _unsupported(avro, f"types nest at most {NESTING_MAX} levels deep")
         if isinstance(avro, list):
             branches = [each for each in avro if each != "null"]
             if len(branches) != 1:
                 raise _unsupported(avro, "unions of several types have no column type")
-            return self.arrow_of(branches[0], space, level + 1)
+            return self.arrow_of(branches[0], space, level)
         if isinstance(avro, str):
             return self._named(avro, space)
         outer = avro["type"]
         if isinstance(outer, list | dict):
-            return self.arrow_of(outer, space, level + 1)
+            return self.arrow_of(outer, space, level)
         if outer == "array":
             kind, size = self.arrow_of(avro["items"], space, level + 1)
             return pa.list_(pa.field("element", kind)), _bounded(size + 1, avro)

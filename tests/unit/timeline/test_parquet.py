@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -168,3 +169,38 @@ def test_names_are_never_reused():
     storage = written("a")
     with pytest.raises(ObjectExistsError):
         write_base_file(storage, "p/f.parquet", rows("b"), avro_json=SCHEMA.avro_json)
+
+
+@pytest.mark.parametrize(
+    ("older", "kind", "condition"),
+    [
+        (pa.array([0.1, 0.2], pa.float32()), pa.float64(), pc.field("v") == 0.1),
+        (pa.array([10, 9], pa.int32()), pa.string(), pc.field("v") < "9"),
+        (pa.array([10, 9], pa.int32()), pa.int64(), pc.field("v") > 9),
+        (pa.array([1e7, 1.0]), pa.string(), pc.field("v") == "1.0E7"),
+    ],
+)
+def test_a_filter_compares_older_values_as_the_reader_sees_them(older, kind, condition):
+    storage = MemoryStorage()
+    table = pa.table({"k": ["yes", "no"], "v": older, "w": [1, 2]})
+    with storage.open_output("f.parquet") as sink:
+        pq.write_table(table, sink)
+    schema = pa.schema([("k", pa.string()), ("v", kind), ("w", pa.int64()), ("z", pa.string())])
+    for columns in (["k"], ["v", "k"]):
+        how = {"schema": schema, "columns": columns, "row_filter": condition}
+        read = read_base_file(storage, "f.parquet", **how)
+        assert (read.schema.names, read.column("k").to_pylist()) == (columns, ["yes"])
+        batches = pa.Table.from_batches(list(read_batches(storage, "f.parquet", **how)))
+        assert batches == read
+
+
+@pytest.mark.parametrize("as_integer", [True, False])
+def test_decimals_of_every_physical_form_are_read(as_integer: bool):
+    kinds = {"d9": (9, 2), "d18": (18, 6), "d38": (38, 10)}
+    table = pa.table(
+        {name: pa.array([Decimal("-1.5"), None], pa.decimal128(*kind)) for name, kind in kinds.items()}
+    )  # fmt: skip
+    storage = MemoryStorage()
+    with storage.open_output("f.parquet") as sink:
+        pq.write_table(table, sink, store_decimal_as_integer=as_integer)
+    assert read_base_file(storage, "f.parquet", schema=table.schema) == table
