@@ -23,6 +23,7 @@ __all__ = [
     "SizeSettings",
     "SmallFile",
     "assign_buckets",
+    "assign_shares",
     "codes_of",
     "learn_record_bytes",
     "place_inserts",
@@ -69,6 +70,7 @@ class Bucket:
     file_id: str | None  # None makes a new file group
     base_requested_time: InstantTime | None
     rows: int
+    share: int | None = None  # takes the rows of this bucket of a bucket index, else any
 
 
 def learn_record_bytes(
@@ -170,6 +172,35 @@ def assign_buckets(
         share = np.repeat([b.number for b in own], [b.rows for b in own])[: len(rows)]
         rest = np.full(len(rows) - len(share), own[-1].number)
         numbers[rows] = np.concatenate([share, rest])
+    return numbers
+
+
+def assign_shares(
+    partition_paths: pa.Array | pa.ChunkedArray,
+    shares: npt.NDArray[np.int64],
+    buckets: Sequence[Bucket],
+) -> npt.NDArray[np.int64]:
+    """
+    Give each row of a bucket index its bucket: the one with its partition path and share.
+
+    Shapes: partition_paths (n,), shares (n,) -> bucket numbers (n,), -1 where there is none.
+    """
+    codes, paths = codes_of(partition_paths)
+    width = int(max(shares.max(initial=0), *(bucket.share or 0 for bucket in buckets), 0)) + 1
+    code_of = {path: code for code, path in enumerate(paths)}
+    wanted = sorted(
+        (code_of[bucket.partition_path] * width + (bucket.share or 0), bucket.number)
+        for bucket in buckets
+        if bucket.partition_path in code_of
+    )
+    numbers = np.full(len(codes), -1, np.int64)
+    if not wanted or not len(codes):
+        return numbers
+    places, targets = np.array(wanted, np.int64).T
+    mine = codes * width + shares
+    positions = np.minimum(np.searchsorted(places, mine), len(places) - 1)
+    met = places[positions] == mine
+    numbers[met] = targets[positions[met]]
     return numbers
 
 

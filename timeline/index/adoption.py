@@ -1,0 +1,92 @@
+"""
+What a bucket index's writers must agree on, kept in the table's properties (fmt 1.1).
+
+Hudi stores none of it: a writer with another number of buckets would put keys it updates
+into other file groups, unseen. So a table that we make, or write into for the first time,
+keeps it under keys of our own; before that, what is there already is held against it.
+"""
+
+from __future__ import annotations
+
+from timeline.context import TableContext
+from timeline.errors import SettingError
+from timeline.files.parquet import read_keys
+from timeline.index.buckets import Buckets, find_buckets
+from timeline.index.options import INDEX_OPTIONS, KEPT_KEYS
+from timeline.model.file_group import FileSlice
+from timeline.model.table_config import TableConfig
+from timeline.model.times import WallMs, instant_time
+from timeline.properties_file import update_properties
+from timeline.read import view_of
+from timeline.rules.bucketing import BucketEngine, BucketRules
+
+__all__ = ["adopt_buckets", "keeps_buckets", "kept_properties"]
+
+_SAMPLED_FILES = 3
+
+
+def kept_properties(rules: BucketRules) -> dict[str, str]:
+    """What goes into the table's properties."""
+    texts = {
+        "index_type": "BUCKET",
+        "bucket_engine": rules.engine.value,
+        "bucket_count": str(rules.buckets),
+        "bucket_hash_fields": ",".join(rules.hash_fields),
+    }
+    return {KEPT_KEYS[field]: text for field, text in texts.items()}
+
+
+def keeps_buckets(config: TableConfig) -> bool:
+    """Whether a table says itself how its buckets were made."""
+    return config.raw.get(KEPT_KEYS["index_type"]) == "BUCKET"
+
+
+def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
+    """
+    Take over a table that does not say how its buckets were made, another engine's above all.
+
+    Its file groups must be buckets by these rules, and keys sampled from its files must lie
+    where the rules put them; then the rules go into the properties, under the lock.
+
+    Raises:
+        SettingError: The table was made with other settings; nothing was changed.
+        CorruptTableError: Two file groups claim one bucket.
+        LockTimeoutError: Somebody else holds the lock.
+
+    Outside: 1 list a partition, at most 3 open_input; then the steps of fmt 1.3.
+    """
+    world = context.world
+    snapshot = context.snapshot()
+    slices = {one.file_group: one for one in view_of(context, snapshot).latest_slices()}
+    paths = {group.partition_path for group in slices}
+    buckets = find_buckets(world.storage, snapshot, rules, paths, slices)
+    with_files = [one for one in slices.values() if one.base_file is not None]
+    for one in with_files[:_SAMPLED_FILES]:
+        _refuse_misplaced(context, rules, buckets, one)
+    with world.lock.acquire("keep how buckets are made"):
+        now = instant_time(WallMs(world.clock.now_ms()))
+        update_properties(world.storage, kept_properties(rules), now=now)
+
+
+def _refuse_misplaced(
+    context: TableContext, rules: BucketRules, buckets: Buckets, one: FileSlice
+) -> None:
+    if one.base_file is None:
+        return
+    wrong = buckets.misplaced(one.file_group, read_keys(context.world.storage, one.base_file.path))
+    if not wrong:
+        return
+    option = INDEX_OPTIONS["bucket_count"]
+    told = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
+    if rules.engine is BucketEngine.CONSISTENT_HASHING:
+        told = f"ranges of {','.join(rules.hash_fields)}"
+    raise SettingError(
+        f"{wrong} keys of a file group belong elsewhere by {told}; every writer must give "
+        f"{option.key} and hoodie.bucket.index.hash.field as the table was made: "
+        f"{one.base_file.path}",
+        kind="bucket_count",
+        key=option.key,
+        value=str(rules.buckets),
+        layer="",
+        suggestion="the values of the other writers",
+    )

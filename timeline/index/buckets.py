@@ -1,0 +1,154 @@
+"""
+The bucket index: a row's key says its file group, so nothing is looked up (fmt 9).
+
+Each bucket has one file group in each partition. Which one that is follows from the file
+ids alone: the simple engine writes the bucket's number in front, consistent hashing names
+them in its metadata. What does not fit the settings is refused here, before a row is
+written into a wrong bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from timeline.errors import CorruptTableError, SettingError
+from timeline.index.consistent import load_ranges
+from timeline.model.claim import FileGroupId
+from timeline.ports.storage import Storage
+from timeline.rules.bucketing import (
+    BucketEngine,
+    BucketRules,
+    RemainderShares,
+    RingShares,
+    Shares,
+    bucket_file_id,
+    bucket_of,
+)
+from timeline.snapshot import Snapshot
+
+__all__ = ["Buckets", "find_buckets"]
+
+_COUNT_KEY, _TYPE_KEY = "hoodie.bucket.index.num.buckets", "hoodie.index.type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """The buckets of some partitions: how rows find theirs, and which have a file group."""
+
+    shares: Shares
+    known: Mapping[tuple[str, int], FileGroupId]  # by (partition path, bucket number)
+    fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids to be used
+
+    def file_id(self, partition_path: str, number: int, new_uuid: Callable[[], str]) -> str:
+        """The file id of a bucket; a new one's is made from a random UUID."""
+        group = self.known.get((partition_path, number))
+        if group is not None:
+            return group.file_id
+        return self.fixed.get((partition_path, number)) or bucket_file_id(number, new_uuid())
+
+    def misplaced(self, group: FileGroupId, keys: pa.ChunkedArray) -> int:
+        """
+        How many of a file group's keys do not belong to its bucket.
+
+        A table made with another number of buckets or other hash fields shows itself so.
+        """
+        mine = next(number for (_, number), one in self.known.items() if one == group)
+        paths = pa.repeat(pa.scalar(group.partition_path), len(keys))
+        return int((self.shares.numbers(keys, paths) != mine).sum())
+
+
+def find_buckets(
+    storage: Storage,
+    snapshot: Snapshot,
+    rules: BucketRules,
+    partition_paths: Collection[str],
+    groups: Iterable[FileGroupId],
+) -> Buckets:
+    """
+    Find the file group of every bucket of some partitions.
+
+    Args:
+        storage: Where the table lies.
+        snapshot: The write's base.
+        rules: The table's buckets.
+        partition_paths: The partitions rows go to.
+        groups: Every file group of these partitions that the snapshot shows.
+
+    Raises:
+        SettingError: A file group belongs to no bucket or to one beyond the configured
+            number: the table was made with other settings.
+        CorruptTableError: Two file groups claim one bucket, or metadata is damaged.
+        UnsupportedTableError: Buckets are being resized.
+
+    Outside: nothing for the simple engine; 1 list and 1 get a partition for the other.
+    """
+    if rules.engine is BucketEngine.SIMPLE:
+        return Buckets(
+            shares=RemainderShares(hash_fields=rules.hash_fields, buckets=rules.buckets),
+            known=_numbered(rules.buckets, groups),
+        )
+    listed: dict[str, list[FileGroupId]] = {path: [] for path in partition_paths}
+    for group in groups:
+        listed.setdefault(group.partition_path, []).append(group)
+    ranges = {
+        path: load_ranges(
+            storage, snapshot, path, {one.file_id for one in some}, buckets=rules.buckets
+        )
+        for path, some in listed.items()
+    }
+    fixed = {
+        (path, number): node.file_id
+        for path, metadata in ranges.items()
+        for number, node in enumerate(metadata.nodes)
+    }
+    numbers = {FileGroupId(path, file_id): number for (path, number), file_id in fixed.items()}
+    known = {}
+    for group in (one for some in listed.values() for one in some):
+        if group not in numbers:
+            raise _foreign(group)
+        known[group.partition_path, numbers[group]] = group
+    rings = {path: metadata.ends for path, metadata in ranges.items()}
+    shares = RingShares(hash_fields=rules.hash_fields, rings=rings)
+    return Buckets(shares=shares, known=known, fixed=fixed)
+
+
+def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int], FileGroupId]:
+    known: dict[tuple[str, int], FileGroupId] = {}
+    for group in groups:
+        number = bucket_of(group.file_id)
+        if number is None:
+            raise _foreign(group)
+        if number >= count:
+            raise SettingError(
+                "the table has more buckets than configured; every writer must give the number "
+                f"it was made with: {_COUNT_KEY}={count}, and there is {group}",
+                kind="bucket_count",
+                key=_COUNT_KEY,
+                value=str(count),
+                layer="",
+                suggestion=f"at least {number + 1}",
+            )
+        other = known.setdefault((group.partition_path, number), group)
+        if other != group:
+            raise CorruptTableError(
+                f"two file groups claim bucket {number}; rewrite the partition with "
+                f"insert_overwrite: {other} and {group}",
+                kind="duplicate_bucket",
+                path=group.partition_path,
+            )
+    return known
+
+
+def _foreign(group: FileGroupId) -> SettingError:
+    return SettingError(
+        "a file group belongs to no bucket: the table was written without the bucket index, or "
+        f"with another engine of it; give the settings it was made with: {group}",
+        kind="no_bucket",
+        key=_TYPE_KEY,
+        value="BUCKET",
+        layer="",
+        suggestion="SIMPLE, or the other hoodie.index.bucket.engine",
+    )
