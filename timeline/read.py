@@ -8,7 +8,7 @@ is read is the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,45 +19,62 @@ import pyarrow.parquet as pq
 from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, UnsupportedTableError
-from timeline.files.parquet import read_batches
-from timeline.model.claim import FileGroupId
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.files.block_selection import VisibleInstants
+from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.model.file_group import BaseFile, FileSlice
-from timeline.model.filenames import instant_file_name, parse_base_file_name
+from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action
-from timeline.model.paths import check_relative_path
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
-from timeline.model.times import EARLIEST, InstantTime
+from timeline.model.times import InstantTime
 from timeline.pending_plans import moves_rows_only, pending_compactions
+from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
+from timeline.rules.merge_rules import MergeRules
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 
-__all__ = ["ScanPlan", "changed_since", "plan_scan", "read_schema", "scan", "view_of"]
+__all__ = ["ScanPlan", "plan_scan", "read_schema", "scan", "view_of"]
 
-COMMIT_TIME = "_hoodie_commit_time"
 Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanPlan:
-    """Which files are read and what comes out; ``filter`` is pushed into every file."""
+    """Which slices are read, and how every one of them."""
 
-    files: tuple[BaseFile, ...]
-    file_schema: pa.Schema  # table schema with meta columns
-    columns: tuple[str, ...]
-    filter: pc.Expression | None = None
+    slices: tuple[FileSlice, ...]
+    read: SliceRead
+
+    @property
+    def files(self) -> tuple[BaseFile, ...]:
+        """The base files of slices that have nothing else, for engines that read them alone."""
+        return tuple(
+            one.base_file for one in self.slices if one.base_file is not None and not one.log_files
+        )
+
+    @property
+    def merged(self) -> tuple[FileSlice, ...]:
+        """The slices with logs."""
+        return tuple(one for one in self.slices if one.log_files)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The table's schema with the meta columns."""
+        return self.read.file_schema
 
     @property
     def output_schema(self) -> pa.Schema:
         """Schema of the batches."""
-        return pa.schema([self.file_schema.field(name) for name in self.columns])
+        return self.read.output_schema
 
 
 def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
     """The view of a snapshot. Outside: 1 get per pending compaction."""
     plans = pending_compactions(context, snapshot.active)
     return FileSystemView(
-        storage=context.world.storage, snapshot=snapshot, pending_compactions=plans
+        storage=context.world.storage,
+        snapshot=snapshot,
+        pending_compactions=plans,
+        history=context.history,
     )
 
 
@@ -88,6 +105,8 @@ def plan_scan(
     columns: Sequence[str] | None = None,
     filter: Filter = None,  # noqa: A002 - the public word of the Python surface
     with_hoodie_columns: bool = False,
+    base_filter: pc.Expression | None = None,
+    visible: Container[InstantTime] | None = None,
 ) -> ScanPlan:
     """
     Decide what is read.
@@ -99,20 +118,16 @@ def plan_scan(
         columns: Names to return, in this order; None for all.
         filter: A pyarrow expression, or ``(column, operator, value)`` triples that all hold.
         with_hoodie_columns: Return the five meta columns first when no columns are named.
+        base_filter: Rows of base files that count at all, before logs are merged with them.
+        visible: The instants whose log blocks count; None for those of the snapshot.
 
     Raises:
         InvalidInputError: An unknown column or operator.
-        UnsupportedTableError: A slice has log files (merge-on-read comes with a later release).
+        UnsupportedTableError: A slice has log files that only a class of the table's owner
+            merges (``custom_merger``).
     """
-    for one in slices:
-        if one.log_files:
-            raise UnsupportedTableError(
-                "this release reads copy-on-write data only; compact the table first or use an "
-                f"engine that merges log files: {one.log_files[0].path}",
-                kind="merge_on_read",
-                path=one.log_files[0].path,
-            )
-    schema = with_meta(read_schema(context, snapshot).arrow)
+    table_schema = read_schema(context, snapshot)
+    schema = with_meta(table_schema.arrow)
     names = (
         tuple(columns)
         if columns is not None
@@ -129,12 +144,36 @@ def plan_scan(
             kind="unknown_column",
             columns=unknown,
         )
+    rules = MergeRules(definition=context.config.merge)
+    if any(one.log_files for one in slices):
+        rules = MergeRules.of(context.config.merge, table_schema.avro_json)
     return ScanPlan(
-        files=tuple(one.base_file for one in slices if one.base_file is not None),
-        file_schema=schema,
-        columns=names,
-        filter=_as_expression(filter, schema),
+        slices=tuple(one for one in slices if one.base_file is not None or one.log_files),
+        read=SliceRead(
+            file_schema=schema,
+            columns=names,
+            filter=_as_expression(filter, schema),
+            base_filter=base_filter,
+            rules=rules,
+            keys=_computed_keys(context),
+            visible=VisibleInstants.of(snapshot) if visible is None else visible,
+        ),
     )
+
+
+def _computed_keys(context: TableContext) -> VirtualKeys | None:
+    """How keys are computed where the rows have no meta columns."""
+    config = context.config
+    if config.populate_meta_fields:
+        return None
+    kind = (config.key_generator_type or "").removesuffix("_AVRO")
+    spec = KeySpec(
+        record_key_fields=config.record_key_fields,
+        key_generator=KeyGenerator.__members__.get(kind, KeyGenerator.SIMPLE),
+        table_version=config.table_version,
+        stores_keys=False,
+    )
+    return spec.virtual
 
 
 def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
@@ -156,15 +195,13 @@ def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None
 
 
 def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Read the planned files one after the other, in batches of the output schema."""
-    for base in plan.files:
-        yield from read_batches(
-            context.world.storage,
-            base.path,
-            schema=plan.file_schema,
-            columns=plan.columns,
-            row_filter=plan.filter,
-        )
+    """
+    Read the planned slices one after the other, in batches of the output schema.
+
+    A slice with logs is held in memory while it is read, in the columns that are needed.
+    """
+    for one in plan.slices:
+        yield from read_slice(context.world.storage, context.world.events, one, plan.read)
 
 
 def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
@@ -219,112 +256,3 @@ def _retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | 
     path = context.instant_path(instant_file_name(last))
     metadata = decode_clean(context.world.storage.read(path), path=path)
     return metadata.earliest_commit_to_retain or None
-
-
-def changed_since(
-    context: TableContext, since: InstantTime, until: InstantTime | None
-) -> tuple[list[FileSlice], pc.Expression, Snapshot]:
-    """
-    The slices and the row filter of an incremental read: completion times in (since, until].
-
-    Per file group the newest file written within the range is read, and of it the rows last
-    written by an instant of the range (fmt 6.6). File groups replaced within the range are
-    left out. When files of the range were cleaned, the newest slices of the whole table are
-    read instead, as Java Hudi does: rows written again since then come in a later range only.
-
-    Args:
-        context: The table.
-        since: Exclusive start; ``EARLIEST`` or above.
-        until: Inclusive end; None for now.
-
-    Returns:
-        Slices, a filter on the meta column, and the snapshot whose schema applies.
-
-    Raises:
-        UnsupportedTableError: The rows carry no commit time, or the range has log files.
-    """
-    if not context.config.populate_meta_fields:
-        raise UnsupportedTableError(
-            "a table without meta columns has no incremental reads: its rows do not tell when "
-            "they were written",
-            kind="no_meta_columns",
-        )
-    snapshot = context.snapshot()
-    found = _instants_between(context, snapshot, since, until)
-    replaced: set[FileGroupId] = set()
-    newest: dict[FileGroupId, BaseFile] = {}
-    for requested_time, metadata in sorted(found.items()):
-        for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
-            replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
-        for partition_path, stats in metadata.partition_to_write_stats.items():
-            for stat in stats:
-                if stat.path is None:
-                    continue
-                name = check_relative_path(stat.path).rpartition("/")[2]
-                if parse_base_file_name(name) is None:
-                    raise UnsupportedTableError(
-                        f"this release reads copy-on-write data only: {stat.path}",
-                        kind="merge_on_read",
-                        path=stat.path,
-                    )
-                group = FileGroupId(partition_path, stat.file_id)
-                newest[group] = BaseFile(
-                    file_group=group,
-                    name=name,
-                    requested_time=requested_time,
-                    size_bytes=stat.file_size_in_bytes,
-                )
-    files = [newest[group] for group in sorted(newest) if group not in replaced]
-    gone = [base.path for base in files if context.world.storage.stat(base.path) is None]
-    if gone:
-        context.world.events.emit("changes.cleaned", since=since, until=until, path=gone[0])
-        slices = view_of(context, snapshot).latest_slices()
-    else:
-        slices = [
-            FileSlice(
-                file_group=base.file_group,
-                base_instant_time=base.requested_time,
-                base_file=base,
-            )
-            for base in files
-        ]
-    condition = pc.field(COMMIT_TIME).isin(pa.array(sorted(found), pa.string()))
-    return slices, condition, snapshot
-
-
-def _instants_between(
-    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
-) -> dict[InstantTime, CommitMetadata]:
-    def inside(completion: InstantTime | None) -> bool:
-        return (
-            completion is not None and since < completion and (until is None or completion <= until)
-        )
-
-    found = {
-        instant.requested_time: snapshot.commits.read(instant)
-        for instant in snapshot.active.completed_writes
-        if inside(instant.completion_time)
-    }
-    first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
-    if since < first and context.config.timeline_layout_version == 1:
-        # Java never looks into the archive of version 6 here (golden tables): rows that were
-        # written before the oldest active instant are not told.
-        context.world.events.emit("changes.archived", since=since, first=first)
-    elif since < first:
-        found.update(
-            (entry.requested_time, metadata)
-            for entry, metadata in context.history.commits_between(since, until)
-            if entry.requested_time not in found
-        )
-    # A clustering stays: rows it moved keep their commit time, and the file groups it
-    # replaced must not be read beside the new ones.
-    return {
-        time: metadata
-        for time, metadata in found.items()
-        if metadata.operation_type not in ("COMPACT", "LOG_COMPACT")
-    }
-
-
-def start_of_range(text: str) -> InstantTime:
-    """``earliest`` and ``0`` mean no lower bound (fmt 6.6)."""
-    return EARLIEST if text.strip().lower() in ("earliest", "0", "000") else text

@@ -8,16 +8,16 @@ whatever is published meanwhile, as long as its files are retained.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
-from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.errors import InvalidInputError
+from timeline.incremental import changed_since, start_of_range
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
-from timeline.model.new_table import LAYOUT_OF_VERSION
-from timeline.model.operations import ConcurrencyMode, MergeMode, TableType
+from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
 from timeline.ports.world import World
@@ -25,15 +25,15 @@ from timeline.properties_file import create_properties, load_config, switch_meta
 from timeline.read import (
     Filter,
     ScanPlan,
-    changed_since,
     plan_scan,
     read_schema,
     scan,
     snapshot_as_of,
-    start_of_range,
     view_of,
 )
+from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
 from timeline.registry import Registration, enter
+from timeline.setting_names import QueryType
 from timeline.snapshot import Snapshot
 from timeline.storage.probe import prove_atomic_create
 from timeline.view import FileSystemView
@@ -86,8 +86,24 @@ class TableSnapshot:
         """The table's columns without the meta columns."""
         return read_schema(self._context, self._snapshot).arrow
 
-    def file_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
-        """The newest slice of each file group."""
+    def file_slices(
+        self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
+    ) -> list[FileSlice]:
+        """
+        The newest slice of each file group; with ``read_optimized`` its newest base file only.
+
+        Raises:
+            InvalidInputError: Another query type.
+        """
+        if query_type == QueryType.READ_OPTIMIZED.value:
+            return self.view.base_slices(partitions)
+        if query_type != QueryType.SNAPSHOT.value:
+            raise InvalidInputError(
+                "a snapshot is read as snapshot or read_optimized; what changed in a range is "
+                f"read by changes(): {query_type!r}",
+                kind="query_type",
+                query_type=query_type,
+            )
         return self.view.latest_slices(partitions)
 
     def plan(
@@ -97,12 +113,13 @@ class TableSnapshot:
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
         with_hoodie_columns: bool = False,
+        query_type: str = "snapshot",
     ) -> ScanPlan:
         """Which files a scan reads and what comes out."""
         return plan_scan(
             self._context,
             self._snapshot,
-            self.file_slices(partitions),
+            self.file_slices(partitions, query_type=query_type),
             columns=columns,
             filter=filter,
             with_hoodie_columns=with_hoodie_columns,
@@ -115,12 +132,16 @@ class TableSnapshot:
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
         with_hoodie_columns: bool = False,
+        query_type: str = "snapshot",
     ) -> pa.RecordBatchReader:
         """
-        Stream the rows. Memory is bounded by a few batches, not by the table.
+        Stream the rows. Memory is bounded by a few batches, or by a file group that has logs.
+
+        With ``query_type="read_optimized"`` logs are left out: rows as of the last compaction
+        of their file group, at the price of reading base files.
 
         Raises:
-            InvalidInputError: An unknown column or operator.
+            InvalidInputError: An unknown column, operator or query type.
             MissingFileError: A file was cleaned since the snapshot was taken.
         """
         plan = self.plan(
@@ -128,6 +149,7 @@ class TableSnapshot:
             filter=filter,
             partitions=partitions,
             with_hoodie_columns=with_hoodie_columns,
+            query_type=query_type,
         )
         return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
 
@@ -138,6 +160,7 @@ class TableSnapshot:
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
         with_hoodie_columns: bool = False,
+        query_type: str = "snapshot",
     ) -> pa.Table:
         """The same rows collected, files read side by side by the executor."""
         plan = self.plan(
@@ -145,6 +168,7 @@ class TableSnapshot:
             filter=filter,
             partitions=partitions,
             with_hoodie_columns=with_hoodie_columns,
+            query_type=query_type,
         )
         return collect(self._context, plan)
 
@@ -153,15 +177,9 @@ def collect(context: TableContext, plan: ScanPlan) -> pa.Table:
     """Every planned file's rows in one table, in the plan's order."""
 
     def one(number: int) -> list[pa.RecordBatch]:
-        single = ScanPlan(
-            files=(plan.files[number],),
-            file_schema=plan.file_schema,
-            columns=plan.columns,
-            filter=plan.filter,
-        )
-        return list(scan(context, single))
+        return list(scan(context, replace(plan, slices=(plan.slices[number],))))
 
-    pieces = context.world.executor.map(one, range(len(plan.files)))
+    pieces = context.world.executor.map(one, range(len(plan.slices)))
     return pa.Table.from_batches(
         [batch for piece in pieces for batch in piece], schema=plan.output_schema
     )
@@ -258,6 +276,7 @@ class Table(TableSnapshot):
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
         with_hoodie_columns: bool = False,
+        query_type: str = "snapshot",
     ) -> ScanPlan:
         """Which files a scan reads now."""
         return self.pin().plan(
@@ -265,6 +284,7 @@ class Table(TableSnapshot):
             filter=filter,
             partitions=partitions,
             with_hoodie_columns=with_hoodie_columns,
+            query_type=query_type,
         )
 
     def changes(
@@ -289,19 +309,21 @@ class Table(TableSnapshot):
 
         Raises:
             InvalidInputError: No such form or column.
-            UnsupportedTableError: The rows carry no commit time, or the range has log files.
+            UnsupportedTableError: The rows carry no commit time.
         """
         begin = start_of_range(since)
         start = begin if begin.strip("0") == "" else parse_time_travel(begin)
         end = parse_time_travel(until) if until is not None else None
-        slices, condition, snapshot = changed_since(self._context, start, end)
+        changed = changed_since(self._context, start, end)
         plan = plan_scan(
             self._context,
-            snapshot,
-            slices,
+            changed.snapshot,
+            changed.slices,
             columns=columns,
-            filter=condition,
+            filter=changed.condition,
             with_hoodie_columns=with_hoodie_columns,
+            base_filter=changed.base_condition,
+            visible=changed.visible,
         )
         return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
 
@@ -398,99 +420,4 @@ def _entry(instant: Instant) -> TimelineEntry:
     )
 
 
-def refuse_unreadable(config: TableConfig) -> None:
-    """
-    Refuse what this release cannot even open.
-
-    Raises:
-        UnsupportedTableError: The table version, base file format or layout of columns.
-    """
-    if config.table_version not in LAYOUT_OF_VERSION:
-        raise UnsupportedTableError(
-            f"this release reads table versions 6, 8 and 9: version {config.table_version}",
-            kind="table_version",
-            table_version=config.table_version,
-        )
-    if config.raw.get(_BOOTSTRAP_BASE):
-        raise UnsupportedTableError(
-            "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
-            f"Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
-            kind="bootstrap",
-        )
-    if config.base_file_format.upper() != "PARQUET":
-        raise UnsupportedTableError(
-            f"this release handles Parquet base files only: {config.base_file_format}",
-            kind="base_file_format",
-        )
-    if config.drop_partition_columns:
-        raise UnsupportedTableError(
-            "tables that drop their partition columns are not supported", kind="dropped_columns"
-        )
-
-
-def refuse_old_version(config: TableConfig) -> None:
-    """
-    Refuse to change a table whose timeline has the layout of version 6.
-
-    Raises:
-        UnsupportedTableError: Its version is 6.
-    """
-    if config.timeline_layout_version == 1:
-        raise UnsupportedTableError(
-            "tables of version 6 are read, not written; upgrade it first: one write with Java "
-            f"Hudi 1.2 does that: version {config.table_version}",
-            kind="table_version",
-            table_version=config.table_version,
-        )
-
-
-def refuse_unwritable(config: TableConfig) -> None:
-    """
-    Refuse to write what this release would damage.
-
-    Raises:
-        TableConfigConflictError: The metadata table is on: it must never be written behind
-            its back (FOR-7).
-        UnsupportedTableError: A table version, type or feature that cannot be written.
-    """
-    refuse_old_version(config)
-    if config.metadata_table_on:
-        raise TableConfigConflictError(
-            "the table's metadata table is on and this release does not maintain it; say "
-            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
-            f"{', '.join(config.metadata_partitions)}",
-            kind="metadata_table_on",
-            partitions=list(config.metadata_partitions),
-        )
-    unsupported = {
-        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
-        "change data capture": config.cdc_enabled,
-        "tables without meta columns": not config.populate_meta_fields,
-        "custom mergers": config.merge_mode is MergeMode.CUSTOM,
-        "tables without record key fields": not config.record_key_fields,
-        f"key generator {config.key_generator_type}": config.key_generator_type
-        not in _KEY_GENERATORS,
-    }
-    for what, refused in unsupported.items():
-        if refused:
-            raise UnsupportedTableError(
-                f"this release does not write {what}; reading works where the data is "
-                "copy-on-write",
-                kind="not_writable",
-                feature=what,
-            )
-
-
-_KEY_GENERATORS = frozenset(
-    {
-        None,
-        "SIMPLE",
-        "COMPLEX",
-        "NON_PARTITION",
-        "SIMPLE_AVRO",
-        "COMPLEX_AVRO",
-        "NON_PARTITION_AVRO",
-    }
-)
-_BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 _UNSET: Snapshot = None  # type: ignore[assignment]  # a Table never pins

@@ -9,16 +9,17 @@ are found by the ``.hoodie_partition_metadata`` file Java Hudi looks for (fmt 4.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timeline.errors import CorruptTableError
+from timeline.history import History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
-from timeline.rules.slicing import slice_files
+from timeline.rules.slicing import merged_slice, slice_files
 from timeline.snapshot import Snapshot
 
 __all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
@@ -72,12 +73,15 @@ class FileSystemView:
 
     ``pending_compactions`` names, per file group, requested times of pending compactions.
     ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
+    ``history`` tells when archived instants completed, which decides the slice of their logs.
     """
 
     storage: Storage
     snapshot: Snapshot
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     show_replaced: bool = False
+    history: History | None = None
+    _archived: dict[InstantTime, InstantTime] | None = None
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
 
     def partition_paths(self) -> list[str]:
@@ -92,32 +96,57 @@ class FileSystemView:
         return known
 
     def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
-        """The newest slice of every visible file group, by partition path and file id."""
-        chosen = self.partition_paths() if partitions is None else sorted(set(partitions))
+        """
+        What holds the newest rows of every visible file group, by partition path and file id.
+
+        The newest slice; where that belongs to a pending compaction, one of the base file and
+        the logs of the slice below and the logs of both (fmt 6.2).
+        """
         return [
-            slices[-1]
-            for partition_path in chosen
-            for slices in self.slices(partition_path).values()
+            merged_slice(slices, self._pending(group))
+            for partition_path in self._chosen(partitions)
+            for group, slices in self.slices(partition_path).items()
             if slices
         ]
 
     def latest_slice(self, file_group: FileGroupId) -> FileSlice | None:
-        """The newest slice of one file group, None when it is not visible."""
+        """As of ``latest_slices``, of one file group; None when it is not visible."""
         slices = self.slices(file_group.partition_path).get(file_group)
-        return slices[-1] if slices else None
+        return merged_slice(slices, self._pending(file_group)) if slices else None
+
+    def base_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """The newest base file of every visible file group, without logs (read optimized)."""
+        found = []
+        for partition_path in self._chosen(partitions):
+            for slices in self.slices(partition_path).values():
+                newest = next((one for one in reversed(slices) if one.base_file), None)
+                if newest is not None:
+                    found.append(replace(newest, log_files=()))
+        return found
+
+    def _chosen(self, partitions: Iterable[str] | None) -> list[str]:
+        return self.partition_paths() if partitions is None else sorted(set(partitions))
+
+    def _pending(self, file_group: FileGroupId) -> list[InstantTime]:
+        return self.pending_compactions.get(file_group, [])
 
     def _build(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
         check_partition_path(partition_path)
         bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
         logs: list[LogFile] = []
         replaced = {} if self.show_replaced else self.snapshot.replaced
+        # Slices are those of the whole table: a log that completed after a later base file was
+        # requested lies in that one's slice, seen from any time (fmt 6.5).
+        whole = self.snapshot
+        if whole.as_of is not None:
+            whole = replace(whole, as_of=None)
         for entry in self.storage.list(partition_path):
             if entry.is_folder:
                 continue
             base = parse_base_file_name(entry.name)
             if base is not None:
                 group = FileGroupId(partition_path, base.file_id)
-                if group not in replaced and self.snapshot.is_committed(base.requested_time):
+                if group not in replaced and whole.is_committed(base.requested_time):
                     bases.setdefault((group, base.requested_time), []).append(
                         BaseFile(
                             file_group=group,
@@ -131,7 +160,7 @@ class FileSystemView:
             if log is None or log.is_cdc:
                 continue
             group = FileGroupId(partition_path, log.file_id)
-            if group not in replaced and self.snapshot.log_file_is_visible(log.instant_time):
+            if group not in replaced and whole.log_file_is_visible(log.instant_time):
                 logs.append(
                     LogFile(
                         file_group=group,
@@ -142,13 +171,41 @@ class FileSystemView:
                         size_bytes=entry.size_bytes,
                     )
                 )
-        return slice_files(
+        found = slice_files(
             [self._only(candidates) for candidates in bases.values()],
             logs,
-            completion_of=self.snapshot.completions.get,
+            completion_of=lambda time: whole.completions.get(time) or self._completed(time),
             pending_compactions=self.pending_compactions,
-            slicing=self.snapshot.slicing,
+            slicing=whole.slicing,
         )
+        return found if whole is self.snapshot else self._as_of(found)
+
+    def _as_of(
+        self, found: dict[FileGroupId, list[FileSlice]]
+    ) -> dict[FileGroupId, list[FileSlice]]:
+        """What of the slices was there at the snapshot's time: both compare requested times."""
+        time = self.snapshot.as_of or ""
+        kept: dict[FileGroupId, list[FileSlice]] = {}
+        for group, slices in found.items():
+            for one in slices:
+                if one.base_instant_time > time:
+                    continue
+                logs = [log for log in one.log_files if log.instant_time <= time]
+                if one.base_file is not None or logs:
+                    kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
+        return kept
+
+    def _completed(self, time: InstantTime) -> InstantTime | None:
+        """Completion time of an archived instant. Outside: the history is read once."""
+        if self.history is None:
+            return None
+        if self._archived is None:
+            self._archived = {
+                row.requested_time: row.completion_time
+                for row in self.history.instants()
+                if row.completion_time is not None
+            }
+        return self._archived.get(time)
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:
         """One base file per file group and instant: a failed task's duplicate is not in the metadata."""

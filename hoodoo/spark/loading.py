@@ -17,10 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
+from timeline.incremental import changed_since, start_of_range
 from timeline.model.schema import META_COLUMNS
 from timeline.model.times import parse_time_travel
 from timeline.options import PropertySet
-from timeline.read import ScanPlan, changed_since, plan_scan, start_of_range
+from timeline.read import ScanPlan, plan_scan
 from timeline.settings import QueryType, ReadSettings
 
 __all__ = ["FileList", "load_dataframe", "plan_load"]
@@ -99,11 +100,17 @@ def _changed(table: Table, settings: ReadSettings) -> FileList:
     begin = start_of_range(settings.begin_time or "earliest")
     start = begin if begin.strip("0") == "" else parse_time_travel(begin)
     end = parse_time_travel(settings.end_time) if settings.end_time is not None else None
-    slices, condition, snapshot = changed_since(core.context, start, end)
-    plan = plan_scan(core.context, snapshot, slices, with_hoodie_columns=True)
-    known = pa.table({_COMMIT_TIME: [entry.requested_time for entry in core.timeline()]})
-    times = known.filter(condition).column(_COMMIT_TIME).unique().to_pylist() if slices else []
-    return _listed(table, plan, times)
+    changed = changed_since(core.context, start, end)
+    plan = plan_scan(
+        core.context,
+        changed.snapshot,
+        changed.slices,
+        filter=changed.condition,
+        with_hoodie_columns=True,
+        base_filter=changed.base_condition,
+        visible=changed.visible,
+    )
+    return _listed(table, plan, sorted(changed.instants))
 
 
 def _listed(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> FileList:

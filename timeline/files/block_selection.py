@@ -9,15 +9,40 @@ of the newest instant it replaces, not its own: what others wrote between the tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from timeline.codecs.log_blocks import DATA_BLOCKS, BlockType, LogBlock
 from timeline.model.times import InstantTime
+from timeline.snapshot import Snapshot
 
-__all__ = ["SelectedBlocks", "select_blocks"]
+__all__ = ["SelectedBlocks", "VisibleInstants", "select_blocks"]
 
 _COUNTING = DATA_BLOCKS | {BlockType.DELETE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleInstants:
+    """
+    Whose blocks count, as a plain value that can be sent to another process.
+
+    ``times`` are requested times; every instant below ``archived_below`` counts too.
+    """
+
+    times: frozenset[InstantTime]
+    archived_below: InstantTime | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> VisibleInstants:
+        """What a snapshot shows (fmt 6.3, 6.5)."""
+        first, as_of = snapshot.active.first_write_time, snapshot.as_of
+        if first is not None and as_of is not None and as_of < first:
+            first = as_of + "0"  # the least text above it
+        return cls(times=frozenset(snapshot.completions), archived_below=first)
+
+    def __contains__(self, time: object) -> bool:
+        below = self.archived_below
+        return time in self.times or (below is not None and str(time) < below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +53,13 @@ class SelectedBlocks:
     corrupt: tuple[LogBlock, ...] = ()
 
 
-def select_blocks(
-    blocks: Iterable[LogBlock], *, is_visible: Callable[[InstantTime], bool]
-) -> SelectedBlocks:
+def select_blocks(blocks: Iterable[LogBlock], visible: Container[InstantTime]) -> SelectedBlocks:
     """
     Choose the blocks of a slice that count.
 
     Args:
         blocks: Of all log files, in the files' order.
-        is_visible: Whether what an instant wrote counts in the snapshot that is read.
+        visible: The instants that count in the snapshot that is read.
 
     Raises:
         CorruptTableError: A block lacks a header entry that it needs.
@@ -49,7 +72,7 @@ def select_blocks(
             corrupt.append(block)
         elif block.block_type is BlockType.COMMAND:
             rolled_back.add(block.target_instant_time)
-        elif block.block_type in _COUNTING and is_visible(block.instant_time):
+        elif block.block_type in _COUNTING and block.instant_time in visible:
             by_instant.setdefault(block.instant_time, []).append(block)
     for time in rolled_back:
         by_instant.pop(time, None)

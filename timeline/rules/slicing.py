@@ -13,7 +13,8 @@ log [t35,t90]. Slices: t60 = base60 + log35..90, t10 = base10 + the other two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import groupby
 
@@ -21,7 +22,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.times import InstantTime
 
-__all__ = ["Slicing", "slice_file_group", "slice_files"]
+__all__ = ["Slicing", "merged_slice", "slice_file_group", "slice_files"]
 
 CompletionOf = Callable[[InstantTime], InstantTime | None]
 
@@ -112,3 +113,26 @@ def slice_files(
         )
         for group in sorted({*bases, *logs})
     }
+
+
+def merged_slice(
+    slices: Sequence[FileSlice], pending_compactions: Container[InstantTime] = ()
+) -> FileSlice:
+    """
+    The slice that holds the newest rows of a file group (fmt 6.2).
+
+    Args:
+        slices: Of one file group, oldest first; at least one.
+        pending_compactions: Requested times of its pending compactions.
+
+    Returns:
+        The newest slice. The base file that a pending compaction will write is not there yet:
+        the slice below gives its own and its logs. Slices of logs alone belong together.
+    """
+    newest = slices[-1]
+    for below in reversed(slices[:-1]):
+        pending = newest.base_instant_time in pending_compactions
+        if newest.base_file is not None or not (pending or below.base_file is None):
+            break
+        newest = replace(below, log_files=(*below.log_files, *newest.log_files))
+    return newest

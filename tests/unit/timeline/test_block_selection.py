@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timeline.codecs.log_blocks import BlockType, HeaderKey, LogBlock
-from timeline.files.block_selection import select_blocks
+from timeline.files.block_selection import VisibleInstants, select_blocks
 
 
 def block(time: str, kind: BlockType = BlockType.AVRO_DATA, **more: str) -> LogBlock:
@@ -20,15 +20,19 @@ def compacted(time: str, *originals: str) -> LogBlock:
     return block(time, compacted_block_times=",".join(reversed(originals)))
 
 
+EVERY = VisibleInstants(times=frozenset(), archived_below="t9")
+
+
 def selected(*blocks: LogBlock, hidden: str = "") -> list[str]:
-    found = select_blocks(blocks, is_visible=lambda time: time not in hidden.split())
+    shown = {f"t{number}" for number in range(10)} - set(hidden.split())
+    found = select_blocks(blocks, shown)
     return [one.instant_time for one in found.blocks]
 
 
 def test_blocks_keep_their_order():
     found = select_blocks(
         [block("t1"), block("t1", BlockType.DELETE), block("t2", BlockType.PARQUET_DATA)],
-        is_visible=lambda time: True,
+        EVERY,
     )
     assert [one.block_type.name for one in found.blocks] == ["AVRO_DATA", "DELETE", "PARQUET_DATA"]
     assert found.corrupt == ()
@@ -49,7 +53,7 @@ def test_corrupt_and_change_blocks_hold_no_rows():
     torn = LogBlock(block_type=BlockType.CORRUPT, content_offset=5, content_length=9, path="f")
     found = select_blocks(
         [block("t1"), torn, block("t2", BlockType.CDC_DATA), block("t3")],
-        is_visible=lambda time: True,
+        EVERY,
     )
     assert [one.instant_time for one in found.blocks] == ["t1", "t3"]
     assert found.corrupt == (torn,)
@@ -92,3 +96,10 @@ def test_a_log_compaction_whose_originals_are_gone_keeps_its_own_place():
 def test_a_rolled_back_log_compaction_replaces_nothing():
     logs = [block("t1"), compacted("t2", "t1"), rollback("t3", "t2")]
     assert selected(*logs) == ["t1"]
+
+
+def test_archived_instants_count_too():
+    shown = VisibleInstants(times=frozenset({"t7"}), archived_below="t5")
+    blocks = [block(time) for time in ("t4", "t5", "t6", "t7", "t8")]
+    found = select_blocks(blocks, shown)
+    assert [one.instant_time for one in found.blocks] == ["t4", "t7"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.rules.slicing import slice_file_group, slice_files
+from timeline.rules.slicing import Slicing, merged_slice, slice_file_group, slice_files
 
 G = FileGroupId("p", "g")
 
@@ -102,3 +102,43 @@ def test_files_of_a_partition_are_grouped_and_sorted():
     assert [key for key, _, _ in shown(found[G])] == ["t10", "t30", "t60"]
     assert shown(found[h]) == [("t20", True, [T21])]
     assert found[h][0].size_bytes == 11
+
+
+def merged(bases, logs, completions, pending=()):
+    slices = slice_file_group(
+        G, bases, logs, completion_of=completions.get, pending_compactions=pending
+    )
+    return shown([merged_slice(slices, pending)])
+
+
+def test_a_pending_compaction_is_read_with_the_slice_below():
+    logs = [log("t35"), log("t21"), log("t30")]
+    assert merged([base("t10")], logs, COMPLETIONS, pending=["t60"]) == [
+        ("t10", True, [T21, T30, T35])
+    ]
+    assert merged([base("t10"), base("t60")], logs, COMPLETIONS, pending=()) == [
+        ("t60", True, [T35])
+    ]
+
+
+def test_several_pending_compactions_are_read_with_all_slices_below():
+    logs = [log("t35"), log("t21"), log("t30")]
+    assert merged([base("t10")], logs, COMPLETIONS, pending=["t45", "t60"]) == [
+        ("t10", True, [T21, T30, T35])
+    ]
+
+
+def test_a_pending_compaction_of_logs_alone():
+    logs = [log("t21"), log("t35")]
+    assert merged([], logs, COMPLETIONS, pending=["t60"]) == [("t21", False, [T21, T35])]
+    assert merged([], [log("t35")], COMPLETIONS, pending=["t60"]) == [("t60", False, [T35])]
+
+
+def test_slices_of_logs_alone_belong_together():
+    named = Slicing.BY_NAME
+    logs = [log("t21"), log("t30")]
+    slices = slice_file_group(G, [], logs, completion_of=COMPLETIONS.get, slicing=named)
+    assert len(slices) == 2
+    assert shown([merged_slice(slices)]) == [("t21", False, [T21, T30])]
+    slices = slice_file_group(G, [base("t10")], logs, completion_of=COMPLETIONS.get)
+    assert shown([merged_slice(slices)]) == [("t10", True, [T21, T30])]

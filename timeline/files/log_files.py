@@ -1,0 +1,256 @@
+"""
+The log files of a slice, read into changes: blocks chosen by their headers, then decoded.
+
+Only what merging and the caller need is decoded: wanted columns, keys, ordering fields.
+A block's records come in its writer's schema and leave in the reader's (fmt 5.4); a block of
+partial updates says itself which columns it tells of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from timeline.codecs.avro_columns import decode_block
+from timeline.codecs.delete_block import decode_deletes, ordering_names
+from timeline.codecs.log_blocks import BlockType, LogBlock, iter_blocks, read_content
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    MissingFileError,
+    UnsupportedTableError,
+)
+from timeline.files.block_selection import select_blocks
+from timeline.model.casting import promote
+from timeline.model.file_group import LogFile
+from timeline.model.times import InstantTime
+from timeline.ports.events import EventSink
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.log_merging import fold_changes, join_changes
+from timeline.rules.merge_rules import MergeRules
+from timeline.rules.merging import ChangeKind, Changes
+from timeline.rules.ordering import Mask
+
+__all__ = ["LogRead", "read_logs"]
+
+_KEY = "_hoodie_record_key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """
+    What is read of log files.
+
+    ``schema`` has the wanted columns, the record key and what ``rules`` look at, in the
+    table's types. ``keys`` tells how keys are computed where the rows carry none (tables
+    without meta columns); the columns it needs are in the schema then. Blocks of other
+    instants than those ``visible`` do not count.
+    """
+
+    schema: pa.Schema
+    rules: MergeRules
+    visible: Container[InstantTime]
+    keys: VirtualKeys | None = None
+
+
+def read_logs(
+    storage: Storage,
+    events: EventSink,
+    logs: Sequence[LogFile],
+    read: LogRead,
+) -> Changes | None:
+    """
+    Read the logs of a slice and fold them.
+
+    Args:
+        storage: Where the table lies.
+        events: Told of corrupt blocks (``log.corrupt``); they hold nothing that was published.
+        logs: In the order of ``LogFile.order``.
+        read: What is wanted.
+
+    Returns:
+        One change for each record key; None when nothing in the logs counts.
+
+    Raises:
+        MissingFileError: A log file is gone.
+        CorruptTableError: A log file is damaged.
+        UnsupportedTableError: A block of a kind that is not read.
+
+    Outside: 2 open_input for each file with blocks that count, else 1.
+    """
+    files = {log.path: log for log in logs}
+    found: list[LogBlock] = []
+    for log in files.values():
+        with _opened(storage, log.path) as source:
+            found.extend(iter_blocks(source, log.size_bytes, path=log.path))
+    selected = select_blocks(found, read.visible)
+    for block in selected.corrupt:
+        events.emit("log.corrupt", path=block.path, offset=block.offset, bytes=block.content_length)
+    if not selected.blocks:
+        return None
+    decoded: dict[tuple[str, int], Changes] = {}
+    for path in dict.fromkeys(block.path for block in selected.blocks):
+        with _opened(storage, path) as source:
+            for block in selected.blocks:
+                if block.path == path:
+                    content = read_content(source, block)
+                    decoded[path, block.offset] = _decoded(block, content, read)
+    ordered = [decoded[block.path, block.offset] for block in selected.blocks]
+    return fold_changes(join_changes(ordered, read.schema), read.rules)
+
+
+class _Source:
+    """An open file as the block reader wants it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read_at(self, offset: int, length: int, /) -> bytes:
+        self._file.seek(offset)
+        return bytes(self._file.read(length))
+
+
+@contextmanager
+def _opened(storage: Storage, path: str) -> Iterator[_Source]:
+    try:
+        file = storage.open_input(path)
+    except ObjectMissingError as error:
+        raise MissingFileError(f"a log file is gone: {path}", path=path) from error
+    with file:
+        yield _Source(file)
+
+
+def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
+    if block.block_type is BlockType.DELETE:
+        return _deletes(block, content, read)
+    if block.block_type is BlockType.AVRO_DATA:
+        held = _field_names(block.schema_json, block.path)
+        wanted = _held(read.schema, held)
+        rows = decode_block(content, block.schema_json, wanted, path=block.path)
+    elif block.block_type is BlockType.PARQUET_DATA:
+        rows, held = _parquet_rows(block, content, read.schema)
+    else:
+        raise UnsupportedTableError(
+            "log blocks in the hfile format are not read yet; compact the file group with Java "
+            f"Hudi: {block.path}",
+            kind="log_block_type",
+            path=block.path,
+        )
+    rows = _with_keys(rows, block, read.keys)
+    kinds = np.zeros(rows.num_rows, np.int8)
+    deleted = read.rules.deletes(rows)
+    if deleted.any():
+        kinds[deleted] = ChangeKind.DELETE_ROW
+        kinds[deleted & _natural(rows, read.rules)] = ChangeKind.COMMIT_TIME_DELETE
+    told: dict[str, Mask] = {}
+    if block.is_partial or read.rules.keeps_lacking:
+        silent = np.zeros(rows.num_rows, np.bool_)
+        told = {name: silent for name in read.schema.names if name not in held and name != _KEY}
+    return Changes(rows=rows, kinds=kinds, told=told)
+
+
+def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
+    deletes = decode_deletes(content, path=block.path)
+    commit_time = np.asarray(deletes.column("is_commit_time")).astype(np.bool_)
+    kinds = np.where(commit_time, ChangeKind.COMMIT_TIME_DELETE, ChangeKind.DELETE)
+    columns = {_KEY: deletes.column(_KEY)}
+    if read.rules.by_order:
+        names = ordering_names(deletes)
+        for name, ordering in zip(read.rules.ordering_fields, names, strict=False):
+            kind = read.schema.field(name).type
+            columns[name] = _cast_ordering(deletes.column(ordering), kind, block)
+    return Changes(rows=pa.table(columns), kinds=kinds.astype(np.int8))
+
+
+def _cast_ordering(column: pa.ChunkedArray, kind: pa.DataType, block: LogBlock) -> pa.ChunkedArray:
+    """An ordering in the column's type: its wrapper has fewer types than a column may have."""
+    if column.type == kind:
+        return column
+    try:
+        if pa.types.is_integer(column.type) and not pa.types.is_integer(kind):
+            bits = pa.int32() if kind.bit_width == 32 else pa.int64()
+            if pa.types.is_temporal(kind):
+                return pc.cast(pc.cast(column, bits), kind)
+        return pc.cast(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise CorruptTableError(
+            "the ordering of a delete has another type than the table's ordering field: "
+            f"{column.type} against {kind} in {block.path}",
+            kind="delete_ordering",
+            path=block.path,
+        ) from error
+
+
+def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
+    """Rows whose ordering value is Java's word for none: an int of 0 in a single field."""
+    if not rules.by_order or len(rules.ordering_fields) != 1:
+        return np.zeros(rows.num_rows, np.bool_)
+    position = rows.schema.get_field_index(rules.ordering_fields[0])
+    if position < 0 or rows.schema.field(position).type != pa.int32():
+        return np.zeros(rows.num_rows, np.bool_)
+    return np.asarray(pc.fill_null(pc.equal(rows.column(position), 0), True)).astype(np.bool_)
+
+
+def _parquet_rows(
+    block: LogBlock, content: bytes, schema: pa.Schema
+) -> tuple[pa.Table, frozenset[str]]:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content))
+        held = frozenset(file.schema_arrow.names)
+        wanted = _held(schema, held)
+        return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
+    except (pa.ArrowException, OSError, InvalidInputError) as error:
+        raise CorruptTableError(
+            f"a block of a log file is no parquet file that fits the table: {block.path} "
+            f"({str(error).partition(chr(10))[0][:200]})",
+            kind="bad_log_block",
+            path=block.path,
+        ) from error
+
+
+def _held(schema: pa.Schema, names: frozenset[str]) -> pa.Schema:
+    return pa.schema([each for each in schema if each.name in names])
+
+
+def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.Table:
+    position = rows.schema.get_field_index(_KEY)
+    if keys is None:
+        if position < 0 or rows.column(position).null_count:
+            raise CorruptTableError(
+                f"records of a log block have no record key: {block.path}",
+                kind="bad_log_block",
+                path=block.path,
+            )
+        return rows
+    try:
+        computed: Any = keys.of(rows)
+    except InvalidInputError as error:
+        raise CorruptTableError(
+            f"records of a log block have no key: {block.path} ({error.message})",
+            kind="bad_log_block",
+            path=block.path,
+        ) from error
+    if position >= 0:
+        return rows.set_column(position, _KEY, computed)
+    return rows.append_column(_KEY, computed)
+
+
+@lru_cache(maxsize=64)
+def _field_names(schema_json: str, path: str) -> frozenset[str]:
+    """Every block of a writer has the same text."""
+    try:
+        return frozenset(each["name"] for each in json.loads(schema_json)["fields"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptTableError(
+            f"the schema of a log block cannot be read: {path}", kind="bad_log_block", path=path
+        ) from error

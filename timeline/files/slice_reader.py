@@ -1,0 +1,151 @@
+"""
+The rows of one file slice: its base file, merged with its logs where it has any.
+
+A filter is pushed into the base file only where no log touches it. A row that a log changes
+must be merged before it is judged: its old version may not show, and its new one may pass a
+filter that the old one failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.files.log_files import LogRead, read_logs
+from timeline.files.parquet import read_base_file, read_batches
+from timeline.model.file_group import FileSlice
+from timeline.model.times import InstantTime
+from timeline.ports.events import EventSink
+from timeline.ports.storage import Storage
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.merge_rules import MergeRules
+from timeline.rules.merging import merge_changes
+
+__all__ = ["SliceRead", "merged_slice_rows", "read_slice"]
+
+_KEY = "_hoodie_record_key"
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRead:
+    """
+    What is read of every slice: a plain value, which an executor can send elsewhere.
+
+    Args:
+        file_schema: The table's schema with the meta columns.
+        columns: What comes out, in this order.
+        filter: Rows that come out; None for all.
+        base_filter: Rows of base files that count at all, before anything is merged.
+        rules: How versions of a record merge.
+        keys: How keys are computed in a table without meta columns; else None.
+        visible: The instants whose log blocks count in the snapshot that is read.
+    """
+
+    file_schema: pa.Schema
+    columns: tuple[str, ...]
+    filter: pc.Expression | None = None
+    base_filter: pc.Expression | None = None
+    rules: MergeRules
+    keys: VirtualKeys | None = None
+    visible: Container[InstantTime]
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Schema of what comes out."""
+        return pa.schema([self.file_schema.field(name) for name in self.columns])
+
+
+def read_slice(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> Iterator[pa.RecordBatch]:
+    """
+    Read a slice piece by piece.
+
+    A slice without logs is streamed, one with logs is held in memory (the needed columns).
+
+    Raises:
+        MissingFileError: A file is gone.
+        CorruptTableError: A file is damaged or does not fit the schema.
+        UnsupportedTableError: A log file has blocks that are not read.
+
+    Outside: 1 open_input of the base file, those of ``read_logs``.
+    """
+    changed = merged_slice_rows(storage, events, one, read) if one.log_files else None
+    if changed is not None:
+        yield from changed.combine_chunks().to_batches(_BATCH_ROWS)
+    elif one.base_file is not None:
+        yield from read_batches(
+            storage,
+            one.base_file.path,
+            schema=read.file_schema,
+            columns=read.columns,
+            row_filter=_both(read.filter, read.base_filter),
+        )
+
+
+def merged_slice_rows(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> pa.Table | None:
+    """
+    The merged, filtered and projected rows of a slice; None when no log of it counts.
+
+    Errors and calls outside: as ``read_slice``.
+    """
+    schema = _merge_schema(read)
+    logs = LogRead(schema=schema, rules=read.rules, visible=read.visible, keys=read.keys)
+    changes = read_logs(storage, events, one.log_files, logs)
+    if changes is None:
+        return None
+    base = schema.empty_table()
+    if one.base_file is not None:
+        path = one.base_file.path
+        base = read_base_file(
+            storage,
+            path,
+            schema=read.file_schema,
+            columns=schema.names,
+            row_filter=read.base_filter,
+        )
+        if read.keys is not None:
+            position = base.schema.get_field_index(_KEY)
+            base = base.set_column(position, schema.field(_KEY), read.keys.of(base))
+    rows = merge_changes(base, changes, read.rules).table
+    if read.keys is not None and _KEY in read.columns:
+        position = rows.schema.get_field_index(_KEY)
+        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
+        rows = rows.set_column(position, schema.field(_KEY), nothing)
+    if read.filter is not None:
+        rows = rows.filter(read.filter)
+    return rows.select(list(read.columns))
+
+
+def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _merge_schema(read: SliceRead) -> pa.Schema:
+    """The wanted columns, those of the filter, and those that merging looks at."""
+    names = {_KEY, *read.columns, *read.rules.columns_for(set(read.file_schema.names))}
+    if read.keys is not None:
+        names.update(name.partition(".")[0] for name in read.keys.fields)
+    if read.filter is not None:
+        names.update(_filter_columns(read.filter, read.file_schema))
+    return pa.schema([each for each in read.file_schema if each.name in names])
+
+
+def _filter_columns(condition: pc.Expression, schema: pa.Schema) -> list[str]:
+    """The columns an expression names: those without which it cannot be computed."""
+    found = []
+    for position, name in enumerate(schema.names):
+        without = schema.remove(position).empty_table()
+        try:
+            without.filter(condition)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
+            found.append(name)
+    return found
