@@ -20,17 +20,20 @@ import pyarrow as pa
 
 from timeline.codecs.avro_columns_cursor import PADDING_BYTES, Chunk, Cursor
 from timeline.codecs.avro_columns_decode import RecordPlan, plan_record, read_record
+from timeline.codecs.avro_columns_encode import encode_rows
 from timeline.codecs.avro_columns_frames import damaged_block, record_borders
 from timeline.codecs.avro_columns_types import arrow_type, parse_schema
-from timeline.model.casting import promote
+from timeline.errors import InvalidInputError
+from timeline.model.casting import cast_column, promote
 
-__all__ = ["decode_block", "decode_records"]
+__all__ = ["decode_block", "decode_records", "encode_records"]
 
 _VERSIONS: Final = (1, 2, 3)
 _HEAD: Final = struct.Struct(">ii")
 _LENGTH_BYTES: Final = 4
 _CHUNK_ROWS: Final = 16 * 1024
 _CHUNK_BYTES: Final = 32 * 1024 * 1024
+_VERSION: Final = 3
 
 Integers = npt.NDArray[np.int64]
 BytesLike = bytes | bytearray | memoryview
@@ -145,10 +148,71 @@ def _read_chunk(
 def _with_defaults(
     table: pa.Table, rows: int, schema: pa.Schema, defaults: Mapping[str, pa.Scalar]
 ) -> pa.Table:
-    """The table with the columns it lacks, so that it has `rows` rows even without any."""
+    """The table in the order of the schema, with the columns that the writer lacks."""
+    columns = {}
     for field in schema:
-        if field.name not in table.column_names:
-            default = defaults.get(field.name)
-            values = pa.nulls(rows, field.type) if default is None else pa.repeat(default, rows)
-            table = table.append_column(field, values)
-    return table
+        if field.name in table.column_names:
+            columns[field.name] = table.column(field.name)
+        elif field.name in defaults:
+            columns[field.name] = pa.repeat(defaults[field.name], rows)
+        else:
+            columns[field.name] = pa.nulls(rows, field.type)
+    return pa.table(columns)
+
+
+def encode_records(table: pa.Table, schema_json: str) -> bytes:
+    """
+    Encode rows as the whole content of an Avro data block, version 3.
+
+    Args:
+        table: The rows; columns in any order, of types that fit the schema's without loss.
+            A column of the schema that is missing is written as null.
+        schema_json: The Avro JSON for the block's header; decides order and unions.
+
+    Raises:
+        InvalidInputError: A column is not in the schema or does not fit it
+            (``schema_mismatch``, ``lossy_value``), a value is null where the schema has no
+            null (``null_value``), or no symbol of an enum (``unknown_symbol``).
+        UnsupportedTableError: The schema has a type this engine does not handle.
+        CorruptTableError: The text is no Avro record.
+    """
+    record = parse_schema(schema_json, path="")
+    fields = list(arrow_type(record))
+    unknown = sorted(set(table.column_names) - set(record.names))
+    if unknown or len(set(table.column_names)) != table.num_columns:
+        raise InvalidInputError(
+            "rows to write have columns that repeat or that the table's schema lacks; drop "
+            f"them or add them to the table first: columns={unknown or table.column_names}",
+            kind="schema_mismatch",
+            columns=unknown or table.column_names,
+        )
+    columns = [
+        cast_column(table.column(field.name), field.type, field.name)
+        if field.name in table.column_names
+        else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+        for field in fields
+    ]
+    rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    parts: list[BytesLike] = [_HEAD.pack(_VERSION, table.num_rows)]
+    for part in _parts(rows):
+        arrays = [_one_array(column) for column in part.columns]
+        _, offsets, data = encode_rows(record, arrays, part.num_rows).buffers()
+        size = int(np.frombuffer(offsets, np.int32)[part.num_rows])
+        parts.append(memoryview(data)[:size])
+    return b"".join(parts)
+
+
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Runs of rows of a limited number and size."""
+    row = 0
+    while row < table.num_rows:
+        part = table.slice(row, _CHUNK_ROWS)
+        while part.num_rows > 1 and part.nbytes > _CHUNK_BYTES:
+            part = part.slice(0, part.num_rows // 2)
+        yield part
+        row += part.num_rows
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
