@@ -15,7 +15,8 @@ from typing import Any
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.commit_body import FENCING_TOKEN_KEY
-from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
+from timeline.codecs.instant_avro import decode_clean, decode_rollback
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
 from timeline.heartbeat import instants_that_seem_dead
@@ -366,7 +367,8 @@ def _archived(context: TableContext) -> list[Account]:
         fields: dict[str, Any] = {}
         if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
             try:
-                metadata = decode_commit(row.metadata, path=f"history ({row.requested_time})")
+                path = f"history ({row.requested_time})"
+                metadata = decode_archived_commit(row.metadata, path=path)
                 fields = _commit_fields(metadata, in_full=False)
             except CorruptTableError:
                 fields = {"remarks": ("its metadata cannot be read",)}

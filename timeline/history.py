@@ -18,8 +18,8 @@ from timeline.codecs.history_rows import (
     parse_manifest,
     parse_version,
 )
-from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.times import InstantTime
 from timeline.places import HISTORY
@@ -65,11 +65,12 @@ class History:
     ) -> Iterator[tuple[HistoryInstant, CommitMetadata]]:
         """Archived writes with a completion time in (since, until] and their metadata."""
         for row in self.instants(times_only=False):
-            completion = row.completion_time
-            if row.action not in _COMMITS or completion is None or completion <= since:
+            completion = row.completion_time or row.requested_time
+            if row.action not in _COMMITS or completion <= since:
                 continue
             if (until is None or completion <= until) and row.metadata:
-                yield row, decode_commit(row.metadata, path=f"{HISTORY} ({row.requested_time})")
+                path = f"{HISTORY} ({row.requested_time})"
+                yield row, decode_archived_commit(row.metadata, path=path)
 
     def _legacy_names(self, folder: str) -> list[str]:
         numbered = (

@@ -129,14 +129,6 @@ class Snapshot:
             return self.is_committed(instant_time)
         return self.as_of is None or instant_time <= self.as_of
 
-    def block_is_visible(self, instant_time: InstantTime) -> bool:
-        """
-        Whether data and delete blocks that this instant wrote count (fmt 5.7, 11.2).
-
-        Command blocks always do: a rollback takes blocks back whatever became of it.
-        """
-        return self.is_committed(instant_time)
-
     @cached_property
     def replaced(self) -> Mapping[FileGroupId, InstantTime]:
         """File groups hidden by a visible replacecommit -> its requested time (fmt 6.4)."""

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from timeline.codecs.avro_container import BYTES_MAX, damaged
+from timeline.codecs.instant_avro import decode_commit
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 
-__all__ = ["decode_legacy_commit"]
+__all__ = ["decode_archived_commit", "decode_legacy_commit"]
 
 _Convert = Callable[[Any], Any]
 
@@ -63,6 +64,19 @@ def decode_legacy_commit(
         )
     except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:
         raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+
+def decode_archived_commit(data: bytes, *, path: str = "") -> CommitMetadata:
+    """
+    Read the metadata of an archived write.
+
+    Hudi 1.0 keeps JSON in the archive of a table that it upgraded from version 6; later
+    releases keep what they write themselves.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    return (decode_legacy_commit if data.startswith(b"{") else decode_commit)(data, path=path)
 
 
 def _object(item: Any) -> Mapping[str, Any]:

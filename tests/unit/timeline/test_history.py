@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from timeline.codecs.instant_avro import encode_commit
+from timeline.errors import CorruptTableError
 from timeline.history import History
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.places import HISTORY
@@ -18,15 +21,27 @@ TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))
 T1, T2, T3, T4, T5, T6, T7 = TIMES
 
 
-def archived(storage: MemoryStorage, *files: tuple[str, list[tuple[str, str, str]]]) -> History:
+def archived(
+    storage: MemoryStorage, *files: tuple[str, list[tuple[str, str | None, str]]]
+) -> History:
     """Files by name, each with rows of requested time, completion time, action."""
+    return with_metadata(
+        storage, lambda one: encode_commit(CommitMetadata(operation_type=one)), *files
+    )
+
+
+def with_metadata(
+    storage: MemoryStorage,
+    metadata_of: Callable[[str], bytes],
+    *files: tuple[str, list[tuple[str, str | None, str]]],
+) -> History:
     for name, rows in files:
         table = pa.table(
             {
                 "instantTime": [row[0] for row in rows],
-                "completionTime": [row[1] for row in rows],
+                "completionTime": pa.array([row[1] for row in rows], pa.string()),
                 "action": [row[2] for row in rows],
-                "metadata": [encode_commit(CommitMetadata(operation_type=row[0])) for row in rows],
+                "metadata": [metadata_of(row[0]) for row in rows],
                 "plan": pa.array([None] * len(rows), pa.binary()),
             }
         )
@@ -66,6 +81,21 @@ def test_no_write_of_a_range_is_missed_in_a_reversed_file() -> None:
     assert told(history, T1, None) == [T1, T2, T5, T6]
     assert told(history, T2, T6) == [T2, T5], "the start is excluded, the end is not"
     assert told(history, T7, None) == []
+
+
+def test_an_archive_that_hudi_1_0_migrated_keeps_commits_as_json() -> None:
+    name, rows = f"{T2}_{T1}_0.parquet", [(T2, T3, "commit"), (T1, T2, "deltacommit")]
+    json_of = '{{"operationType": "{}", "version": 1}}'.format
+    history = with_metadata(MemoryStorage(), lambda one: json_of(one).encode(), (name, rows))
+    assert told(history, T1, None) == [T1, T2]
+    damaged = with_metadata(MemoryStorage(), lambda _: b"{", (name, rows))
+    with pytest.raises(CorruptTableError):
+        list(damaged.commits_between(T1, None))
+
+
+def test_a_write_without_completion_time_counts_by_its_requested_time() -> None:
+    history = archived(MemoryStorage(), (f"{T2}_{T2}_0.parquet", [(T2, None, "commit")]))
+    assert (told(history, T1, T2), told(history, T2, None)) == ([T2], [])
 
 
 def told(history: History, since: str, until: str | None) -> list[str]:
