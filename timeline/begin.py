@@ -8,6 +8,7 @@ either is in it or comes in a slot above it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
@@ -25,8 +26,8 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs
-from timeline.places import timeline_path
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.places import TIMELINE, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
 from timeline.ports.world import World
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
@@ -47,6 +48,7 @@ class Begun:
     requested_time: InstantTime
     heartbeat: Heartbeat
     snapshot: Snapshot
+    made_durable: Callable[[], None]  # returns once the requested file's name is on the disk
 
     def file_name(self, state: State) -> str:
         """The instant's file name in a pending state."""
@@ -59,7 +61,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     """
     Draw a requested time, make it visible and take the base snapshot.
 
-    Outside per try: 1 list, 1 put (heartbeat), 1 create, 1 list, chain probes.
+    Outside per try: 1 list, 1 put (heartbeat), 1 create, 1 sync, 1 list, chain probes.
 
     Args:
         context: The table.
@@ -120,7 +122,9 @@ def _try_begin(
     if action is Action.REPLACECOMMIT:
         content = encode_requested_replace(RequestedReplaceMetadata())
     try:
-        world.storage.create(timeline_path(name), content)
+        # An empty file is its name, and that is made durable while rows are placed: before
+        # the first data file it must be, so that a rollback finds what a power cut left.
+        world.storage.create(timeline_path(name), content, durable=bool(content))
     except (ObjectExistsError, AmbiguousWriteError):
         # TL-REQ-2: never to be proven ours. The heartbeat may be the other's: leave the file.
         heartbeat.stop(remove=False)
@@ -133,6 +137,7 @@ def _try_begin(
             action=action,
             requested_time=requested_time,
             heartbeat=heartbeat,
+            made_durable=sync_soon(world.storage, () if content else (TIMELINE,)),
             snapshot=context.snapshot(),
         )
         decided = _decided_since(context, begun, before.head)
@@ -194,6 +199,7 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     path = timeline_path(begun.file_name(State.INFLIGHT))
     data = encode_commit(profile)
     try:
+        begun.made_durable()
         context.world.storage.create(path, data, durable=False)
     except ObjectExistsError:
         if context.world.storage.read(path) != data:

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from timeline.ports.events import EventSink, Value
 from timeline.ports.ids import ProcessIdentity
@@ -29,15 +29,18 @@ __all__ = [
     "FanOut",
     "LoggingEvents",
     "NullEvents",
+    "Started",
     "SystemClock",
     "SystemIds",
     "ThreadExecutor",
+    "start_beside",
 ]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _WORKERS_MAX = 8
+_BESIDE_THREADS = 2
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
 
@@ -331,6 +334,59 @@ _ALARM = _Alarm()
 
 # A child has neither the thread nor whoever may have held the lock.
 os.register_at_fork(after_in_child=_ALARM.reset)
+
+
+class Started(Generic[Result]):
+    """Work that runs on another thread; made by ``start_beside``."""
+
+    def __init__(self, future: Future[Result]) -> None:
+        self._future = future
+
+    def wait(self) -> Result:
+        """Its answer, once it has one. Raises: what the work raised."""
+        return self._future.result()
+
+    def afterwards(self, react: Callable[[Result], object]) -> None:
+        """Hand the answer on when it comes, on whatever thread; a failure to nobody."""
+
+        def ended(future: Future[Result]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                react(future.result())
+
+        self._future.add_done_callback(ended)
+
+
+class _Beside:
+    """Threads for waits on the disk, one small pool a process, made by the first use."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._guard = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        with self._guard:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(
+                    _BESIDE_THREADS, thread_name_prefix="hoodoo-beside"
+                )
+            return self._threads.submit(work)
+
+
+_BESIDE = _Beside()
+os.register_at_fork(after_in_child=_BESIDE.reset)  # threads do not survive a fork
+
+
+def start_beside(work: Callable[[], Result]) -> Started[Result]:
+    """
+    Begin some work on another thread of this process.
+
+    Raises:
+        RuntimeError: The interpreter is shutting down.
+    """
+    return Started(_BESIDE.submit(work))
 
 
 class _Run:

@@ -40,7 +40,7 @@ from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue, next_instant_time
 from timeline.setting_names import PublishLock
-from timeline.settle import is_settled, settle
+from timeline.settle import completed_ahead, is_settled, settle
 from timeline.snapshot import Snapshot
 
 __all__ = [
@@ -176,7 +176,7 @@ def publish(
         if unread:
             return None
         verdict, state["seen"] = _judge_since(
-            context, begun, candidate, state["seen"], turn.timeline
+            context, begun, candidate, state["seen"], turn.timeline, head=turn.head
         )
         if not isinstance(verdict, Clean):
             met.append(Met(verdict=verdict, seen=state["seen"]))
@@ -296,9 +296,10 @@ def _take_and_settle(context: TableContext, slot: Slot) -> bool:
     wrong in here is an unknown outcome, so that no caller deletes what may be published.
     """
     try:
-        if not context.chain.take(slot):
-            return False
-        settle(context, slot)
+        with completed_ahead(context.world.storage, slot):
+            if not context.chain.take(slot):
+                return False
+            settle(context, slot)
     except OutcomeUnknownError:
         raise
     except Exception as error:
@@ -375,9 +376,10 @@ def _judge_since(
     candidate: Candidate,
     seen: Seen,
     timeline: ActiveTimeline,
+    *,
+    head: int,
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
-    """Judge against everything that became visible since ``seen``, ours and foreign."""
-    head = context.chain.head()
+    """Judge against all that became visible since ``seen``: slots up to ``head``, and foreign."""
     slots = _slots_not_seen(context, seen, head)
     rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
     completed = timeline.completed_times
@@ -417,10 +419,11 @@ def _judge_unlocked(
     What an unsettled slot refuses is left to the turn, which settles it first: its owner may
     be dead, and a writer refused here would never see the files it has to begin from.
     """
-    if context.chain.head() == seen.head:
+    head = context.chain.head()
+    if head == seen.head:
         return Clean(), seen
     timeline = context.active()
-    verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline)
+    verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline, head=head)
     if not isinstance(verdict, Clean):
         last = context.chain.read(now_seen.head) if now_seen.head else None
         if last is not None and not is_settled(last, timeline):

@@ -8,6 +8,8 @@ under the same name. For upkeep (abort, clean) settling repeats the deletes, the
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
@@ -23,10 +25,10 @@ from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import heartbeat_path, timeline_path
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
 from timeline.view import list_partition_paths
 
-__all__ = ["data_files_of", "is_settled", "settle"]
+__all__ = ["completed_ahead", "data_files_of", "is_settled", "settle"]
 
 
 def completed_name(slot: Slot) -> str | None:
@@ -42,6 +44,16 @@ def completed_name(slot: Slot) -> str | None:
             completion_time=slot.completion_time,
         )
     )
+
+
+def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
+    """
+    Within the block the bytes of the slot's completed file wait for the disk beside the slot's.
+
+    They have no name yet: what shows the instant is still created after its slot (LOC-2).
+    """
+    name = completed_name(slot)
+    return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
 
 
 def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:

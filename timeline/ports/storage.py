@@ -10,7 +10,8 @@ behind (``*.crc``, ``.tmp-*``, ``<name>.<uuid>``) never shows in a listing (LOC-
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Protocol, TypeAlias
 
@@ -23,6 +24,9 @@ __all__ = [
     "Stats",
     "Storage",
     "StorageCapabilities",
+    "WorksAhead",
+    "staged",
+    "sync_soon",
 ]
 
 
@@ -146,3 +150,59 @@ class Storage(Protocol):
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names created by ``open_output`` in these folders durable (LOC-2)."""
+
+
+class WorksAhead(Protocol):
+    """
+    What a storage may offer beside the port: waiting for the disk while others work.
+
+    Both only move a wait; what becomes visible when is as without them. ``staged`` and
+    ``sync_soon`` ask for them and do without where a storage has neither.
+    """
+
+    def stage(self, path: str, data: bytes) -> AbstractContextManager[None]:
+        """
+        Begin to make the bytes of a ``create`` durable that follows within the block.
+
+        A create with other bytes, or none, is no error: what was staged then goes away.
+        """
+
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        """Begin ``sync_folders``; the returned function waits for its end and raises its error."""
+
+
+def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[None]:
+    """Within the block a durable ``create`` of these bytes is cheaper, where the storage can."""
+    ahead: Callable[[str, bytes], AbstractContextManager[None]] | None = getattr(
+        storage, "stage", None
+    )
+    return nullcontext() if ahead is None else ahead(path, data)
+
+
+def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
+    """
+    Begin to make names in these folders durable.
+
+    Args:
+        storage: Where the names are.
+        folders: None at all is done at once.
+
+    Returns:
+        A function that waits for it; only then are they.
+
+    Raises:
+        StorageUnavailableError: The disk refused; here, or when it is waited for.
+    """
+    wanted = tuple(folders)
+    ahead: Callable[[Iterable[str]], Callable[[], None]] | None = getattr(
+        storage, "sync_soon", None
+    )
+    if ahead is not None and wanted:
+        return ahead(wanted)
+    if wanted:
+        storage.sync_folders(wanted)
+    return _done
+
+
+def _done() -> None:
+    """Nothing is left to wait for."""

@@ -58,6 +58,7 @@ class Syscalls:
     fsync: Callable[[int], None] = os.fsync
     link: Callable[..., None] = os.link
     rename: Callable[..., None] = os.rename
+    open_new: Callable[..., int] = os.open
 
 
 def unavailable(error: OSError, path: str, doing: str) -> StorageUnavailableError:
@@ -173,11 +174,10 @@ class FolderWalker:
         return kept
 
     def _walk(self, folder: str, *, make: bool, durable: bool) -> int:
-        descriptor = self._open_root(make=make, durable=durable)
-        if not folder:
-            return descriptor
-        walked = ""
-        for segment in folder.split("/"):
+        walked, descriptor = self._nearest(folder, make=make, durable=durable)
+        for segment in folder[len(walked) :].strip("/").split("/"):
+            if not segment:
+                break
             walked = f"{walked}/{segment}" if walked else segment
             try:
                 child = self._open_child(descriptor, segment, walked, make=make)
@@ -187,6 +187,17 @@ class FolderWalker:
                 os.close(descriptor)
             descriptor = child
         return descriptor
+
+    def _nearest(self, folder: str, *, make: bool, durable: bool) -> tuple[str, int]:
+        """The deepest kept folder on the way, else the base, and a descriptor of its own."""
+        above = folder.rpartition("/")[0]
+        while above:
+            if not durable or above in self._anchored:
+                kept = self._still_there(above)
+                if kept is not None:
+                    return above, kept.again()
+            above = above.rpartition("/")[0]
+        return "", self._open_root(make=make, durable=durable)
 
     def forget(self, folder: str) -> None:
         """Take a removed folder out of the ones known to be on the disk."""

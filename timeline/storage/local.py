@@ -4,7 +4,7 @@ Storage of a table on this machine's disk (or a file system that looks like one)
 A new object appears under its name whole or not at all: it is written and made durable
 under a temporary name in the same folder and then linked to its own (LOC-1); creating
 the final name with ``O_EXCL`` would show torn content for a moment, and for ever after
-a power cut. Symbolic links below the base folder are never followed (SEC1).
+a power cut. Only an empty object is its name and nothing else. Symbolic links below the base folder are never followed (SEC1).
 
 Addresses are written the way Java Hudi writes them: ``file:`` and the absolute path,
 one slash, nothing escaped (``file:/data/flights``).
@@ -21,8 +21,8 @@ from typing import IO, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from timeline.errors import InvariantError, MalformedNameError
-from timeline.machine import SystemClock, SystemIds
+from timeline.errors import InvariantError
+from timeline.machine import SystemClock, SystemIds, start_beside
 from timeline.model.paths import check_relative_path
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
@@ -35,9 +35,12 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
+from timeline.storage.ahead import StagedFiles
 from timeline.storage.data_file import DataFile
+from timeline.storage.entries import entry_of, file_stat_of
 from timeline.storage.folders import (
     FolderWalker,
+    OpenFolder,
     Syscalls,
     no_hard_links,
     open_regular,
@@ -103,6 +106,7 @@ class LocalStorage:
         self._calls = calls or Syscalls()
         self._folders = FolderWalker(self._root, self._calls, strict=self._strict)
         self._names = NameLists()
+        self._staged = StagedFiles()
 
     @property
     def base_uri(self) -> str:
@@ -137,9 +141,9 @@ class LocalStorage:
         """The object's entry, or None when there is none; ``""`` is the base folder."""
         try:
             if not path:
-                return _file_stat("", os.stat(self._root))
+                return file_stat_of("", os.stat(self._root))
             with self._inside(path, "looking up") as (folder, name):
-                return _entry(name, os.lstat(name, dir_fd=folder), path)
+                return entry_of(name, os.lstat(name, dir_fd=folder), path)
         except (ObjectMissingError, FileNotFoundError):
             return None
 
@@ -153,7 +157,7 @@ class LocalStorage:
                 except FileNotFoundError:
                     continue  # removed since
                 if stat.S_ISDIR(described.st_mode) or not is_leftover(entry.name):
-                    found.append(_entry(entry.name, described, _below(folder, entry.name)))
+                    found.append(entry_of(entry.name, described, _below(folder, entry.name)))
         found.sort(key=_name_of)
         return found
 
@@ -182,15 +186,16 @@ class LocalStorage:
         durable = durable and self._strict
 
         def put(folder: int, name: str) -> None:
-            with self._temporary(folder, data, durable=durable) as temporary:
+            if not data:
+                _remove_quietly(checksum_sibling(name), folder)
+                self._name_anew(folder, name, path)
+                self._sync_name(folder, path, durable=durable)
+                return
+            with self._temporary(folder, path, data, durable=durable) as temporary:
                 # Before the name appears: a stale checksum makes Java refuse the new bytes.
                 _remove_quietly(checksum_sibling(name), folder)
                 self._link(folder, temporary, name, path)
-                if durable:
-                    try:
-                        self._calls.fsync(folder)
-                    except OSError as error:
-                        raise AmbiguousWriteError(path) from error
+                self._sync_name(folder, path, durable=durable)
 
         self._place(path, "creating", put, durable=durable)
 
@@ -199,7 +204,7 @@ class LocalStorage:
         durable = durable and self._strict
 
         def put(folder: int, name: str) -> None:
-            with self._temporary(folder, data, durable=durable) as temporary:
+            with self._temporary(folder, path, data, durable=durable) as temporary:
                 _remove_quietly(checksum_sibling(name), folder)
                 self._calls.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                 if durable:
@@ -301,6 +306,23 @@ class LocalStorage:
         self._folders.anchor(fresh)
 
     @contextlib.contextmanager
+    def stage(self, path: str, data: bytes) -> Iterator[None]:
+        """As ``WorksAhead``: the temporary file is written and synced on another thread."""
+        if self._strict and data:
+            self._staged.begin(path, data, lambda: self._write_ahead(path, data))
+        try:
+            yield
+        finally:
+            self._staged.drop(path)
+
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        """As ``WorksAhead``."""
+        wanted = tuple(folders)
+        if not self._strict:
+            return _nothing
+        return start_beside(lambda: self.sync_folders(wanted)).wait
+
+    @contextlib.contextmanager
     def _inside(self, path: str, doing: str) -> Iterator[tuple[int, str]]:
         """The open folder of a path and its last segment; system errors become typed ones."""
         folder, _, name = check_relative_path(path).rpartition("/")
@@ -329,21 +351,52 @@ class LocalStorage:
         raise InvariantError("a bounded loop ended without an answer, please report it")
 
     @contextlib.contextmanager
-    def _temporary(self, folder: int, data: bytes, *, durable: bool) -> Iterator[str]:
+    def _temporary(self, folder: int, path: str, data: bytes, *, durable: bool) -> Iterator[str]:
         """A finished temporary file beside its later name; gone afterwards, whatever happens."""
-        name = TEMPORARY_PREFIX + self._ids.nonce()
-        descriptor = os.open(name, _NEW_FILE, _FILE_MODE, dir_fd=folder)
+        name = self._staged.take(path, data, folder)
+        if name is None:
+            name = self._write_temporary(folder, data, durable=durable)
         try:
-            try:
-                _write_all(self._calls.write, descriptor, data)
-                # Nothing in it that could be torn: an empty file is its name.
-                if durable and data:
-                    self._calls.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             yield name
         finally:
             _remove_quietly(name, folder)
+
+    def _write_temporary(self, folder: int, data: bytes, *, durable: bool) -> str:
+        name = TEMPORARY_PREFIX + self._ids.nonce()
+        descriptor = os.open(name, _NEW_FILE, _FILE_MODE, dir_fd=folder)
+        try:
+            _write_all(self._calls.write, descriptor, data)
+            if durable:
+                self._calls.fsync(descriptor)
+        except BaseException:
+            _remove_quietly(name, folder)
+            raise
+        finally:
+            os.close(descriptor)
+        return name
+
+    def _write_ahead(self, path: str, data: bytes) -> tuple[OpenFolder, str]:
+        opened = self._folders.open(path.rpartition("/")[0], make=True, durable=True)
+        return opened, self._write_temporary(opened.descriptor, data, durable=True)
+
+    def _name_anew(self, folder: int, name: str, path: str) -> None:
+        """An empty object: there is nothing in it to be torn, so its name is all of it."""
+        try:
+            os.close(self._calls.open_new(name, _NEW_FILE, _FILE_MODE, dir_fd=folder))
+        except FileExistsError as error:
+            raise ObjectExistsError(path) from error
+        except OSError as error:
+            if error.errno in _LINK_NOT_MADE:
+                raise
+            raise AmbiguousWriteError(path) from error
+
+    def _sync_name(self, folder: int, path: str, *, durable: bool) -> None:
+        if not durable:
+            return
+        try:
+            self._calls.fsync(folder)
+        except OSError as error:
+            raise AmbiguousWriteError(path) from error
 
     def _link(self, folder: int, temporary: str, name: str, path: str) -> None:
         try:
@@ -386,34 +439,16 @@ class LocalStorage:
             os.close(descriptor)
 
 
+def _nothing() -> None:
+    """There is nothing to wait for."""
+
+
 def _below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
 def _name_of(entry: FileStat) -> str:
     return entry.name
-
-
-def _entry(name: str, found: os.stat_result, path: str) -> FileStat:
-    if stat.S_ISLNK(found.st_mode):
-        raise symlink_refused(path)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise MalformedNameError(
-            f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
-        )
-    return _file_stat(name, found)
-
-
-def _file_stat(name: str, found: os.stat_result) -> FileStat:
-    is_folder = stat.S_ISDIR(found.st_mode)
-    return FileStat(
-        name=name,
-        is_folder=is_folder,
-        size_bytes=0 if is_folder else found.st_size,
-        modified_ms=found.st_mtime_ns // 1_000_000,
-        # Every rewrite is a new file under the old name, so the inode alone nearly suffices.
-        version=f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}",
-    )
 
 
 def _read_all(descriptor: int, size_bytes: int) -> bytes:

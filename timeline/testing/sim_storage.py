@@ -150,6 +150,11 @@ class SimStorage:
         call = PortCall("storage", "sync_folders", label, apply, kind=CallKind.CHANGE)
         self._world.perform(self._actor, call)
 
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        """As ``WorksAhead``, and as late as it may be: only when it is waited for."""
+        wanted = tuple(folders)
+        return lambda: self.sync_folders(wanted)
+
     def finish_output(self, path: str, data: bytes) -> None:
         """Close of an output file: its bytes become whole and durable."""
 

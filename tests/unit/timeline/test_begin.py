@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
 from tests.unit.timeline.engine import (
@@ -54,6 +56,24 @@ def test_the_heartbeat_is_written_before_the_instant_shows():
         f"write {HEARTBEATS}/{time}",
         f"create {TIMELINE}/{time}.commit.requested",
     ]
+
+
+class SyncsWhenWaitedFor(ObservedStorage):
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        wanted = tuple(folders)
+        return lambda: self.sync_folders(wanted)
+
+
+def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
+    """LOC-2: a power cut must not leave data of an instant that nobody knows."""
+    storage = SyncsWhenWaitedFor(MemoryStorage())
+    table = new_table(storage)
+    storage.forget()
+    upsert(table, ROWS)
+    calls = storage.operations()
+    requested = next(i for i, call in enumerate(calls) if call.endswith(".commit.requested"))
+    data = next(i for i, call in enumerate(calls) if call.startswith("open_output"))
+    assert requested < calls.index(f"sync_folders {TIMELINE}") < data
 
 
 def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces():

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -143,8 +144,85 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 def test_lost_answer_of_a_link_is_ambiguous(tmp_path: Path, code: int) -> None:
     storage = LocalStorage(tmp_path, calls=Syscalls(link=failing(code)))
     with pytest.raises(AmbiguousWriteError):
-        storage.create("x", b"")
+        storage.create("x", b"content")
     assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.ESTALE])
+def test_lost_answer_of_an_empty_object_is_ambiguous(tmp_path: Path, code: int) -> None:
+    storage = LocalStorage(tmp_path, calls=Syscalls(open_new=failing(code)))
+    with pytest.raises(AmbiguousWriteError):
+        storage.create("x", b"")
+
+
+def test_staged_bytes_are_synced_once_and_linked_by_the_create(tmp_path: Path) -> None:
+    recorder = Recorder()
+    storage = LocalStorage(tmp_path, calls=recorder.calls)
+    storage.create("a/known", b"makes the folder")
+    recorder.seen.clear()
+    with storage.stage("a/x", b"content"):
+        storage.create("a/x", b"content")
+    assert recorder.seen == ["fsync file", "link", "fsync folder"]
+    assert storage.read("a/x") == b"content"
+    assert files_below(tmp_path) == ["a/known", "a/x"]
+
+
+@pytest.mark.parametrize("create", [(), (("a/x", b"other"),), (("b/x", b"content"),)])
+def test_staged_bytes_that_nobody_creates_go_away(
+    tmp_path: Path, create: tuple[tuple[str, bytes], ...]
+) -> None:
+    storage = LocalStorage(tmp_path)
+    with storage.stage("a/x", b"content"):
+        for path, data in create:
+            storage.create(path, data)
+            assert storage.read(path) == data
+    left = sorted(path for path, _ in create)
+    deadline = time.monotonic() + 10
+    while files_below(tmp_path) != left and time.monotonic() < deadline:
+        pass  # another thread removes it
+    assert files_below(tmp_path) == left
+
+
+def test_staging_that_fails_leaves_the_error_to_the_create(tmp_path: Path) -> None:
+    failures = iter([OSError(errno.EIO, "once")])
+
+    def fail_once(descriptor: int) -> None:
+        for failure in failures:
+            raise failure
+        os.fsync(descriptor)
+
+    storage = LocalStorage(tmp_path, calls=Syscalls(fsync=fail_once))
+    storage.write("known", b"")
+    with storage.stage("x", b"content"):
+        storage.create("x", b"content")
+    assert storage.read("x") == b"content"
+    assert files_below(tmp_path) == ["known", "x"]
+
+
+def test_staged_object_that_exists_is_refused_as_any(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.create("x", b"theirs")
+    with storage.stage("x", b"mine"), pytest.raises(ObjectExistsError):
+        storage.create("x", b"mine")
+    assert storage.read("x") == b"theirs"
+    assert files_below(tmp_path) == ["x"]
+
+
+def test_folders_synced_soon_are_on_the_disk_when_waited_for(tmp_path: Path) -> None:
+    recorder = Recorder()
+    storage = LocalStorage(tmp_path, calls=recorder.calls)
+    storage.create("a/x", b"", durable=False)
+    assert recorder.seen == []
+    storage.sync_soon(["a"])()
+    assert recorder.seen == ["fsync folder", "fsync folder"]
+
+
+def test_folders_that_cannot_be_synced_soon_tell_when_waited_for(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path, calls=Syscalls(fsync=failing(errno.EIO)))
+    storage.create("a/x", b"", durable=False)
+    synced = storage.sync_soon(["a"])
+    with pytest.raises(StorageUnavailableError, match="making a folder durable"):
+        synced()
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST])
@@ -175,7 +253,7 @@ def test_failed_folder_sync_after_the_link_is_ambiguous(tmp_path: Path) -> None:
 def test_file_system_without_hard_links_is_refused(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path, calls=Syscalls(link=failing(errno.EPERM)))
     with pytest.raises(StorageCapabilityError, match="no hard links"):
-        storage.create("x", b"")
+        storage.create("x", b"content")
 
 
 def test_folder_that_vanishes_once_is_made_again(tmp_path: Path) -> None:
