@@ -29,6 +29,7 @@ from timeline.model.times import InstantTime
 from timeline.pending_plans import moves_rows_only, pending_compactions
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
+from timeline.schema_history import schema_history
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 
@@ -157,6 +158,7 @@ def plan_scan(
             rules=rules,
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
+            history=schema_history(context.world.storage, snapshot),
         ),
     )
 

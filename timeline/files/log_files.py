@@ -32,6 +32,7 @@ from timeline.errors import (
 from timeline.files.block_selection import select_blocks
 from timeline.model.casting import promote
 from timeline.model.file_group import LogFile
+from timeline.model.internal_schema import SchemaHistory
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import ObjectMissingError, Storage
@@ -54,13 +55,15 @@ class LogRead:
     ``schema`` has the wanted columns, the record key and what ``rules`` look at, in the
     table's types. ``keys`` tells how keys are computed where the rows carry none (tables
     without meta columns); the columns it needs are in the schema then. Blocks of other
-    instants than those ``visible`` do not count.
+    instants than those ``visible`` do not count. ``history`` has the names that columns had
+    when a block was written, where a table keeps ids of columns.
     """
 
     schema: pa.Schema
     rules: MergeRules
     visible: Container[InstantTime]
     keys: VirtualKeys | None = None
+    history: SchemaHistory | None = None
 
 
 def read_logs(
@@ -133,19 +136,7 @@ def _opened(storage: Storage, path: str) -> Iterator[_Source]:
 def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     if block.block_type is BlockType.DELETE:
         return _deletes(block, content, read)
-    if block.block_type is BlockType.AVRO_DATA:
-        held = _field_names(block.schema_json, block.path)
-        wanted = _held(read.schema, held)
-        rows = decode_block(content, block.schema_json, wanted, path=block.path)
-    elif block.block_type is BlockType.PARQUET_DATA:
-        rows, held = _parquet_rows(block, content, read.schema)
-    else:
-        raise UnsupportedTableError(
-            "log blocks in the hfile format are not read yet; compact the file group with Java "
-            f"Hudi: {block.path}",
-            kind="log_block_type",
-            path=block.path,
-        )
+    rows, held = _records(block, content, read)
     rows = _with_keys(rows, block, read.keys)
     kinds = np.zeros(rows.num_rows, np.int8)
     deleted = read.rules.deletes(rows)
@@ -157,6 +148,46 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         silent = np.zeros(rows.num_rows, np.bool_)
         told = {name: silent for name in read.schema.names if name not in held and name != _KEY}
     return Changes(rows=rows, kinds=kinds, told=told)
+
+
+def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, frozenset[str]]:
+    """The wanted columns that a data block has, and the names of all columns it has."""
+    if block.block_type not in (BlockType.AVRO_DATA, BlockType.PARQUET_DATA):
+        raise UnsupportedTableError(
+            "log blocks in the hfile format are not read yet; compact the file group with Java "
+            f"Hudi: {block.path}",
+            kind="log_block_type",
+            path=block.path,
+        )
+    is_avro = block.block_type is BlockType.AVRO_DATA
+    renaming = read.history.renaming_for(block.instant_time) if read.history else None
+    try:
+        if renaming is not None:
+            # Names of another time, at any level: decoded as written, then looked up by id.
+            every = (
+                decode_block(content, block.schema_json, path=block.path)
+                if is_avro
+                else pq.read_table(pa.BufferReader(content), use_threads=False)
+            )
+            rows = renaming.apply(every)
+            held = frozenset(rows.schema.names)
+            wanted = _held(read.schema, held)
+            return promote(rows.select(wanted.names), wanted), held
+        if is_avro:
+            held = _field_names(block.schema_json, block.path)
+            wanted = _held(read.schema, held)
+            return decode_block(content, block.schema_json, wanted, path=block.path), held
+        file = pq.ParquetFile(pa.BufferReader(content))
+        held = frozenset(file.schema_arrow.names)
+        wanted = _held(read.schema, held)
+        return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
+    except (pa.ArrowException, OSError, InvalidInputError) as error:
+        raise CorruptTableError(
+            f"a block of a log file does not fit the table's schema: {block.path} "
+            f"({str(error).partition(chr(10))[0][:200]})",
+            kind="bad_log_block",
+            path=block.path,
+        ) from error
 
 
 def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
@@ -199,23 +230,6 @@ def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
     if position < 0 or rows.schema.field(position).type != pa.int32():
         return np.zeros(rows.num_rows, np.bool_)
     return np.asarray(pc.fill_null(pc.equal(rows.column(position), 0), True)).astype(np.bool_)
-
-
-def _parquet_rows(
-    block: LogBlock, content: bytes, schema: pa.Schema
-) -> tuple[pa.Table, frozenset[str]]:
-    try:
-        file = pq.ParquetFile(pa.BufferReader(content))
-        held = frozenset(file.schema_arrow.names)
-        wanted = _held(schema, held)
-        return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
-    except (pa.ArrowException, OSError, InvalidInputError) as error:
-        raise CorruptTableError(
-            f"a block of a log file is no parquet file that fits the table: {block.path} "
-            f"({str(error).partition(chr(10))[0][:200]})",
-            kind="bad_log_block",
-            path=block.path,
-        ) from error
 
 
 def _held(schema: pa.Schema, names: frozenset[str]) -> pa.Schema:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from timeline.files.log_files import LogRead, read_logs
 from timeline.files.parquet import read_base_file, read_batches
-from timeline.model.file_group import FileSlice
+from timeline.model.file_group import BaseFile, FileSlice
+from timeline.model.internal_schema import Renaming, SchemaHistory
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import Storage
@@ -43,6 +44,7 @@ class SliceRead:
         rules: How versions of a record merge.
         keys: How keys are computed in a table without meta columns; else None.
         visible: The instants whose log blocks count in the snapshot that is read.
+        history: What columns were called when files were written, in a table with column ids.
     """
 
     file_schema: pa.Schema
@@ -52,6 +54,11 @@ class SliceRead:
     rules: MergeRules
     keys: VirtualKeys | None = None
     visible: Container[InstantTime]
+    history: SchemaHistory | None = None
+
+    def renaming_for(self, base: BaseFile) -> Renaming | None:
+        """How the schema's columns are called in a base file; None where as now."""
+        return self.history.renaming_for(base.requested_time) if self.history else None
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -84,6 +91,7 @@ def read_slice(
             schema=read.file_schema,
             columns=read.columns,
             row_filter=_both(read.filter, read.base_filter),
+            renaming=read.renaming_for(one.base_file),
         )
 
 
@@ -96,7 +104,13 @@ def merged_slice_rows(
     Errors and calls outside: as ``read_slice``.
     """
     schema = _merge_schema(read)
-    logs = LogRead(schema=schema, rules=read.rules, visible=read.visible, keys=read.keys)
+    logs = LogRead(
+        schema=schema,
+        rules=read.rules,
+        visible=read.visible,
+        keys=read.keys,
+        history=read.history,
+    )
     changes = read_logs(storage, events, one.log_files, logs)
     if changes is None:
         return None
@@ -109,6 +123,7 @@ def merged_slice_rows(
             schema=read.file_schema,
             columns=schema.names,
             row_filter=read.base_filter,
+            renaming=read.renaming_for(one.base_file),
         )
         if read.keys is not None:
             position = base.schema.get_field_index(_KEY)

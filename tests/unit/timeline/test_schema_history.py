@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import hoodoo
 from timeline.errors import CorruptTableError
 from timeline.files.parquet import read_base_file, read_batches
 from timeline.model.internal_schema import (
@@ -153,3 +154,15 @@ def test_a_damaged_history_is_damage(text: str):
     with pytest.raises(CorruptTableError) as caught:
         parse_history(text)
     assert caught.value.kind == "bad_schema"
+
+
+@pytest.mark.parametrize("name", ["cow", "mor"])
+def test_whole_tables_are_read_by_the_names_of_now(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(DATA / f"v9_schema_on_read_{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    [folder] = tmp_path.iterdir()
+    with hoodoo.open_table(folder) as table:
+        assert table.to_arrow().to_pylist() == LAST
+        assert table.core.changes("earliest").read_all().to_pylist() == LAST
+        condition = [("a2", ">", 3)]
+        assert table.to_arrow(["w", "a2"], condition).to_pylist() == [{"w": "text", "a2": 20}]

@@ -1,0 +1,344 @@
+"""A file slice gives the rows Java Hudi gives: base file and logs merged (fmt 5, 6, 7)."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.timeline.engine import Heard
+from timeline.codecs.avro_columns import encode_records
+from timeline.codecs.delete_block import encode_deletes
+from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
+from timeline.errors import CorruptTableError, MissingFileError, UnsupportedTableError
+from timeline.files.block_selection import VisibleInstants
+from timeline.files.parquet import write_base_file
+from timeline.files.slice_reader import SliceRead, read_slice
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.filenames import parse_log_file_name
+from timeline.model.internal_schema import IdentifiedColumn, InternalSchema, SchemaHistory
+from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
+from timeline.model.operations import MergeMode
+from timeline.model.schema import TableSchema, avro_with_meta, with_meta
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.merge_rules import MergeRules
+from timeline.storage.memory import MemoryStorage
+
+OWN = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("v", pa.string()), ("w", pa.int32())])
+SCHEMA = TableSchema.from_arrow(OWN, "t")
+GROUP = FileGroupId("", "g-0")
+KEY = "_hoodie_record_key"
+EVENT = MergeRules(
+    definition=MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=("ts",))
+)
+Row = tuple[str, int, str]
+
+
+def time(number: int) -> str:
+    return f"202601010000000{number:02}"
+
+
+def rows(*found: Row, at: int, schema: pa.Schema = OWN, meta: bool = True) -> pa.Table:
+    """Rows (id, ts, v) of one writer; ``w`` is the length of ``v``."""
+    ids = [row[0] for row in found]
+    columns: dict[str, Sequence[object]] = {
+        "_hoodie_commit_time": [time(at) if meta else None for _ in found],
+        "_hoodie_commit_seqno": [f"{time(at)}_0_{n}" if meta else None for n in range(len(ids))],
+        KEY: ids if meta else [None for _ in ids],
+        "_hoodie_partition_path": ["" if meta else None for _ in ids],
+        "_hoodie_file_name": ["g-0" if meta else None for _ in ids],
+        "id": ids,
+        "ts": [row[1] for row in found],
+        "v": [row[2] for row in found],
+        "w": [len(row[2]) for row in found],
+    }
+    whole = with_meta(schema)
+    return pa.table({name: columns[name] for name in whole.names}, schema=whole)
+
+
+class Group:
+    """A file group whose files a test writes one by one."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+        self.events = Heard()
+        self.base: BaseFile | None = None
+        self.logs: list[LogFile] = []
+
+    def with_base(self, *found: Row, at: int = 1, meta: bool = True) -> Group:
+        name = f"g-0_0-0-0_{time(at)}.parquet"
+        table = rows(*found, at=at, meta=meta)
+        size = write_base_file(self.storage, name, table, avro_json=SCHEMA.avro_json)
+        self.base = BaseFile(file_group=GROUP, name=name, requested_time=time(at), size_bytes=size)
+        return self
+
+    def log(self, at: int, *blocks: bytes, version: int = 1) -> Group:
+        name = f".g-0_{time(at)}.log.{version}_0-0-0"
+        data = b"".join(blocks)
+        self.storage.create(name, data)
+        parsed = parse_log_file_name(name)
+        assert parsed is not None
+        self.logs.append(
+            LogFile(
+                file_group=GROUP,
+                name=name,
+                instant_time=parsed.instant_time,
+                log_version=version,
+                write_token="0-0-0",
+                size_bytes=len(data),
+            )
+        )
+        return self
+
+    def read(self, *columns: str, hidden: Sequence[int] = (), **how: object) -> list[tuple]:
+        times = {time(number) for number in range(20)} - {time(number) for number in hidden}
+        read = SliceRead(
+            **{
+                "file_schema": with_meta(OWN),
+                "columns": columns or ("id", "ts", "v"),
+                "rules": EVENT,
+                "visible": VisibleInstants(times=frozenset(times)),
+                **how,
+            }
+        )
+        read = pickle.loads(pickle.dumps(read))  # as Spark sends it to its workers
+        one = FileSlice(
+            file_group=GROUP,
+            base_instant_time=time(0),
+            base_file=self.base,
+            log_files=tuple(sorted(self.logs, key=lambda log: log.order)),
+        )
+        batches = list(read_slice(self.storage, self.events, one, read))
+        table = pa.Table.from_batches(batches, schema=read.output_schema)
+        return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def header(at: int, schema: str | None = None, **more: str) -> Mapping[int, str]:
+    entries = {
+        HeaderKey.INSTANT_TIME: time(at),
+        HeaderKey.SCHEMA: schema or avro_with_meta(SCHEMA.avro_json),
+    }
+    return entries | {HeaderKey[name.upper()]: text for name, text in more.items()}
+
+
+def avro(at: int, *found: Row, **more: str) -> bytes:
+    head = header(at, **more)
+    content = encode_records(rows(*found, at=at), head[HeaderKey.SCHEMA])
+    return encode_block(BlockType.AVRO_DATA, head, content)
+
+
+def parquet(at: int, *found: Row, **more: str) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(rows(*found, at=at), sink, store_schema=False)
+    return encode_block(BlockType.PARQUET_DATA, header(at, **more), sink.getvalue())
+
+
+def deletes(at: int, *keys: str, ts: int | None = None) -> bytes:
+    orderings = () if ts is None else (pa.array([ts for _ in keys], pa.int64()),)
+    content = encode_deletes(pa.array(keys), "", orderings)
+    return encode_block(BlockType.DELETE, header(at), content)
+
+
+def rollback(at: int, target: int) -> bytes:
+    head = header(at, target_instant_time=time(target), command_block_type="0")
+    return encode_block(BlockType.COMMAND, head, b"")
+
+
+def partial(at: int, key: str, **told: object) -> bytes:
+    """A block that has the meta columns and the named ones, and not the key column."""
+    schema = pa.schema([each for each in OWN if each.name in told])
+    text = avro_with_meta(TableSchema.from_arrow(schema, "t").avro_json)
+    whole = rows((key, 0, ""), at=at)
+    table = pa.table(
+        {
+            n: pa.array([told[n]], OWN.field(n).type) if n in told else whole[n]
+            for n in with_meta(schema).names
+        },
+        schema=with_meta(schema),
+    )
+    head = header(at, schema=text, is_partial="true")
+    return encode_block(BlockType.AVRO_DATA, head, encode_records(table, text))
+
+
+BASE = (("a", 10, "base"), ("b", 10, "base"), ("c", 10, "base"))
+
+
+@pytest.mark.parametrize("block", [avro, parquet])
+def test_logs_update_insert_and_delete(block):
+    group = Group().with_base(*BASE)
+    group.log(2, block(2, ("a", 20, "new"), ("d", 1, "new")), deletes(2, "b", ts=10))
+    assert group.read() == [("a", 20, "new"), ("c", 10, "base"), ("d", 1, "new")]
+
+
+def test_late_rows_and_late_deletes_change_nothing():
+    group = Group().with_base(*BASE).log(2, avro(2, ("a", 9, "late")), deletes(2, "b", ts=9))
+    assert group.read() == list(BASE)
+
+
+def test_logs_alone_are_a_slice():
+    group = Group().log(2, avro(2, ("a", 1, "x"))).log(3, avro(3, ("a", 1, "tie"), ("b", 1, "y")))
+    assert group.read() == [("a", 1, "tie"), ("b", 1, "y")]
+
+
+def test_equal_ordering_values_go_by_requested_time_whoever_wrote_first():
+    # The file with the greater requested time is first on the list, and still the newer one.
+    group = Group().log(3, avro(3, ("a", 1, "fast"))).log(2, avro(2, ("a", 1, "slow")))
+    assert group.read() == [("a", 1, "fast")]
+
+
+def test_meta_columns_are_those_of_the_row_that_stayed():
+    group = Group().with_base(*BASE[:2]).log(2, avro(2, ("a", 20, "new")))
+    assert group.read("_hoodie_commit_time", KEY, "id") == [
+        (time(2), "a", "a"),
+        (time(1), "b", "b"),
+    ]
+
+
+def test_blocks_of_instants_that_do_not_count_are_left_out():
+    group = Group().with_base(*BASE[:1]).log(2, avro(2, ("a", 20, "new")))
+    assert group.read(hidden=[2]) == [BASE[0]]
+
+
+def test_a_rollback_takes_a_block_back():
+    group = Group().with_base(*BASE[:1])
+    group.log(2, avro(2, ("a", 20, "x"))).log(3, rollback(3, 2)).log(4, avro(4, ("b", 1, "y")))
+    assert group.read() == [BASE[0], ("b", 1, "y")]
+
+
+def test_a_log_compaction_replaces_what_it_compacted():
+    group = Group().log(2, avro(2, ("a", 1, "x"))).log(3, avro(3, ("a", 1, "y")))
+    group.log(4, avro(4, ("a", 1, "tie of a later writer")))
+    times = f"{time(3)},{time(2)}"
+    group.log(5, avro(5, ("a", 1, "y"), compacted_block_times=times))
+    assert group.read() == [("a", 1, "tie of a later writer")]
+    assert group.read(hidden=[4]) == [("a", 1, "y")]
+
+
+def test_a_torn_block_is_told_and_skipped():
+    group = Group().log(2, avro(2, ("a", 1, "x")), avro(2, ("b", 1, "torn"))[:-3])
+    assert group.read() == [("a", 1, "x")]
+    (event,) = group.events.named("log.corrupt")
+    assert event["path"] == group.logs[0].path
+    assert event["bytes"] > 0
+
+
+def test_a_log_of_which_nothing_counts_leaves_the_base_file_alone():
+    group = Group().with_base(*BASE).log(2, avro(2, ("a", 20, "x")))
+    condition = pc.field("v") == "base"
+    assert group.read("id", hidden=[2], filter=condition) == [("a",), ("b",), ("c",)]
+
+
+def test_a_filter_is_asked_of_merged_rows_only():
+    group = Group().with_base(*BASE)
+    group.log(2, avro(2, ("a", 20, "hit")), avro(2, ("b", 5, "hit")), deletes(2, "c"))
+    # a passes by its new value; b's late row does not count; c is gone.
+    assert group.read("id", filter=pc.field("v") == "hit") == [("a",)]
+    assert group.read("id", filter=pc.field("v") == "base") == [("b",)]
+    assert group.read("id", filter=pc.field("w") > 3) == [("b",)]
+
+
+@pytest.mark.parametrize("block", [avro, parquet])
+def test_columns_come_in_the_order_asked_for(block):
+    group = Group().with_base(*BASE[:1]).log(2, block(2, ("a", 9, "late"), ("b", 1, "yy")))
+    assert group.read("w", "id") == [(4, "a"), (2, "b")]
+    assert group.read("v") == [("base",), ("yy",)]
+
+
+def test_rows_of_the_base_that_do_not_count_are_no_older_version():
+    group = Group().with_base(*BASE[:2]).log(2, avro(2, ("a", 5, "late")))
+    of_range = pc.field("_hoodie_commit_time").isin([time(2)])
+    assert group.read(filter=of_range, base_filter=of_range) == [("a", 5, "late")]
+
+
+def test_partial_updates_keep_the_other_columns():
+    group = Group().with_base(*BASE[:2])
+    group.log(2, partial(2, "a", ts=11, v="new")).log(3, partial(3, "a", ts=12, w=7))
+    group.log(4, partial(4, "b", ts=9, v="late"))
+    assert group.read("id", "ts", "v", "w") == [("a", 12, "new", 7), ("b", 10, "base", 4)]
+    assert group.read("v", "w", "_hoodie_commit_time") == [
+        ("new", 7, time(3)),
+        ("base", 4, time(1)),
+    ]
+
+
+def test_columns_that_a_block_lacks_are_null_or_kept_as_the_table_says():
+    short = pa.schema([each for each in OWN if each.name != "w"])
+    text = avro_with_meta(TableSchema.from_arrow(short, "t").avro_json)
+    content = encode_records(rows(("a", 11, "new"), at=2, schema=short), text)
+    block = encode_block(BlockType.AVRO_DATA, header(2, schema=text), content)
+    group = Group().with_base(*BASE[:1]).log(2, block)
+    assert group.read("id", "v", "w") == [("a", "new", None)]
+    definition = replace(EVENT.definition, partial_update_mode=PartialUpdateMode.KEEP_VALUES)
+    keeping = MergeRules(definition=definition)
+    assert group.read("id", "v", "w", rules=keeping) == [("a", "new", 4)]
+
+
+def test_keys_that_no_file_stores_are_computed():
+    def virtual(at: int, *found: Row) -> bytes:
+        table = rows(*found, at=at, meta=False)
+        content = encode_records(table, header(at)[HeaderKey.SCHEMA])
+        return encode_block(BlockType.AVRO_DATA, header(at), content)
+
+    group = Group().with_base(*BASE, meta=False)
+    group.log(2, virtual(2, ("a", 20, "new"), ("d", 1, "new")), deletes(2, "id:b"))
+    keys = VirtualKeys(("id",), prefixed=True)
+    assert group.read(KEY, "v", keys=keys) == [(None, "new"), (None, "base"), (None, "new")]
+    with pytest.raises(CorruptTableError) as caught:
+        group.read()
+    assert caught.value.kind == "bad_log_block"
+
+
+def test_columns_are_found_by_their_numbers_where_they_have_some():
+    older = pa.schema([each.with_name("u") if each.name == "v" else each for each in OWN])
+    text = avro_with_meta(TableSchema.from_arrow(older, "t").avro_json)
+    table = rows(("a", 20, "x"), at=2).rename_columns(with_meta(older).names)
+    block = encode_block(BlockType.AVRO_DATA, header(2, schema=text), encode_records(table, text))
+    names = {"id": 1, "ts": 2, "w": 4}
+
+    def version(number: int, third: str) -> InternalSchema:
+        columns = [IdentifiedColumn(n, name) for name, n in {**names, third: 3}.items()]
+        return InternalSchema(number, tuple(columns))
+
+    now = version(int(time(3)), "v")
+    history = SchemaHistory(now, (version(0, "u"), now))
+    group = Group().log(2, block).log(4, avro(4, ("b", 1, "y")))
+    assert group.read(history=history) == [("a", 20, "x"), ("b", 1, "y")]
+    assert group.read() == [("a", 20, None), ("b", 1, "y")]
+
+
+def test_a_delete_with_another_wrapper_is_compared_as_a_number():
+    content = encode_deletes(pa.array(["a", "b"]), "", (pa.array([9, 11], pa.int32()),))
+    group = Group().with_base(*BASE[:2]).log(2, encode_block(BlockType.DELETE, header(2), content))
+    assert group.read() == [BASE[0]]
+
+
+def test_a_delete_that_cannot_be_compared_is_an_error():
+    content = encode_deletes(pa.array(["a"]), "", (pa.array(["text"]),))
+    group = Group().with_base(*BASE[:1]).log(2, encode_block(BlockType.DELETE, header(2), content))
+    with pytest.raises(CorruptTableError) as caught:
+        group.read()
+    assert caught.value.kind == "delete_ordering"
+
+
+def test_blocks_of_a_kind_that_is_not_read_are_refused_by_name():
+    group = Group().log(2, encode_block(BlockType.HFILE_DATA, header(2), b"x"))
+    with pytest.raises(UnsupportedTableError) as caught:
+        group.read()
+    assert caught.value.kind == "log_block_type"
+
+
+def test_a_log_that_is_gone_or_damaged_is_told():
+    group = Group().log(2, encode_block(BlockType.PARQUET_DATA, header(2), b"no parquet"))
+    with pytest.raises(CorruptTableError) as caught:
+        group.read()
+    assert caught.value.kind == "bad_log_block"
+    group.storage.delete(group.logs[0].path)
+    with pytest.raises(MissingFileError):
+        group.read()
