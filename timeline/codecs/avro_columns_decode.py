@@ -182,15 +182,25 @@ def _read_choice(plan: ChoicePlan, cursor: Cursor) -> pa.Array:
     live: Live = None if plan.null_branch is None else codes != plan.null_branch
     if live is None or live.all():
         return _read(plan.value, cursor)
-    if isinstance(plan.value, Leaf):
-        return _read_leaf(plan.value, cursor, live)
     if isinstance(plan.value, ItemsPlan):
         return _read_items(plan.value, cursor, live)
+    room = _GROWTH_FREE_BYTES + _GROWTH_MAX * len(cursor.chunk.content)
+    if len(cursor) * _fixed_bytes(plan.built) > room:
+        cursor.chunk.damaged("more bytes of nulls than a block may stand for")
+    if isinstance(plan.value, Leaf):
+        return _read_leaf(plan.value, cursor, live)
     rows = np.flatnonzero(live)
     part = cursor.at(rows)
     values = _read(plan.value, part)
     cursor.put_back(rows, part)
     return values.take(_places(live))
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    """Bytes that Arrow keeps for a null of fixed types."""
+    if pa.types.is_struct(kind):
+        return sum(_fixed_bytes(field.type) for field in kind)
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0
 
 
 def _places(live: npt.NDArray[np.bool_]) -> pa.Array:
@@ -300,8 +310,6 @@ def _fixed(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
         _, _, content = cursor.slices(width).buffers()
         buffers = [None, content if content is not None else pa.py_buffer(b"")]
         return pa.Array.from_buffers(leaf.arrow, rows, buffers, null_count=0)
-    if rows * width > _GROWTH_FREE_BYTES + _GROWTH_MAX * len(cursor.chunk.content):
-        cursor.chunk.damaged("more bytes of nulls than a block may stand for")
     lengths = live * np.int64(width)
     _, _, content = cursor.slices(lengths).buffers()
     data = np.zeros((rows, width), np.uint8)

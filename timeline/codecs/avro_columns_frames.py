@@ -25,6 +25,7 @@ _LENGTH: Final = struct.Struct(">i")
 _SAMPLE_RECORDS: Final = 256
 _GUESSED_RECORDS_MIN: Final = 8 * _SAMPLE_RECORDS  # below, the plain walk is as quick
 _WINDOW_BYTES_MAX: Final = 4096  # for larger records the walk is a small part of the work
+_PROBED_BYTES_MAX: Final = 1024 * 1024
 _PROBE_HOPS: Final = 8
 
 Integers = npt.NDArray[np.int64]
@@ -62,7 +63,8 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
         borders = np.array([*places, at], np.int64)
         if at < size:
             window = int(np.diff(borders).max())
-            if count >= _GUESSED_RECORDS_MIN and window <= _WINDOW_BYTES_MAX:
+            many = min(count, (size - at) // window) >= _GUESSED_RECORDS_MIN
+            if many and window <= _WINDOW_BYTES_MAX:
                 rest = _guessed(content, count, borders)
             else:
                 places, at = _walk(content, at, {size}, size)
@@ -94,24 +96,25 @@ def _guessed(content: BytesLike, count: int, sample: Integers) -> Integers:
     view = memoryview(content)
     lengths: Any = np.ndarray((size - 3,), ">i4", view, strides=(1,))
     words: Any = np.ndarray((size - 7,), "<u8", view, strides=(1,))
-    guesses = _guesses(lengths, words, sample, 2 * int(count**0.5))
+    number = min(2 * int(count**0.5), _PROBED_BYTES_MAX // int(np.diff(sample).max()))
+    guesses = _guesses(lengths, words, sample, number)
     limits = np.append(guesses[1:], size)
-    steps, at = _walk_all(lengths, guesses, limits, 4 * count // len(guesses))
+    steps, at = _walk_all(lengths, guesses, limits, 4 * (count // number))
     inside = steps < limits[:, None]
-    chains = {int(start): number for number, start in enumerate(guesses)}
+    chains = {int(start): chain for chain, start in enumerate(guesses)}
     stops = {*chains, size}
     parts: list[Any] = []
     place = first
     while place < size:
-        number = chains.get(place)
-        if number is not None and place < at[number] <= size:
+        chain = chains.get(place)
+        if chain is not None and place < at[chain] <= size:
             # Proven: walks that end where the next begins can be taken over as one run.
-            until = number
+            until = chain
             while until < len(guesses) - 1 and at[until] == guesses[until + 1]:
                 until += 1
             if at[until] > size or at[until] <= guesses[until]:
                 until -= 1
-            parts.append(steps[number : until + 1][inside[number : until + 1]])
+            parts.append(steps[chain : until + 1][inside[chain : until + 1]])
             place = int(at[until])
         else:
             (length,) = _LENGTH.unpack_from(content, place)
