@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from timeline.index.options import INDEX_OPTIONS
+from timeline.key_options import KEY_OPTIONS
 from timeline.options import Option, OptionKind
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS"]
@@ -123,83 +125,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "Time zone of instant times; ours is UTC (Hudi: LOCAL), the same on every machine.",
         choices=("UTC", "LOCAL"),
     ),
-    "record_key_fields": _option(
-        "hoodie.datasource.write.recordkey.field",
-        None,
-        _LIST,
-        "Fields that identify a row.",
-        aliases=("hoodie.table.recordkey.fields",),
-    ),
-    "partition_fields": _option(
-        "hoodie.datasource.write.partitionpath.field",
-        None,
-        _LIST,
-        "Fields that choose the folder of a row; none for a table without partitions.",
-        aliases=("hoodie.table.partition.fields",),
-    ),
-    "ordering_fields": _option(
-        "hoodie.datasource.write.precombine.field",
-        None,
-        _LIST,
-        "Fields whose larger value wins between two rows of one key.",
-        aliases=(
-            "hoodie.table.ordering.fields",
-            "hoodie.table.precombine.field",
-            "hoodie.payload.ordering.field",
-        ),
-    ),
-    "hive_style_partitioning": _option(
-        "hoodie.datasource.write.hive_style_partitioning",
-        "false",
-        _BOOL,
-        "Folders are named field=value.",
-    ),
-    "url_encode_partitioning": _option(
-        "hoodie.datasource.write.partitionpath.urlencode",
-        "false",
-        _BOOL,
-        "Partition values are percent-encoded in folder names.",
-    ),
-    "key_generator_type": _option(
-        "hoodie.datasource.write.keygenerator.type",
-        None,
-        OptionKind.TEXT,
-        "How key and partition path are built; chosen from the fields when not said.",
-        aliases=("hoodie.table.keygenerator.type",),
-    ),
-    "key_generator_class": _option(
-        "hoodie.datasource.write.keygenerator.class",
-        None,
-        OptionKind.TEXT,
-        "The same as a Java class name; known names are translated, no class is loaded.",
-        aliases=("hoodie.table.keygenerator.class",),
-    ),
-    "merge_mode": _option(
-        "hoodie.write.record.merge.mode",
-        None,
-        _ENUM,
-        "What decides between two rows of one key; event time when ordering fields are given.",
-        aliases=("hoodie.record.merge.mode",),
-        choices=("COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING", "CUSTOM"),
-    ),
-    "payload_class": _option(
-        "hoodie.datasource.write.payload.class",
-        None,
-        OptionKind.TEXT,
-        "The older way to say the merge mode, as a Java class name.",
-        aliases=("hoodie.compaction.payload.class",),
-    ),
-    "merge_strategy_id": _option(
-        "hoodie.write.record.merge.strategy.id",
-        None,
-        OptionKind.TEXT,
-        "The same as an identifier; must fit the merge mode.",
-        aliases=(
-            "hoodie.record.merge.strategy.id",
-            "hoodie.datasource.write.record.merger.strategy",
-            "hoodie.compaction.record.merger.strategy",
-        ),
-    ),
+    **KEY_OPTIONS,
     "metadata_enable": _option(
         "hoodie.metadata.enable",
         None,
@@ -286,52 +212,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "Tasks of a write on Spark; 0 lets the engine choose.",
     ),
     # index and bloom filters
-    "index_type": _option(
-        "hoodie.index.type",
-        "SIMPLE",
-        _ENUM,
-        "How rows find their file group; BLOOM gives the same answer with fewer files read.",
-        choices=(
-            "SIMPLE",
-            "BLOOM",
-            "GLOBAL_SIMPLE",
-            "GLOBAL_BLOOM",
-            "BUCKET",
-            "RECORD_INDEX",
-            "RECORD_LEVEL_INDEX",
-            "GLOBAL_RECORD_LEVEL_INDEX",
-            "INMEMORY",
-            "FLINK_STATE",
-        ),
-    ),
-    "bloom_enabled": _option(
-        "hoodie.parquet.bloom.filter.enabled",
-        "true",
-        _BOOL,
-        "Write the bloom filter of record keys into base files.",
-    ),
-    "bloom_type": _option(
-        "hoodie.bloom.index.filter.type",
-        "DYNAMIC_V0",
-        _ENUM,
-        "A filter of fixed size, or one that grows with the file.",
-        choices=("DYNAMIC_V0", "SIMPLE"),
-    ),
-    "bloom_keys": _option(
-        "hoodie.index.bloom.num_entries", "60000", _INT, "Keys a filter is made for."
-    ),
-    "bloom_false_positive_rate": _option(
-        "hoodie.index.bloom.fpp",
-        "0.000000001",
-        OptionKind.FLOAT,
-        "Share of foreign keys a filter may take for its own.",
-    ),
-    "bloom_dynamic_keys_max": _option(
-        "hoodie.bloom.index.filter.dynamic.max.entries",
-        "100000",
-        _INT,
-        "Keys up to which a growing filter keeps its rate.",
-    ),
+    **INDEX_OPTIONS,
     # many writers
     "concurrency_mode": _option(
         "hoodie.write.concurrency.mode",

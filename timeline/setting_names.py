@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NoReturn, TypeVar
 
 from timeline.errors import SettingError
-from timeline.model.merge_definition import MERGE_STRATEGY_IDS
+from timeline.model.merge_definition import MERGE_STRATEGY_IDS, known_payloads
 from timeline.model.operations import MergeMode
 from timeline.options import Option, PropertySet, parse_option
 from timeline.rules.keys import KeyGenerator
@@ -66,10 +66,13 @@ class Durability(Enum):
 
 
 class IndexType(Enum):
-    """How rows find their file group; both are exact."""
+    """How rows find their file group; all are exact."""
 
     SIMPLE = "SIMPLE"
     BLOOM = "BLOOM"
+    GLOBAL_SIMPLE = "GLOBAL_SIMPLE"
+    GLOBAL_BLOOM = "GLOBAL_BLOOM"
+    BUCKET = "BUCKET"
 
 
 class BloomType(Enum):
@@ -113,32 +116,32 @@ T = TypeVar("T")
 
 _GENERATOR_TYPES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
     {
-        "SIMPLE": KeyGenerator.SIMPLE,
-        "SIMPLE_AVRO": KeyGenerator.SIMPLE,
-        "COMPLEX": KeyGenerator.COMPLEX,
-        "COMPLEX_AVRO": KeyGenerator.COMPLEX,
-        "NON_PARTITION": KeyGenerator.NON_PARTITION,
-        "NON_PARTITION_AVRO": KeyGenerator.NON_PARTITION,
+        name + suffix: generator
+        for name, generator in KeyGenerator.__members__.items()
+        for suffix in ("", "_AVRO")
     }
 )
 _GENERATOR_CLASSES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
     {
-        "org.apache.hudi.keygen.SimpleKeyGenerator": KeyGenerator.SIMPLE,
-        "org.apache.hudi.keygen.SimpleAvroKeyGenerator": KeyGenerator.SIMPLE,
-        "org.apache.hudi.keygen.ComplexKeyGenerator": KeyGenerator.COMPLEX,
-        "org.apache.hudi.keygen.ComplexAvroKeyGenerator": KeyGenerator.COMPLEX,
-        "org.apache.hudi.keygen.NonpartitionedKeyGenerator": KeyGenerator.NON_PARTITION,
-        "org.apache.hudi.keygen.NonpartitionedAvroKeyGenerator": KeyGenerator.NON_PARTITION,
+        f"org.apache.hudi.keygen.{name}KeyGenerator": generator
+        for name, generator in {
+            "Simple": KeyGenerator.SIMPLE,
+            "SimpleAvro": KeyGenerator.SIMPLE,
+            "Complex": KeyGenerator.COMPLEX,
+            "ComplexAvro": KeyGenerator.COMPLEX,
+            "Nonpartitioned": KeyGenerator.NON_PARTITION,
+            "NonpartitionedAvro": KeyGenerator.NON_PARTITION,
+            "TimestampBased": KeyGenerator.TIMESTAMP,
+            "TimestampBasedAvro": KeyGenerator.TIMESTAMP,
+            "Custom": KeyGenerator.CUSTOM,
+            "CustomAvro": KeyGenerator.CUSTOM,
+            "GlobalDelete": KeyGenerator.GLOBAL_DELETE,
+            "GlobalAvroDelete": KeyGenerator.GLOBAL_DELETE,
+        }.items()
     }
 )
 _PAYLOADS: Final[Mapping[str, MergeMode]] = MappingProxyType(
-    {
-        "org.apache.hudi.common.model.DefaultHoodieRecordPayload": (MergeMode.EVENT_TIME_ORDERING),
-        "org.apache.hudi.common.model.EventTimeAvroPayload": MergeMode.EVENT_TIME_ORDERING,
-        "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload": (
-            MergeMode.COMMIT_TIME_ORDERING
-        ),
-    }
+    {name: definition.mode for name, definition in known_payloads().items()}
 )
 _MODES: Final[Mapping[str, MergeMode]] = MappingProxyType(
     {mode.value: mode for mode in (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Sel
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from timeline.errors import SettingError
+from timeline.key_settings import contradictions_of_keys, resolve_key_options
 from timeline.known_keys import is_known_key
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
@@ -31,7 +32,9 @@ from timeline.options import (
     read_option,
     redact,
 )
+from timeline.rules.bucketing import BucketEngine
 from timeline.rules.keys import KeyGenerator, infer_key_generator
+from timeline.rules.timestamp_keys import TimestampKeys
 from timeline.setting_names import (
     BloomType,
     Durability,
@@ -43,8 +46,6 @@ from timeline.setting_names import (
     OverwriteMode,
     PublishLock,
     QueryType,
-    key_generator_of,
-    merge_mode_of,
 )
 from timeline.unsupported import refuse_unsupported
 
@@ -127,7 +128,17 @@ class WriteSettings(_Settings):
     hive_style_partitioning: bool = False
     url_encode_partitioning: bool = False
     key_generator: KeyGenerator | None = None  # None: chosen from the fields
+    partition_types: tuple[str | None, ...] = ()  # of a CUSTOM key generator
+    timestamp_keys: TimestampKeys | None = None
+    complex_key_bare: bool | None = None
+    populate_meta_fields: bool = True
+    drop_partition_columns: bool = False
     merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
+    payload_class: str | None = None
+    delete_field: str | None = None
+    delete_marker: str | None = None
+    partial_update_mode: str | None = None
+    unavailable_marker: str | None = None
     metadata_enable: bool | None = None  # None: not said; False: switch an existing one off
 
     schema_reconcile: bool = False
@@ -148,6 +159,11 @@ class WriteSettings(_Settings):
     shuffle_tasks: _Count = 0
 
     index_type: IndexType = IndexType.SIMPLE
+    bucket_engine: BucketEngine = BucketEngine.SIMPLE
+    bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = 256
+    bucket_hash_fields: tuple[str, ...] = ()  # none: all record key fields
+    simple_index_moves: bool = True
+    bloom_index_moves: bool = True
     bloom_enabled: bool = True
     bloom_type: BloomType = BloomType.DYNAMIC_V0
     bloom_keys: _Positive = 60_000
@@ -189,23 +205,10 @@ class WriteSettings(_Settings):
         properties = as_property_set(properties)
         refuse_unsupported(properties)
         values, origins = _read_all(properties, WRITE_OPTIONS)
-        values["key_generator"] = key_generator_of(
-            properties,
-            WRITE_OPTIONS["key_generator_type"],
-            WRITE_OPTIONS["key_generator_class"],
-        )
-        values["merge_mode"] = merge_mode_of(
-            properties,
-            WRITE_OPTIONS["merge_mode"],
-            WRITE_OPTIONS["payload_class"],
-            WRITE_OPTIONS["merge_strategy_id"],
-        )
+        resolve_key_options(properties, values)
         if values.get("insert_drop_duplicates") and "insert_duplicates" not in origins:
             values["insert_duplicates"] = InsertDuplicates.DROP.value
-        for field in ("key_generator_type", "key_generator_class", "payload_class"):
-            values.pop(field, None)
-        for field in ("merge_strategy_id", "insert_drop_duplicates"):
-            values.pop(field, None)
+        values.pop("insert_drop_duplicates", None)
         prefix = properties.get_option(WRITE_OPTIONS["commit_metadata_prefix"])
         values["extra_metadata"] = _extra_metadata(properties, "_" if prefix is None else prefix)
         return cls(**values, origins=origins)
@@ -234,6 +237,8 @@ class WriteSettings(_Settings):
         """The key generator, chosen as Hudi does when none was said."""
         if self.key_generator is not None:
             return self.key_generator
+        if any(self.partition_types):
+            return KeyGenerator.CUSTOM
         return infer_key_generator(len(self.record_key_fields), len(self.partition_fields))
 
     @model_validator(mode="before")
@@ -294,21 +299,10 @@ class WriteSettings(_Settings):
                     suggestion="name each field once",
                     kind="setting_value",
                 )
-        keys, partitions = len(self.record_key_fields), len(self.partition_fields)
-        if self.key_generator is KeyGenerator.SIMPLE and (keys > 1 or partitions > 1):
-            self._refuse(
-                "record_key_fields" if keys > 1 else "partition_fields",
-                "the simple key generator takes one field for the key and one for the partition",
-                suggestion="use key generator COMPLEX or leave it out",
-                kind="setting_contradiction",
-            )
-        if self.key_generator is KeyGenerator.NON_PARTITION and partitions:
-            self._refuse(
-                "partition_fields",
-                "the key generator is for tables without partitions",
-                suggestion="leave one of the two out",
-                kind="setting_contradiction",
-            )
+        found = contradictions_of_keys(self)
+        if found is not None:
+            field, message, suggestion, kind = found
+            self._refuse(field, message, suggestion=suggestion, kind=kind)
 
 
 class ReadSettings(_Settings):
@@ -385,10 +379,20 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
         "ordering_fields": ",".join(settings.ordering_fields),
         "key_generator": settings.effective_key_generator.value,
         "hive_style_partitioning": str(settings.hive_style_partitioning).lower(),
+        "folders_of_times": repr(settings.timestamp_keys),
         "url_encode_partitioning": str(settings.url_encode_partitioning).lower(),
         "merge_mode": settings.effective_merge_mode.value,
         "timeline_zone": settings.timeline_zone,
+        "index": _index_agreement(settings),
     }
+
+
+def _index_agreement(settings: WriteSettings) -> str:
+    """Keys may be looked up in different ways at the same time; buckets must be the same."""
+    if settings.index_type is IndexType.BUCKET:
+        fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)
+        return f"BUCKET {settings.bucket_engine.value} {settings.bucket_count} {fields}"
+    return "looked up"
 
 
 def _read_all(

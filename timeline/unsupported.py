@@ -52,10 +52,6 @@ def _off(reason: str) -> UnsupportedRule:
     return UnsupportedRule(frozenset({"false"}), reason)
 
 
-def _on(reason: str) -> UnsupportedRule:
-    return UnsupportedRule(frozenset({"true"}), reason)
-
-
 def _unset(reason: str) -> UnsupportedRule:
     return UnsupportedRule(frozenset(), reason)
 
@@ -74,7 +70,7 @@ _SIMPLE_STRATEGY: Final = (
     "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
 )
 _MERGE_ON_READ: Final = "merge-on-read tables are not written yet"
-_NO_GLOBAL_INDEX: Final = "this index is not supported yet, only SIMPLE and BLOOM"
+_NO_INDEX: Final = "this index is not written by, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
 _NO_CDC: Final = "change data capture is not written yet"
 _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
 _PARQUET_ONLY: Final = "base files are parquet only"
@@ -94,16 +90,20 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.timeline.layout.version": _only("2", reason="only timeline layout 2 is written"),
         "hoodie.table.cdc.enabled": _off(_NO_CDC),
         "hoodie.bootstrap.base.path": _unset("bootstrapped tables are not written"),
-        "hoodie.populate.meta.fields": _on("tables without meta columns are not written"),
         "hoodie.allow.operation.metadata.field": _off("the operation column is not written"),
-        "hoodie.datasource.write.drop.partition.columns": _off(
-            "partition columns always stay in the files"
-        ),
         "hoodie.partition.metafile.use.base.format": _off("partition metadata is a text file"),
         "hoodie.metadata.enable": _off(_METADATA_TABLE),
         "hoodie.metaserver.enabled": _off("the metaserver is not supported"),
-        "hoodie.storage.layout.type": _only("DEFAULT", reason="bucket layout is not supported yet"),
-        "hoodie.storage.layout.partitioner.class": _unset("custom layouts are not supported"),
+        "hoodie.storage.layout.type": _only(
+            "DEFAULT", "BUCKET", reason="the layout follows from the index"
+        ),
+        "hoodie.storage.layout.partitioner.class": _only(
+            "org.apache.hudi.table.action.commit.SparkBucketIndexPartitioner",
+            reason="custom layouts are not supported",
+        ),
+        "hoodie.bucket.index.partition.expressions": _unset(
+            "every partition has the same number of buckets"
+        ),
         # keys and partitions
         "hoodie.datasource.write.slash.separated.date.partitioning": _off(
             "date folders are not supported"
@@ -111,10 +111,9 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": _off(
             "keys of timestamp fields are written as numbers"
         ),
-        "hoodie.write.complex.keygen.new.encoding": _off(
-            "a complex key of one field is written with the field's name"
+        "hoodie.index.type": _only(
+            "SIMPLE", "BLOOM", "GLOBAL_SIMPLE", "GLOBAL_BLOOM", "BUCKET", reason=_NO_INDEX
         ),
-        "hoodie.index.type": _only("SIMPLE", "BLOOM", reason=_NO_GLOBAL_INDEX),
         "hoodie.index.class": _unset("custom indexes are not supported"),
         # how rows are merged
         "hoodie.write.record.merge.custom.implementation.classes": _only(
@@ -124,9 +123,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
             *_MERGERS, reason="custom mergers are not supported, use a merge mode"
         ),
         "hoodie.write.partial.update.schema": _unset("partial updates are not supported yet"),
-        "hoodie.table.partial.update.mode": _unset("partial updates are not supported yet"),
-        "hoodie.payload.delete.field": _unset("delete markers in a column are not supported yet"),
-        "hoodie.payload.delete.marker": _unset("delete markers in a column are not supported yet"),
         # schema
         "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
         "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),

@@ -13,6 +13,7 @@ from pathlib import Path
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
+from timeline.key_options import TIME_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import Option
 from timeline.storage.object_client import STORAGE_OPTIONS
@@ -53,6 +54,7 @@ def page() -> str:
     return (
         HEAD
         + table("Writing", WRITE_OPTIONS.values())
+        + table("Folders of times", TIME_OPTIONS.values())
         + table("Reading", READ_OPTIONS.values())
         + table("Object stores", STORAGE_OPTIONS.values())
         + table("Locks", LOCK_OPTIONS.values())

@@ -9,10 +9,10 @@ merge mode), and newer releases read the older ones by a fixed translation (fmt 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.operations import MergeMode
@@ -23,7 +23,10 @@ __all__ = [
     "MergeDefinition",
     "PartialUpdateMode",
     "definition_of_payload",
+    "known_payloads",
     "merge_definition_of",
+    "version_8_merging",
+    "version_9_merging",
 ]
 
 MERGE_STRATEGY_IDS: Final[Mapping[MergeMode, str]] = MappingProxyType(
@@ -41,6 +44,10 @@ DELETE_MARKER: Final = "hoodie.payload.delete.marker"
 UNAVAILABLE_VALUE: Final = "hoodie.write.partial.update.unavailable.value"
 PARTIAL_UPDATE_MODE: Final = "hoodie.table.partial.update.mode"
 
+_PAYLOAD_OF_MODE: Final = {
+    MergeMode.EVENT_TIME_ORDERING: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+    MergeMode.COMMIT_TIME_ORDERING: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+}
 _MODE_OF_STRATEGY_ID: Final = {text: mode for mode, text in MERGE_STRATEGY_IDS.items()}
 _FIRST_VERSION_OF_MODES: Final = 8
 
@@ -117,6 +124,27 @@ class MergeDefinition:
         """Whether the merge mode alone says it all."""
         return self.delete_field is None and self.partial_update_mode is PartialUpdateMode.NONE
 
+    def as_document(self) -> dict[str, Any]:
+        """The value as JSON can hold it, for a worker elsewhere."""
+        document = asdict(self)
+        return {
+            **document,
+            "mode": self.mode.value,
+            "partial_update_mode": self.partial_update_mode.value,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> MergeDefinition:
+        """Read back what ``as_document`` made."""
+        return cls(
+            **{
+                **document,
+                "mode": MergeMode(document["mode"]),
+                "ordering_fields": tuple(document["ordering_fields"]),
+                "partial_update_mode": PartialUpdateMode(document["partial_update_mode"]),
+            }
+        )
+
     def require_known(self) -> None:
         """
         Refuse to merge by rules that only a class of the user's knows.
@@ -167,6 +195,11 @@ _DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
         ),
     }
 )
+
+
+def known_payloads() -> Mapping[str, MergeDefinition]:
+    """Hudi's payload classes that are read as a merge definition, by full name."""
+    return _DEFINITION_OF_PAYLOAD
 
 
 def definition_of_payload(payload_class: str) -> MergeDefinition | None:
@@ -221,6 +254,57 @@ def merge_definition_of(
         properties,
         path,
     )
+
+
+def version_8_merging(definition: MergeDefinition) -> dict[str, str]:
+    """
+    The properties by which a new table of version 8 says it.
+
+    It wants mode, id and payload to agree, and Java fails without them (fmt 1.5, 10); what
+    only a payload class says is CUSTOM there, merged by that payload.
+
+    Raises:
+        UnsupportedTableError: Only version 9 can say it.
+    """
+    payload = definition.payload_class
+    known = definition_of_payload(payload) if payload is not None else None
+    plain = known is None or known.is_plain
+    if plain and definition.updates_partially:
+        raise UnsupportedTableError(
+            "partial updates are a mode of table version 9; make the table of version 9, or name "
+            f"a payload class: {definition.partial_update_mode.value}",
+            kind="partial_update_mode",
+        )
+    said = {
+        "hoodie.record.merge.mode": definition.mode.value,
+        "hoodie.record.merge.strategy.id": MERGE_STRATEGY_IDS[definition.mode],
+        "hoodie.compaction.payload.class": payload or _PAYLOAD_OF_MODE[definition.mode],
+    }
+    if not plain:
+        said["hoodie.record.merge.mode"] = MergeMode.CUSTOM.value
+        said["hoodie.record.merge.strategy.id"] = PAYLOAD_BASED_STRATEGY_ID
+    if definition.ordering_fields:
+        said["hoodie.table.precombine.field"] = definition.ordering_fields[0]
+    if plain and definition.delete_field is not None and definition.delete_marker is not None:
+        said[DELETE_FIELD] = definition.delete_field
+        said[DELETE_MARKER] = definition.delete_marker
+    return said
+
+
+def version_9_merging(definition: MergeDefinition) -> dict[str, str]:
+    """The properties by which a new table of version 9 says it (fmt 11.1)."""
+    said = {"hoodie.record.merge.mode": definition.mode.value}
+    optional = {
+        "hoodie.table.ordering.fields": ",".join(definition.ordering_fields),
+        "hoodie.table.legacy.payload.class": definition.payload_class,
+        MERGE_PROPERTY_PREFIX + DELETE_FIELD: definition.delete_field,
+        MERGE_PROPERTY_PREFIX + DELETE_MARKER: definition.delete_marker,
+        MERGE_PROPERTY_PREFIX + UNAVAILABLE_VALUE: definition.unavailable_marker,
+    }
+    said |= {key: text for key, text in optional.items() if text}
+    if definition.partial_update_mode is not PartialUpdateMode.NONE:
+        said[PARTIAL_UPDATE_MODE] = definition.partial_update_mode.value
+    return said
 
 
 def _mode(

@@ -14,7 +14,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.merge_definition import MERGE_STRATEGY_IDS
+from timeline.model.merge_definition import (
+    MergeDefinition,
+    version_8_merging,
+    version_9_merging,
+)
 from timeline.model.operations import MergeMode, TableType
 
 __all__ = [
@@ -34,10 +38,6 @@ LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
 RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
 """Columns of this prefix belong to Hudi and never to a key."""
 
-_PAYLOADS: Final[Mapping[MergeMode, str]] = {
-    MergeMode.EVENT_TIME_ORDERING: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
-    MergeMode.COMMIT_TIME_ORDERING: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
-}
 _NAME_CHARACTERS_MAX: Final = 255
 _WRITABLE_VERSIONS: Final = (8, 9)
 
@@ -57,10 +57,14 @@ def new_table_properties(
     partition_fields: tuple[str, ...] = (),
     ordering_fields: tuple[str, ...] = (),
     merge_mode: MergeMode | None = None,
+    merge: MergeDefinition | None = None,
     hive_style: bool = False,
     url_encode: bool = False,
     key_generator_type: str | None = None,
+    partition_types: tuple[str | None, ...] = (),
     populate_meta_fields: bool = True,
+    drop_partition_columns: bool = False,
+    key_properties: Mapping[str, str] | None = None,
     create_schema_json: str | None = None,
     table_id: str | None = None,
 ) -> dict[str, str]:
@@ -76,10 +80,14 @@ def new_table_properties(
         partition_fields: Columns of the partition path; none for a table in one folder.
         ordering_fields: Columns that decide between versions of a record; version 8 knows one.
         merge_mode: Defaults to event time when there are ordering fields, else commit time.
+        merge: All that is said about merging, instead of ``ordering_fields`` and the mode.
         hive_style: Whether partition folders are named `field=value`.
         url_encode: Whether partition values are percent-encoded in paths.
         key_generator_type: Hudi's enum name; defaults to what fits the number of fields.
+        partition_types: Of each partition field of a CUSTOM key generator.
         populate_meta_fields: Whether records carry the meta columns.
+        drop_partition_columns: Whether files leave partition columns out.
+        key_properties: Further properties of the key generator, time formats for example.
         create_schema_json: Avro schema of the table without meta columns, if known already.
         table_id: Our identity of the table.
 
@@ -99,7 +107,11 @@ def new_table_properties(
         ("ordering field", ordering_fields),
     ):
         _check_fields(what, fields)
-    mode = _checked_mode(merge_mode, ordering_fields, table_version)
+    if merge is None:
+        mode = _checked_mode(merge_mode, ordering_fields, table_version)
+        merge = MergeDefinition(mode=mode, ordering_fields=ordering_fields)
+    else:
+        _checked_mode(merge.mode, merge.ordering_fields, table_version)
     properties = {
         "hoodie.table.name": name,
         "hoodie.database.name": database,
@@ -117,20 +129,21 @@ def new_table_properties(
         "hoodie.partition.metafile.use.base.format": "false",
         "hoodie.table.cdc.enabled": "false",
         "hoodie.populate.meta.fields": _flag(populate_meta_fields),
-        "hoodie.table.partition.fields": ",".join(partition_fields),
+        "hoodie.table.partition.fields": ",".join(_typed(partition_fields, partition_types)),
         "hoodie.table.keygenerator.type": key_generator_type
         or _fitting_key_generator(record_key_fields, partition_fields),
         "hoodie.datasource.write.hive_style_partitioning": _flag(hive_style),
         "hoodie.datasource.write.partitionpath.urlencode": _flag(url_encode),
-        "hoodie.datasource.write.drop.partition.columns": "false",
-        "hoodie.record.merge.mode": mode.value,
+        "hoodie.datasource.write.drop.partition.columns": _flag(drop_partition_columns),
+        **(key_properties or {}),
     }
     if record_key_fields:
         properties["hoodie.table.recordkey.fields"] = ",".join(record_key_fields)
     if table_version == 8:
-        properties |= _version_8_merging(mode, ordering_fields)
+        properties |= version_8_merging(merge)
     else:
-        properties |= _version_9_only(ordering_fields, partition_fields, hive_style=hive_style)
+        properties |= version_9_merging(merge)
+        properties |= _version_9_only(partition_fields, hive_style=hive_style)
     if create_schema_json is not None:
         _check_schema(create_schema_json)
         properties["hoodie.table.create.schema"] = create_schema_json
@@ -139,23 +152,8 @@ def new_table_properties(
     return properties
 
 
-def _version_8_merging(mode: MergeMode, ordering_fields: tuple[str, ...]) -> dict[str, str]:
-    # Version 8 wants mode, id and payload to agree, and Java fails without them (fmt 1.5, 10).
-    merging = {
-        "hoodie.record.merge.strategy.id": MERGE_STRATEGY_IDS[mode],
-        "hoodie.compaction.payload.class": _PAYLOADS[mode],
-    }
-    if ordering_fields:
-        merging["hoodie.table.precombine.field"] = ordering_fields[0]
-    return merging
-
-
-def _version_9_only(
-    ordering_fields: tuple[str, ...], partition_fields: tuple[str, ...], *, hive_style: bool
-) -> dict[str, str]:
+def _version_9_only(partition_fields: tuple[str, ...], *, hive_style: bool) -> dict[str, str]:
     only = {"hoodie.table.format": "native"}
-    if ordering_fields:
-        only["hoodie.table.ordering.fields"] = ",".join(ordering_fields)
     # Java's Hive sync alone reads the extractor; what it infers for one plain field was never
     # measured, and 1.1.1 writes none at all, so that case is left out.
     if len(partition_fields) != 1:
@@ -166,6 +164,12 @@ def _version_9_only(
         return only
     only["hoodie.table.partition_extractor_class"] = f"org.apache.hudi.hive.{extractor}"
     return only
+
+
+def _typed(fields: tuple[str, ...], types: tuple[str | None, ...]) -> list[str]:
+    if not any(types):
+        return list(fields)
+    return [f"{name}:{kind}" for name, kind in zip(fields, types, strict=True)]
 
 
 def _fitting_key_generator(keys: tuple[str, ...], partitions: tuple[str, ...]) -> str:

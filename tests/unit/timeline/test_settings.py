@@ -32,6 +32,7 @@ OUR_DEFAULTS = {
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
     "hoodie.metadata.enable": None,
     "hoodie.table.timeline.timezone": "UTC",
+    "hoodie.write.complex.keygen.new.encoding": None,
 }
 # Hudi chooses these by engine or by other options, here they are written down or left open.
 CHOSEN_ELSEWHERE = {
@@ -268,15 +269,10 @@ def test_settings_travel_between_processes() -> None:
         ("hoodie.bootstrap.base.path", "old"),
         ("hoodie.write.record.merge.custom.implementation.classes", "com.example.Merger"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),
-        ("hoodie.index.type", "GLOBAL_SIMPLE"),
-        ("hoodie.index.type", "BUCKET"),
+        ("hoodie.index.type", "RECORD_INDEX"),
         ("hoodie.precommit.validators", "com.example.Validator"),
-        ("hoodie.populate.meta.fields", "false"),
-        ("hoodie.datasource.write.drop.partition.columns", "true"),
-        (KEYGEN + ".type", "TIMESTAMP"),
-        (KEYGEN + ".type", "CUSTOM"),
-        (KEYGEN + ".class", "org.apache.hudi.keygen.GlobalDeleteKeyGenerator"),
         (KEYGEN + ".class", "os.system"),
+        (KEYGEN + ".type", "USER_PROVIDED"),
         ("hoodie.write.record.merge.mode", "CUSTOM"),
         ("hoodie.datasource.write.payload.class", "com.example.Payload"),
         ("hoodie.write.record.merge.strategy.id", "1897ef5f-18bc-4557-939c-9d6a8afd1519"),
