@@ -129,8 +129,9 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
     try:
         if promoted and pa.types.is_string(kind) and not _is_text(source):
             return java_text(values)
-        if reading and pa.types.is_float32(source) and pa.types.is_float64(kind):
-            return pc.cast(pc.cast(values, pa.string()), kind)  # 0.1 stays 0.1, as in Java
+        if pa.types.is_float32(source) and pa.types.is_float64(kind):
+            # 0.1 stays 0.1, as in Java: of an older file and of incoming rows alike.
+            return pc.cast(pc.cast(values, pa.string()), kind)
         if pa.types.is_integer(source) and pa.types.is_decimal(kind):
             return pc.cast(pc.cast(values, pa.decimal128(19, 0)), kind)
         # A reader takes the nearest number, as Java does; a writer is told what would be lost.

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.files.parquet import read_base_file, read_batches
 from timeline.model.internal_schema import (
     IdentifiedColumn,
@@ -21,7 +21,7 @@ from timeline.model.internal_schema import (
     parse_history,
     parse_internal_schema,
 )
-from timeline.model.schema import with_meta
+from timeline.model.schema import promote, with_meta
 from timeline.storage.local import LocalStorage
 
 DATA = Path(__file__).parent / "data"
@@ -137,6 +137,16 @@ def test_names_inside_lists_and_maps_are_found_too():
         assert renamed.to_pylist() == expected[2 - len(part) :] if len(part) < 2 else expected
 
 
+def test_a_field_dropped_and_added_again_inside_a_struct_is_a_new_one():
+    def columns(number: int) -> tuple[IdentifiedColumn, ...]:
+        inner = (IdentifiedColumn(1, "kept"), IdentifiedColumn(number, "gone"))
+        return (IdentifiedColumn(5, "s", inner),)
+
+    rows = pa.table({"s": [{"kept": 1, "gone": 2}]})
+    renamed = Renaming(columns(2), columns(9)).apply(rows)
+    assert promote(renamed, rows.schema).to_pylist() == [{"s": {"kept": 1, "gone": None}}]
+
+
 def test_swapped_names_are_told_apart():
     def columns(first: str, second: str) -> tuple[IdentifiedColumn, ...]:
         inner = (IdentifiedColumn(3, first), IdentifiedColumn(4, second))
@@ -166,3 +176,39 @@ def test_whole_tables_are_read_by_the_names_of_now(tmp_path: Path, name: str) ->
         assert table.core.changes("earliest").read_all().to_pylist() == LAST
         condition = [("a2", ">", 3)]
         assert table.to_arrow(["w", "a2"], condition).to_pylist() == [{"w": "text", "a2": 20}]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "upserted"),
+    [
+        ("cow", "20261121185621818", "20261121185628199"),
+        ("mor", "20261121185633069", "20261121185636237"),  # here still in a log
+    ],
+)
+def test_time_travel_shows_the_names_of_the_time(
+    tmp_path: Path, name: str, first: str, upserted: str
+) -> None:
+    with zipfile.ZipFile(DATA / f"v9_schema_on_read_{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    [folder] = tmp_path.iterdir()
+    with hoodoo.open_table(folder) as table:
+        assert table.core.as_of(first).to_arrow().to_pylist() == [
+            {"id": "a", "a": 1, "n": {"x": 1, "y": "q"}, "gone": "g", "w": 3},
+            {"id": "b", "a": 2, "n": {"x": 1, "y": "q"}, "gone": "g", "w": 4},
+        ]
+        before_the_last_rename = [{"b": row["a2"], **row} for row in LAST]
+        for row in before_the_last_rename:
+            del row["a2"]
+        assert table.core.as_of(upserted).to_arrow().to_pylist() == before_the_last_rename
+
+
+def test_a_table_with_column_ids_is_not_written(tmp_path: Path) -> None:
+    with zipfile.ZipFile(DATA / "v9_schema_on_read_cow.zip") as archive:
+        archive.extractall(tmp_path)
+    with hoodoo.open_table(tmp_path / "sor_cop") as table:
+        before = table.timeline
+        for refused in (table.upsert, table.delete):
+            with pytest.raises(UnsupportedTableError) as caught:
+                refused([{**LAST[0], "n": None}])
+            assert caught.value.kind == "schema_on_read"
+        assert table.timeline == before
