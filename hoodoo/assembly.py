@@ -8,8 +8,9 @@ events); they meet here and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
 from lockproviders.registry import build_lock
@@ -17,21 +18,24 @@ from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableLimits
 from timeline.errors import SettingError
 from timeline.files.parquet import ParquetSettings
+from timeline.index import LookupRules
+from timeline.index.options import KEPT_KEYS
+from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.options import DEFAULT_LAYER, PropertySet
+from timeline.options import DEFAULT_LAYER, PropertySet, parse_option
 from timeline.placing import FileRules
 from timeline.ports.events import EventSink
 from timeline.ports.world import World
 from timeline.properties_file import load_config
-from timeline.rules.keys import KeyGenerator, KeySpec
+from timeline.rules.bucketing import BucketRules
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.placement import SizeSettings
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
-from timeline.settings import InsertDuplicates, WriteSettings, agreement
+from timeline.settings import IndexType, InsertDuplicates, WriteSettings, agreement
 from timeline.storage.resolve import storage_for
 from timeline.table import refuse_unreadable
 from timeline.unsupported import UNSUPPORTED
@@ -42,8 +46,10 @@ __all__ = [
     "Layers",
     "agreement_of",
     "assemble",
+    "bucket_rules",
     "check_against_table",
     "limits_of",
+    "operation_of",
     "plan_of",
     "properties_of_table",
 ]
@@ -87,6 +93,7 @@ _JUDGED_BY_TABLE = frozenset(
         "hoodie.compaction.payload.class",
         "hoodie.record.merge.mode",
         "hoodie.record.merge.strategy.id",
+        "hoodie.table.partial.update.mode",
     }
 )
 
@@ -183,6 +190,7 @@ def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
         "foreign_writers",
         "failed_writes_policy",
         "heartbeat_expiry_ms",
+        "index",
     )
     return {key: everything[key] for key in kept}
 
@@ -194,6 +202,8 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "ordering_fields": lambda config: config.ordering_fields,
     "hive_style_partitioning": lambda config: config.hive_style_partitioning,
     "url_encode_partitioning": lambda config: config.url_encode_partitioning,
+    "populate_meta_fields": lambda config: config.populate_meta_fields,
+    "drop_partition_columns": lambda config: config.drop_partition_columns,
     "table_type": lambda config: config.table_type,
     "merge_mode": lambda config: config.merge_mode,
 }
@@ -223,6 +233,26 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
             suggestion=str(theirs),
         )
 
+    refuse_other_times(settings, config)
+    for field, key in KEPT_KEYS.items():
+        kept = config.raw.get(key)
+        layer = settings.origin(field)
+        if kept is None or layer in (DEFAULT_LAYER, TABLE_LAYER):
+            continue
+        meant = parse_option(WriteSettings.options[field], kept)
+        mine = getattr(settings, field)
+        if (mine.value if isinstance(mine, Enum) else mine) != meant:
+            raise SettingError(
+                "the table's buckets were made otherwise, and its rows would be missed: "
+                f"{WriteSettings.options[field].key}={mine!r} (from {layer}), the table keeps "
+                f"{kept!r}; leave the option out",
+                kind="setting_against_table",
+                key=WriteSettings.options[field].key,
+                value=str(mine),
+                layer=layer,
+                suggestion=kept,
+            )
+
 
 def plan_of(
     settings: WriteSettings,
@@ -241,16 +271,9 @@ def plan_of(
     drops = inserts and settings.insert_duplicates is InsertDuplicates.DROP
     refuses = inserts and settings.insert_duplicates is InsertDuplicates.FAIL
     combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
+    combine &= bool(config.record_key_fields)
     rules = RowRules(
-        keys=KeySpec(
-            record_key_fields=config.record_key_fields,
-            partition_fields=config.partition_fields,
-            key_generator=_key_generator(config),
-            hive_style=config.hive_style_partitioning,
-            url_encode=config.url_encode_partitioning,
-            table_version=config.table_version,
-            ordering_fields=ordering,
-        ),
+        keys=key_spec_of(settings, config),
         operation=operation,
         merge_mode=config.merge_mode,
         ordering_fields=ordering,
@@ -258,6 +281,9 @@ def plan_of(
         tags=upserts or drops or refuses,
         drop_found=drops,
         refuse_found=refuses,
+        merge_definition=config.merge,
+        lookup=_lookup_rules(settings),
+        buckets=bucket_rules(settings, config),
     )
     return WritePlan(
         rules=rules,
@@ -268,6 +294,13 @@ def plan_of(
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config),
     )
+
+
+def operation_of(settings: WriteSettings, record_key_fields: Sequence[str]) -> WriteOperation:
+    """The configured operation; rows without keys are only ever added, unless said otherwise."""
+    if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
+        return WriteOperation.INSERT  # as Java does
+    return settings.operation
 
 
 def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
@@ -282,14 +315,41 @@ def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
     )
 
 
-def _key_generator(config: TableConfig) -> KeyGenerator:
-    told = (config.key_generator_type or "").removesuffix("_AVRO")
-    if told in KeyGenerator.__members__:
-        return KeyGenerator[told]
-    if not config.partition_fields:
-        return KeyGenerator.NON_PARTITION
-    single = len(config.record_key_fields) == 1 and len(config.partition_fields) == 1
-    return KeyGenerator.SIMPLE if single else KeyGenerator.COMPLEX
+def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | None:
+    """
+    How the table's rows find their buckets; None when they are looked up.
+
+    Raises:
+        SettingError: A hash field is no record key field.
+    """
+    if settings.index_type is not IndexType.BUCKET:
+        return None
+    fields = settings.bucket_hash_fields or config.record_key_fields
+    strange = [field for field in fields if field not in config.record_key_fields]
+    if strange:
+        option = WriteSettings.options["bucket_hash_fields"]
+        raise SettingError(
+            f"buckets are chosen by record key fields only: {option.key}={','.join(fields)}, the "
+            f"table's key is {','.join(config.record_key_fields)}",
+            kind="setting_against_table",
+            key=option.key,
+            value=",".join(fields),
+            layer=settings.origin("bucket_hash_fields"),
+            suggestion=",".join(config.record_key_fields),
+        )
+    return BucketRules(
+        engine=settings.bucket_engine, buckets=settings.bucket_count, hash_fields=fields
+    )
+
+
+def _lookup_rules(settings: WriteSettings) -> LookupRules:
+    kind = settings.index_type
+    filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
+    return LookupRules(
+        filters=filters,
+        whole_table=kind in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM),
+        moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
+    )
 
 
 def _file_rules(settings: WriteSettings) -> FileRules:

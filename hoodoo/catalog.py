@@ -8,10 +8,12 @@ from pathlib import PurePath
 
 import pyarrow as pa
 
-from hoodoo.assembly import Layers, assemble, limits_of
+from hoodoo.assembly import Layers, assemble, bucket_rules, limits_of
 from hoodoo.configuration import PropertySource
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
+from timeline.index.adoption import kept_properties
+from timeline.key_settings import key_properties_of, merge_definition_of_settings
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
@@ -78,7 +80,7 @@ def create_table(
     Args:
         path: Path or URI; the folder may not hold a table yet.
         schema: Columns without meta columns; None takes them from the first write.
-        record_key: Columns of the record key.
+        record_key: Columns of the record key; none for rows that are only ever appended.
         partition_by: Columns of the partition path; may be empty.
         ordering: Columns that decide between versions; empty means commit-time ordering.
         table_type: ``COPY_ON_WRITE`` (default).
@@ -119,21 +121,14 @@ def new_table_config(
         schema: Columns without meta columns; None takes them from the first write.
 
     Raises:
-        InvalidInputError: A named column is not in the schema, a type is not supported, or
-            there is no record key.
+        InvalidInputError: A named column is not in the schema, or a type is not supported.
         UnsupportedTableError: A kind of table this release cannot write.
     """
     named = settings.table_name or PurePath(os.fspath(path).rstrip("/")).name
     create_schema = None
     if schema is not None:
-        create_schema = TableSchema.from_arrow(schema, named)
-        _refuse_missing(settings, create_schema.arrow)
-    if not settings.record_key_fields:
-        raise InvalidInputError(
-            "a table needs at least one record key column; name it by record_key or "
-            "hoodie.datasource.write.recordkey.field",
-            kind="no_key_fields",
-        )
+        _refuse_missing(settings, schema)
+        create_schema = TableSchema.from_arrow(_stored(settings, schema), named)
     planned = TableConfig.from_properties(
         new_table_properties(
             named,
@@ -141,20 +136,33 @@ def new_table_config(
             table_version=settings.table_version,
             record_key_fields=settings.record_key_fields,
             partition_fields=settings.partition_fields,
-            ordering_fields=settings.ordering_fields,
-            merge_mode=settings.merge_mode,
+            merge=merge_definition_of_settings(settings),
             hive_style=settings.hive_style_partitioning,
             url_encode=settings.url_encode_partitioning,
             key_generator_type=settings.effective_key_generator.value,
+            partition_types=settings.partition_types,
+            populate_meta_fields=settings.populate_meta_fields,
+            drop_partition_columns=settings.drop_partition_columns,
+            key_properties=key_properties_of(settings),
             create_schema_json=create_schema.avro_json if create_schema is not None else None,
         )
     )
     refuse_unwritable(planned)
+    buckets = bucket_rules(settings, planned)
+    if buckets is not None:
+        return TableConfig.from_properties({**planned.raw, **kept_properties(buckets)})
     return planned
 
 
 def _listed(names: Sequence[str] | str) -> str:
     return names if isinstance(names, str) else ",".join(names)
+
+
+def _stored(settings: WriteSettings, schema: pa.Schema) -> pa.Schema:
+    """The columns that files will have."""
+    if not settings.drop_partition_columns:
+        return schema
+    return pa.schema([each for each in schema if each.name not in settings.partition_fields])
 
 
 def _refuse_missing(settings: WriteSettings, schema: pa.Schema) -> None:

@@ -93,7 +93,9 @@ def candidate_of(
             context,
             WhatIPublish(
                 requested_time=begun.requested_time,
-                keys_looked_up=plan.rules.tags,
+                keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
+                whole_table=plan.rules.lookup.whole_table,
+                in_buckets=plan.rules.buckets is not None,
                 batch_id=plan.batch_id,
                 schemas=(written.schema.avro_json, written.schema_before),
                 claim=claim,

@@ -17,14 +17,17 @@ import pyarrow.compute as pc
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.files.parquet import read_base_file
-from timeline.model.claim import Claim
+from timeline.files.virtual_keys import read_virtual_keys
+from timeline.model.claim import Claim, FileGroupId, Touch
 from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
 from timeline.properties_file import load_config
+from timeline.rules.bucketing import bucket_of
 from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.keys import VirtualKeys
 
 __all__ = ["WhatIPublish", "further_checks"]
 
@@ -42,6 +45,8 @@ class WhatIPublish:
     claim: Claim
     missed_in: tuple[str, ...]  # partitions in which my delete did not find all its keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+    whole_table: bool = False  # a key is unique in the table, not in its partition
+    in_buckets: bool = False  # a bucket has one file group in its partition
 
 
 def further_checks(
@@ -75,6 +80,8 @@ def further_checks(
                 retry_can_succeed=False,
             )
         refused = _owned_by_new_plan(context, timeline, mine.claim) or _missed_key(mine, rivals)
+        if refused is None and mine.in_buckets:
+            refused = _same_bucket(mine, rivals)
         if refused is not None or not mine.keys_looked_up:
             return refused
         return _same_new_key(context, mine, rivals)
@@ -114,6 +121,8 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     """
     for rival in rivals:
         met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
+        if mine.whole_table and mine.missed_in:
+            met = tuple(sorted(rival.claim.inserting))
         if met:
             return Refused(
                 RuleId.SAME_NEW_KEY,
@@ -136,13 +145,13 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
         shared = set(mine.claim.inserting) & set(rival.claim.inserting)
         for path in mine.inserted_into:
             partition_path, _, name = path.rpartition("/")
-            if partition_path not in shared:
+            if partition_path not in shared and not mine.whole_table:
                 continue
             written = parse_base_file_name(name)
             others = [
-                join(partition_path, other)
+                join(item.file_group.partition_path, other)
                 for item in rival.claim.file_groups
-                if item.file_group.partition_path == partition_path
+                if (mine.whole_table or item.file_group.partition_path == partition_path)
                 and (written is None or item.file_group.file_id != written.file_id)
                 for other in item.files
             ]
@@ -160,7 +169,45 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
     return None
 
 
+def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another writer opened a bucket that I open too, under another file id (fmt 9).
+
+    Rows of one key would lie in both. The next attempt finds the other's file group.
+    """
+    opened: dict[tuple[str, int | None], FileGroupId] = {
+        (item.file_group.partition_path, number): item.file_group
+        for item in mine.claim.file_groups
+        if item.touch is Touch.NEW and (number := bucket_of(item.file_group.file_id)) is not None
+    }
+    for rival in rivals:
+        met = tuple(
+            item.file_group
+            for item in rival.claim.file_groups
+            if item.touch is not Touch.REPLACE
+            and opened.get(
+                (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
+                item.file_group,
+            )
+            != item.file_group
+        )
+        if met:
+            return Refused(
+                RuleId.SAME_FILE_GROUP_WRITTEN,
+                "the other opened a bucket that is opened here too",
+                (rival,),
+                met,
+            )
+    return None
+
+
 def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
+    if not context.config.populate_meta_fields:
+        # Nothing tells when a row was written: all keys of both files are compared. One that
+        # lies in two file groups is new in at least one of them.
+        keys = VirtualKeys(context.config.record_key_fields, prefixed=True)
+        files = [read_virtual_keys(context.world.storage, path, keys) for path in paths]
+        return pa.chunked_array([c for f in files for c in f.chunks], pa.string()).combine_chunks()
     pieces = [
         read_base_file(
             context.world.storage,

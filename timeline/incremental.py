@@ -24,6 +24,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.pending_plans import pending_compactions
@@ -215,14 +216,31 @@ def _instants_between(
             found[instant.requested_time] = _Write(completion, snapshot.commits.read(instant))
     first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
     if since < first and context.config.timeline_layout_version == 1:
-        # Java never looks into the archive of version 6 here (golden tables): rows that were
-        # written before the oldest active instant are not told.
         context.world.events.emit("changes.archived", since=since, first=first)
+        found.update(_archived_in_version_6(context, since, until))
     elif since < first:
         for entry, metadata in context.history.commits_between(since, until):
             completion = entry.completion_time or entry.requested_time
             found.setdefault(entry.requested_time, _Write(completion, metadata))
     return found
+
+
+def _archived_in_version_6(
+    context: TableContext, since: InstantTime, until: InstantTime | None
+) -> dict[InstantTime, _Write]:
+    """
+    The archived instants of a range, without files: Java 0.15 never looks for those (golden).
+
+    Rows they wrote are told where a file of an active instant of the range has them, in
+    merge-on-read tables only: Java filters those by the range, the others by its instants.
+    """
+    if context.config.table_type is TableType.COPY_ON_WRITE:
+        return {}
+    return {
+        row.requested_time: _Write(row.requested_time, CommitMetadata())
+        for row in context.history.instants()
+        if since < row.requested_time and (until is None or row.requested_time <= until)
+    }
 
 
 def start_of_range(text: str) -> InstantTime:

@@ -197,6 +197,17 @@ def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str]
             "write region:SIMPLE,ts:TIMESTAMP",
             "setting_value",
         )
+    left_out = set(settings.partition_fields if settings.drop_partition_columns else ())
+    needed = set(settings.ordering_fields)
+    if not settings.populate_meta_fields:
+        needed.update(settings.record_key_fields)
+    if left_out & needed:
+        return (
+            "drop_partition_columns",
+            "rows are compared by a column that files would leave out",
+            f"keep the columns, or partition by others: {sorted(left_out & needed)}",
+            contradiction,
+        )
     if (settings.delete_field is None) != (settings.delete_marker is None):
         return (
             "delete_field" if settings.delete_marker is None else "delete_marker",

@@ -19,15 +19,24 @@ import pyarrow.compute as pc
 from timeline.errors import InvariantError
 from timeline.files.rewrite import FileGroupTask, write_file_group
 from timeline.index import IndexedFile
-from timeline.index.simple import tag
+from timeline.index.global_lookup import find_everywhere
+from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
-from timeline.model.schema import drop_meta, normalise
+from timeline.model.schema import IS_DELETED_COLUMN, drop_meta, normalise
 from timeline.ports.world import World
+from timeline.rules.bucketing import Shares
 from timeline.rules.keys import partition_paths, record_keys, validate_ordering
+from timeline.rules.leaving import mark_leaving
 from timeline.rules.merging import combine_incoming
-from timeline.rules.placement import Bucket, assign_buckets, rows_by_number
+from timeline.rules.placement import (
+    Bucket,
+    assign_buckets,
+    assign_shares,
+    codes_of,
+    rows_by_number,
+)
 from timeline.workload import RowRules, WorkloadProfile
 
 __all__ = ["LocalWorkload"]
@@ -45,7 +54,9 @@ class LocalWorkload:
         self._schema = rows.schema
         self._rules: RowRules | None = None
         self._found: pa.Array = pa.nulls(0, pa.string())
-        self._dropped = False
+        self._paths: Any = None  # where each row goes: its own partition, or its key's
+        self._leaving: Mapping[FileGroupId, Any] = {}
+        self._shares: Any = None
         self._routed: dict[FileGroupId, Any] = {}
 
     @property
@@ -66,7 +77,10 @@ class LocalWorkload:
             kept = kept.append_column(_KEY, keys).append_column(_PARTITION, paths)
         if rules.combine:
             ordering = () if rules.operation is WriteOperation.DELETE else rules.ordering_fields
+            hidden = f"{_PARTITION}_" if rules.lookup.whole_table else _PARTITION
+            kept = _renamed(kept, _PARTITION, hidden)  # else keys repeat across partitions
             kept = combine_incoming(kept, ordering, rules.merge_mode)
+            kept = _renamed(kept, hidden, _PARTITION)
         self._rules = rules
         self._rows = kept
 
@@ -77,39 +91,97 @@ class LocalWorkload:
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """As the contract. Outside: at most 1 open_input per candidate file."""
         keys, paths = self._rows.column(_KEY), self._rows.column(_PARTITION)
+        rules = self._required_rules()
+        self._paths, self._leaving, self._shares = paths, {}, None
         if not candidates:
             self._found = pa.nulls(self._rows.num_rows, pa.string())
             counts = pc.value_counts(paths)
             inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
             return WorkloadProfile(inserts=inserts, updates={})
-        self._found = tag(self._world.storage, self._world.executor, candidates, keys, paths)
+        if rules.lookup.whole_table:
+            paths = self._look_everywhere(candidates, rules)
+        else:
+            self._found = tag(
+                self._world.storage,
+                self._world.executor,
+                candidates,
+                keys,
+                paths,
+                filters=rules.lookup.filters,
+            )
         counted = (
             pa.table({"path": paths, "file_id": self._found})
             .group_by(["path", "file_id"])
             .aggregate([([], "count_all")])
             .to_pylist()
         )
+        updates = {
+            FileGroupId(one["path"], one["file_id"]): one["count_all"]
+            for one in counted
+            if one["file_id"] is not None
+        }
+        for group, positions in self._leaving.items():
+            updates[group] = updates.get(group, 0) + len(positions)
         return WorkloadProfile(
             inserts={one["path"]: one["count_all"] for one in counted if one["file_id"] is None},
-            updates={
-                FileGroupId(one["path"], one["file_id"]): one["count_all"]
-                for one in counted
-                if one["file_id"] is not None
-            },
+            updates=updates,
         )
+
+    def _look_everywhere(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
+    ) -> Any:
+        deletes = None
+        if rules.operation is WriteOperation.DELETE:
+            deletes = np.ones(self._rows.num_rows, np.bool_)
+        elif IS_DELETED_COLUMN in self._rows.schema.names:
+            flags = pc.fill_null(self._rows.column(IS_DELETED_COLUMN), False)
+            deletes = np.asarray(flags).astype(np.bool_)
+        where = find_everywhere(
+            self._world.storage,
+            self._world.executor,
+            candidates,
+            self._rows,
+            rules.lookup,
+            ordering_fields=rules.ordering_fields,
+            deletes=deletes,
+        )
+        self._found, self._paths, self._leaving = (
+            where.file_ids,
+            where.partition_paths,
+            where.leaving,
+        )
+        return where.partition_paths
+
+    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+        """As the contract."""
+        places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
+        where = pa.array(places)
+        paths = self._paths.take(where)
+        self._shares = np.full(len(self._found), -1, np.int64)
+        numbers = shares.numbers(self._rows.column(_KEY).take(where), paths)
+        self._shares[places] = numbers
+        codes, names = codes_of(paths)
+        wide = int(numbers.max(initial=0)) + 1
+        found, counts = np.unique(codes * wide + numbers, return_counts=True)
+        pairs = zip(found.tolist(), counts.tolist(), strict=True)
+        return {(names[one // wide], one % wide): count for one, count in pairs}
 
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """As the contract."""
         rules = self._required_rules()
         new = np.asarray(pc.is_null(self._found))
-        paths = self._rows.column(_PARTITION)
+        paths = self._paths
         targets: list[FileGroupId] = [
             FileGroupId(bucket.partition_path, file_ids[bucket.number]) for bucket in buckets
         ]
         numbers = np.full(len(new), -1, np.int64)
-        if buckets and rules.operation is not WriteOperation.DELETE:
+        if buckets:
             places = np.flatnonzero(new)
-            numbers[places] = assign_buckets(paths.take(pa.array(places)), buckets)
+            homes = paths.take(pa.array(places))
+            if self._shares is None:
+                numbers[places] = assign_buckets(homes, buckets)
+            else:
+                numbers[places] = assign_shares(homes, self._shares[places], buckets)
         if not rules.drop_found and not new.all():
             places = np.flatnonzero(~new)
             where = pa.array(places)
@@ -132,12 +204,17 @@ class LocalWorkload:
 
     def rows_of(self, task: FileGroupTask) -> pa.Table:
         """The rows routed to a task's file group, in their incoming order."""
-        positions = self._routed.get(FileGroupId(task.partition_path, task.file_id))
+        group = FileGroupId(task.partition_path, task.file_id)
+        positions, leaving = self._routed.get(group), self._leaving.get(group)
         if positions is None:
-            return self._rows.slice(0, 0)
-        if len(positions) == self._rows.num_rows:
-            return self._rows
-        return self._rows.take(pa.array(positions))
+            rows = self._rows.slice(0, 0)
+        elif len(positions) == self._rows.num_rows:
+            rows = self._rows
+        else:
+            rows = self._rows.take(pa.array(positions))
+        if leaving is None:
+            return rows
+        return mark_leaving(rows, self._rows.take(pa.array(leaving)))
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
         """One task, on whatever thread."""
@@ -156,6 +233,10 @@ class LocalWorkload:
 
 def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
     return workload.write(task)
+
+
+def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    return rows.rename_columns([new if name == old else name for name in rows.schema.names])
 
 
 def _group_codes(pairs: pa.Table) -> tuple[Any, list[FileGroupId]]:

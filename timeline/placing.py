@@ -17,6 +17,7 @@ from timeline.errors import InvalidInputError, ServiceConflictError, Unsupported
 from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
+from timeline.index.buckets import Buckets, find_buckets
 from timeline.model.claim import WHOLE_TABLE, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
@@ -25,6 +26,8 @@ from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
 from timeline.read import view_of
+from timeline.rules.bucketing import BucketEngine
+from timeline.rules.keys import VirtualKeys
 from timeline.rules.merging import DeleteKind
 from timeline.rules.placement import (
     Bucket,
@@ -96,12 +99,14 @@ def place(
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view_of(context, begun.snapshot)
+    in_buckets = rules.buckets is not None
     operation = rules.operation
     touched = tuple(delete_partitions) if workload is None else workload.partition_paths()
     owned = file_groups_in_clustering(context, begun.snapshot.active)
     replaced: tuple[FileGroupId, ...] = ()
     claimed: tuple[str, ...] = ()
     if operation.replaces:
+        _refuse_fixed_file_ids(rules)
         whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
         slices = view.latest_slices(None if whole else touched)
         replaced = tuple(one.file_group for one in slices)
@@ -116,9 +121,14 @@ def place(
             profile=profile,
         )
     # A bulk insert looks at no file that is there: it opens new file groups only.
-    blind = operation.replaces or operation is WriteOperation.BULK_INSERT
-    latest = {} if blind else _latest_of(view.latest_slices(touched))
-    counts = workload.tag(_candidates(latest.values()) if rules.tags else {})
+    bulk = operation is WriteOperation.BULK_INSERT and not in_buckets
+    everywhere = rules.tags and rules.lookup.whole_table
+    latest: Mapping[FileGroupId, FileSlice] = {}
+    if not (operation.replaces or bulk):
+        latest = _latest_of(view.latest_slices(None if everywhere else touched))
+    # In a bucket index only inserts that mind known keys look for them.
+    looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
+    counts = workload.tag(_candidates(latest.values(), rules.keys.virtual) if looks else {})
     if rules.refuse_found and counts.updates:
         raise InvalidInputError(
             "the insert has keys that are there already; upsert them, or set "
@@ -127,14 +137,22 @@ def place(
             kind="duplicate_key",
             rows=sum(counts.updates.values()),
         )
-    updates = {} if rules.drop_found else counts.updates
+    if rules.drop_found:
+        counts = WorkloadProfile(inserts=counts.inserts)
+    if rules.buckets is not None:
+        where = find_buckets(context.world.storage, begun.snapshot, rules.buckets, touched, latest)
+        counts, buckets = _in_buckets(context, workload.spread(where.shares), where, operation)
+    else:
+        new = {} if operation is WriteOperation.DELETE else counts.inserts
+        buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), new)
+    updates = counts.updates
     _refuse_owned(updates, owned)
-    inserts = {} if operation is WriteOperation.DELETE else counts.inserts
-    buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), inserts)
     ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
     workload.assign(buckets, ids)
     groups = dict.fromkeys(updates)
     groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
+    deletes = operation is WriteOperation.DELETE
+    planned = replace(counts, inserts={}) if deletes else counts
     common = _TaskFacts(begun.requested_time, rules, schema, files)
     tasks = tuple(
         _task(common, group, latest.get(group), number) for number, group in enumerate(groups)
@@ -143,9 +161,53 @@ def place(
         tasks=tasks,
         replaced=replaced,
         claimed_partitions=claimed,
-        profile=_profile(operation, WorkloadProfile(inserts=inserts, updates=updates), latest),
-        missed_in=tuple(counts.inserts) if operation is WriteOperation.DELETE else (),
+        profile=_profile(operation, planned, latest),
+        missed_in=tuple(counts.inserts) if deletes else (),
     )
+
+
+def _refuse_fixed_file_ids(rules: RowRules) -> None:
+    """A replaced file group stays hidden for ever, so its id cannot be used again (fmt 6.4)."""
+    if rules.buckets is None or rules.buckets.engine is BucketEngine.SIMPLE:
+        return
+    raise UnsupportedTableError(
+        "partitions with consistent hashing cannot be overwritten or deleted as wholes, because "
+        "their file groups keep their ids; delete the rows instead: "
+        f"operation {rules.operation.value}",
+        kind="not_writable",
+        feature="overwriting consistent hashing buckets",
+    )
+
+
+def _in_buckets(
+    context: TableContext,
+    rows: Mapping[tuple[str, int], int],
+    where: Buckets,
+    operation: WriteOperation,
+) -> tuple[WorkloadProfile, tuple[Bucket, ...]]:
+    """Counts by file group, and the file group of each bucket; a delete makes none."""
+    inserts: dict[str, int] = {}
+    updates: dict[FileGroupId, int] = {}
+    buckets: list[Bucket] = []
+    for (path, share), count in sorted(rows.items()):
+        group = where.known.get((path, share))
+        if group is not None:
+            updates[group] = count
+        else:
+            inserts[path] = inserts.get(path, 0) + count
+        if group is None and operation is WriteOperation.DELETE:
+            continue
+        buckets.append(
+            Bucket(
+                number=len(buckets),
+                partition_path=path,
+                file_id=where.file_id(path, share, context.world.ids.uuid),
+                base_requested_time=None,
+                rows=count,
+                share=share,
+            )
+        )
+    return WorkloadProfile(inserts=inserts, updates=updates), tuple(buckets)
 
 
 def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
@@ -162,13 +224,17 @@ def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
     return found
 
 
-def _candidates(slices: Iterable[FileSlice]) -> dict[str, list[IndexedFile]]:
+def _candidates(
+    slices: Iterable[FileSlice], virtual_keys: VirtualKeys | None
+) -> dict[str, list[IndexedFile]]:
     found: dict[str, list[IndexedFile]] = {}
     for one in slices:
         if one.base_file is not None:
             group = one.file_group
             found.setdefault(group.partition_path, []).append(
-                IndexedFile(file_id=group.file_id, path=one.base_file.path)
+                IndexedFile(
+                    file_id=group.file_id, path=one.base_file.path, virtual_keys=virtual_keys
+                )
             )
     return found
 
@@ -261,7 +327,7 @@ def _task(
     deletes = DeleteKind.NONE
     if rules.operation is WriteOperation.DELETE:
         deletes = DeleteKind.EXPLICIT
-    elif IS_DELETED_COLUMN in schema.arrow.names:
+    elif {IS_DELETED_COLUMN, rules.merge.delete_field} & set(schema.arrow.names):
         deletes = DeleteKind.COLUMN
     return FileGroupTask(
         requested_time=common.requested_time,
@@ -278,6 +344,10 @@ def _task(
         deletes=deletes,
         parquet=files.parquet,
         bloom=files.bloom,
+        merge=rules.merge,
+        stores_keys=rules.keys.stores_keys,
+        virtual_keys=rules.keys.virtual,
+        automatic_keys=rules.keys.automatic,
     )
 
 

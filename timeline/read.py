@@ -27,6 +27,7 @@ from timeline.model.instant import Action
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
 from timeline.pending_plans import moves_rows_only, pending_compactions
+from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
 from timeline.schema_history import schema_history
@@ -83,11 +84,18 @@ def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     """
     The table's schema in a snapshot, without meta columns.
 
-    From the newest visible commit that tells it, else the table's creation schema.
+    From the newest visible commit that tells it, else the table's creation schema; partition
+    columns that files leave out come last, as text.
 
     Raises:
         UnsupportedTableError: Neither is there, and so the table was never written.
     """
+    stored = _stored_schema(context, snapshot)
+    folders = _folder_columns(context, stored)
+    return stored if folders is None else stored.grown(folders.schema)
+
+
+def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     text = snapshot.newest_schema_json or context.config.create_schema_json
     if text:
         return TableSchema.from_avro(text)
@@ -95,6 +103,20 @@ def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
         "the table has no schema yet: nothing was ever written and none was given at its "
         "creation; write to it first",
         kind="no_schema",
+    )
+
+
+def _folder_columns(context: TableContext, stored: TableSchema) -> FolderColumns | None:
+    """The partition columns that files leave out; None where they hold all columns."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return None
+    names = stored.arrow.names
+    return FolderColumns(
+        fields=config.partition_fields,
+        left_out=tuple(name for name in config.partition_fields if name not in names),
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
     )
 
 
@@ -159,6 +181,7 @@ def plan_scan(
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
             history=schema_history(context.world.storage, snapshot),
+            folders=_folder_columns(context, _stored_schema(context, snapshot)),
         ),
     )
 

@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.model.new_table import LAYOUT_OF_VERSION
-from timeline.model.operations import MergeMode, TableType
+from timeline.model.operations import TableType
 from timeline.model.table_config import TableConfig
+from timeline.rules.keys import KeyGenerator
 
 __all__ = ["refuse_old_version", "refuse_unreadable", "refuse_unwritable"]
 
 _KEY_GENERATORS = frozenset(
-    {
-        None,
-        "SIMPLE",
-        "COMPLEX",
-        "NON_PARTITION",
-        "SIMPLE_AVRO",
-        "COMPLEX_AVRO",
-        "NON_PARTITION_AVRO",
-    }
+    {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
 )
 _BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 
@@ -33,7 +26,7 @@ def refuse_unreadable(config: TableConfig) -> None:
     Refuse what this release cannot even open.
 
     Raises:
-        UnsupportedTableError: The table version, base file format or layout of columns.
+        UnsupportedTableError: The table version or base file format, or it was bootstrapped.
     """
     if config.table_version not in LAYOUT_OF_VERSION:
         raise UnsupportedTableError(
@@ -51,10 +44,6 @@ def refuse_unreadable(config: TableConfig) -> None:
         raise UnsupportedTableError(
             f"this release handles Parquet base files only: {config.base_file_format}",
             kind="base_file_format",
-        )
-    if config.drop_partition_columns:
-        raise UnsupportedTableError(
-            "tables that drop their partition columns are not supported", kind="dropped_columns"
         )
 
 
@@ -92,12 +81,10 @@ def refuse_unwritable(config: TableConfig) -> None:
             kind="metadata_table_on",
             partitions=list(config.metadata_partitions),
         )
+    config.merge.require_known()
     unsupported = {
         "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
         "change data capture": config.cdc_enabled,
-        "tables without meta columns": not config.populate_meta_fields,
-        "custom mergers": config.merge_mode is MergeMode.CUSTOM,
-        "tables without record key fields": not config.record_key_fields,
         f"key generator {config.key_generator_type}": config.key_generator_type
         not in _KEY_GENERATORS,
     }

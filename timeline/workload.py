@@ -16,10 +16,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from timeline.files.rewrite import FileGroupTask
-from timeline.index import IndexedFile
+from timeline.index import IndexedFile, LookupRules
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, WriteOperation
+from timeline.rules.bucketing import BucketRules, Shares
 from timeline.rules.keys import KeySpec
 from timeline.rules.placement import Bucket
 
@@ -38,6 +40,16 @@ class RowRules:
     tags: bool  # look for the keys in existing file groups
     drop_found: bool = False  # inserts of keys already there are left out
     refuse_found: bool = False  # an insert with keys already there is refused as a whole
+    merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
+    lookup: LookupRules = field(default_factory=LookupRules)
+    buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
+
+    @property
+    def merge(self) -> MergeDefinition:
+        """How rows are merged, in full."""
+        return self.merge_definition or MergeDefinition(
+            mode=self.merge_mode, ordering_fields=self.ordering_fields
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +91,9 @@ class Workload(Protocol):
         Raises:
             MissingFileError: A candidate was cleaned meanwhile; tag anew.
         """
+
+    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+        """Count the rows not found by ``tag`` by partition path and bucket of a bucket index."""
 
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """Route new records to buckets; ``file_ids`` gives each bucket number its file id."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from timeline.begin import Begun, begin, make_inflight
 from timeline.candidate import Written, candidate_of, planned_claim
 from timeline.context import GLANCE_MS, TableContext
@@ -83,6 +85,7 @@ def write(
     known = published_batch(context, plan)
     if known is not None:
         return known
+    _refuse_keyless(plan)
     asked_at_ms = context.world.clock.monotonic_ms()
     looked = looked or context.glance()
     schema, before = _schema_for(context, looked, workload, plan)
@@ -192,11 +195,13 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     )
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
+    # A key of a global index may have moved to another file group: it must be found again.
+    anew = plan.rules.lookup.whole_table
     if plan.detect_early:
         # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
         # batch, keys inserted by both) can only be asked once the files are written.
         verdict, met = judge_early(context, begun, planned_claim(placement), seen)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
             refusals.append(report_of(begun.requested_time, verdict))
             return Met(verdict=verdict, seen=met)
         if isinstance(verdict, Rebaseable):
@@ -221,7 +226,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
         refusals.append(report_of(begun.requested_time, outcome.verdict))
         context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
         spent = len(refusals) > context.limits.retry.conflict_retries_max
-        if isinstance(outcome.verdict, Refused) or spent or workload is None:
+        if isinstance(outcome.verdict, Refused) or spent or anew or workload is None:
             return outcome
         redone += 1
         written = _redo(workload, written, outcome.verdict, redone, refusals)
@@ -359,12 +364,12 @@ def _schema_for(
             )
         schema = TableSchema.from_avro(text)
         return schema, schema.avro_json
+    stored = _stored_columns(context, workload.schema)
     if text is None:
-        schema = TableSchema.from_arrow(workload.schema, context.config.name)
-        _check_fields(context, schema)
-        return schema, ""
+        _check_fields(context, workload.schema)
+        return TableSchema.from_arrow(stored, context.config.name), ""
     before = TableSchema.from_avro(text)
-    changed, _ = reconcile(before, workload.schema, plan.schema)
+    changed, _ = reconcile(before, stored, plan.schema)
     return changed, before.avro_json
 
 
@@ -378,15 +383,35 @@ def _refuse_schema_on_read(snapshot: Snapshot) -> None:
         )
 
 
-def _check_fields(context: TableContext, schema: TableSchema) -> None:
+def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
+    """The columns that files will have: partition columns may be in the folder's name only."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return incoming
+    return pa.schema([each for each in incoming if each.name not in config.partition_fields])
+
+
+def _refuse_keyless(plan: WritePlan) -> None:
+    """Rows without a key are only ever added: nothing can be found again by it."""
+    looks = plan.operation in (WriteOperation.UPSERT, WriteOperation.DELETE) or plan.rules.tags
+    if plan.rules.keys.automatic and looks:
+        raise InvalidInputError(
+            "the table has no record key fields, so its rows cannot be found again; insert, "
+            f"bulk_insert or overwrite instead: {plan.operation.value}",
+            kind="no_key_fields",
+            operation=plan.operation.value,
+        )
+
+
+def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
     """A key, partition or ordering field the data does not have is found before anything begins."""
     config = context.config
     named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
-    missing = [name for name in named if name not in schema.arrow.names]
+    missing = [name for name in named if name not in incoming.names]
     if missing:
         raise InvalidInputError(
             f"the table is keyed, partitioned or ordered by columns the data does not have: "
-            f"{missing}; it has {list(schema.arrow.names)}",
+            f"{missing}; it has {list(incoming.names)}",
             kind="missing_key_column",
             columns=missing,
         )

@@ -72,7 +72,14 @@ def read(
         batches = _changes(table, settings, names, conditions, meta=meta)
     else:
         pinned = table.as_of(settings.as_of) if settings.as_of else table.core.pin()
-        batches = iter(pinned.scan(columns=names, filter=conditions, with_hoodie_columns=meta))
+        batches = iter(
+            pinned.scan(
+                columns=names,
+                filter=conditions,
+                with_hoodie_columns=meta,
+                query_type=settings.query_type.value,
+            )
+        )
     invocation.printer.rows(batches if limit is None else _limited(batches, limit))
 
 

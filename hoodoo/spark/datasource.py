@@ -10,28 +10,22 @@ plain values only and open the table anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from hoodoo.assembly import Layers
-from hoodoo.spark.loading import plan_load
+from hoodoo.spark.loading import ReadSlices, arrow_shape, plan_load
 from hoodoo.spark.options import path_of, without_reader_words
-from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
-from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.files.parquet import read_batches
 from timeline.model.schema import META_COLUMNS
 from timeline.model.times import EARLIEST
 
@@ -97,27 +91,15 @@ class _Files:
     def _planned(self, more: Mapping[str, str]) -> list[InputPartition]:
         with _opened({**self._options, **more}) as table:
             found = plan_load(table, table.properties)
-            address = StorageAddress(
-                base_uri=table.core.context.world.storage.base_uri,
-                options=tuple(storage_options(table).items()),
-            )
-        prefix = address.base_uri + "/"
-        return [
-            InputPartition((address, path.removeprefix(prefix), found.schema, found.times))
-            for path in found.paths
-        ]
+        return [InputPartition((found.address, one, found.plan.read)) for one in found.plan.slices]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # a table without files
             return
-        address, path, file_schema, times = partition.value
-        zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-        shape = to_arrow_schema(self._schema, **zone)
-        condition = pc.field(_COMMIT_TIME).isin(list(times)) if times is not None else None
-        for batch in read_batches(
-            address.open(), path, schema=file_schema, columns=shape.names, row_filter=condition
-        ):
-            yield batch.cast(shape)
+        address, one, read = partition.value
+        shape = arrow_shape(self._schema)
+        work = ReadSlices(address=address, slices=(one,), read=read, shape=shape)
+        yield from work.rows(one)
 
 
 class HoodooDataSourceReader(_Files, DataSourceReader):

@@ -1,44 +1,94 @@
 """
-Loading a table as a DataFrame: the files are chosen here and read by Spark itself.
+Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks.
 
-A copy-on-write slice is one Parquet file, so Spark's own reader gets exactly the visible
-files by path: column pruning, filter push-down and vectorised decoding come with it.
+A slice without logs is one Parquet file, so Spark's own reader gets exactly the visible
+files by path: column pruning, filter push-down and vectorised decoding come with it. A slice
+with logs is read by one of our tasks, which merges it with the function every reader uses.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from hoodoo.spark.carried import TaskFailedError
 from hoodoo.spark.options import layers_for
+from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
+from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
+from timeline.errors import HoodooError
+from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.incremental import changed_since, start_of_range
+from timeline.machine import LoggingEvents
+from timeline.model.file_group import FileSlice
 from timeline.model.schema import META_COLUMNS
 from timeline.model.times import parse_time_travel
 from timeline.options import PropertySet
 from timeline.read import ScanPlan, plan_scan
 from timeline.settings import QueryType, ReadSettings
 
-__all__ = ["FileList", "load_dataframe", "plan_load"]
+__all__ = ["Load", "ReadSlices", "arrow_shape", "load_dataframe", "plan_load"]
 
 _COMMIT_TIME = META_COLUMNS[0]
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
-class FileList:
-    """What a load reads: absolute files, their schema, and which commit times count."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """
+    What a load reads.
 
-    def __init__(
-        self, paths: Sequence[str], schema: pa.Schema, times: Sequence[str] | None
-    ) -> None:
-        self.paths = tuple(paths)
-        self.schema = schema
-        self.times = None if times is None else tuple(times)
+    Args:
+        plan: Every slice, and how it is read.
+        paths: Absolute base files of the slices that Spark reads itself.
+        merged: The slices that tasks read.
+        times: Requested times of an incremental read; None for all rows.
+        address: Where tasks find the table.
+    """
+
+    plan: ScanPlan
+    paths: tuple[str, ...]
+    merged: tuple[FileSlice, ...]
+    times: tuple[str, ...] | None
+    address: StorageAddress
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, meta columns first."""
+        return self.plan.file_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSlices:
+    """Read the slices whose numbers arrive, in the columns and types of a DataFrame."""
+
+    address: StorageAddress
+    slices: tuple[FileSlice, ...]
+    read: SliceRead
+    shape: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.rows(self.slices[number])
+
+    def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice."""
+        read = replace(self.read, columns=tuple(self.shape.names))
+        try:
+            for batch in read_slice(self.address.open(), LoggingEvents(), one, read):
+                yield batch.cast(self.shape)
+        except HoodooError as error:
+            raise TaskFailedError(error) from error
 
 
 def load_dataframe(
@@ -64,13 +114,32 @@ def load_dataframe(
     with Table.open(path, layers) as table:
         found = plan_load(table, table.properties)
     shape = schema if schema is not None else spark_schema_of(found.schema)
-    if not found.paths:
+    if not found.paths and not found.merged:
         return spark.createDataFrame([], shape)
-    files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
-    df = spark.read.format("parquet").schema(shape).load(files)
-    if found.times is not None:
-        df = df.where(F.col(_COMMIT_TIME).isin(list(found.times)))
-    return df
+    parts = []
+    if found.paths:
+        files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
+        df = spark.read.format("parquet").schema(shape).load(files)
+        if found.times is not None:
+            df = df.where(F.col(_COMMIT_TIME).isin(list(found.times)))
+        parts.append(df)
+    if found.merged:
+        count = len(found.merged)
+        wanted = spark.createDataFrame([], shape).schema
+        work = ReadSlices(
+            address=found.address,
+            slices=found.merged,
+            read=found.plan.read,
+            shape=arrow_shape(wanted),
+        )
+        parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def arrow_shape(schema: Any) -> pa.Schema:
+    """The Arrow form of a Spark schema, moments in UTC."""
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def _as_spelled(file: str, table: str) -> str:
@@ -85,17 +154,18 @@ def _no_pattern(path: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
-def plan_load(table: Table, properties: PropertySet) -> FileList:
-    """Choose the files of a load by the read options. Errors: as ``load_dataframe``."""
+def plan_load(table: Table, properties: PropertySet) -> Load:
+    """Choose the slices of a load by the read options. Errors: as ``load_dataframe``."""
     settings = ReadSettings.from_properties(properties)
     core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)
     snapshot = core.as_of(settings.as_of) if settings.as_of is not None else core.pin()
-    return _listed(table, snapshot.plan(with_hoodie_columns=True), None)
+    plan = snapshot.plan(with_hoodie_columns=True, query_type=settings.query_type.value)
+    return _load(table, plan, None)
 
 
-def _changed(table: Table, settings: ReadSettings) -> FileList:
+def _changed(table: Table, settings: ReadSettings) -> Load:
     core = table.core
     begin = start_of_range(settings.begin_time or "earliest")
     start = begin if begin.strip("0") == "" else parse_time_travel(begin)
@@ -110,9 +180,21 @@ def _changed(table: Table, settings: ReadSettings) -> FileList:
         base_filter=changed.base_condition,
         visible=changed.visible,
     )
-    return _listed(table, plan, sorted(changed.instants))
+    return _load(table, plan, sorted(changed.instants))
 
 
-def _listed(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> FileList:
-    locate = table.core.context.world.storage.locate
-    return FileList([locate(base.path) for base in plan.files], plan.file_schema, times)
+def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> Load:
+    storage = table.core.context.world.storage
+    # Spark finds columns by their names of now: files with older ones, or without a column that
+    # the folder tells, are read by our tasks.
+    ours = plan.merged if plan.read.files_suffice else plan.slices
+    files = plan.files if plan.read.files_suffice else ()
+    return Load(
+        plan=plan,
+        paths=tuple(storage.locate(base.path) for base in files),
+        merged=ours,
+        times=None if times is None else tuple(times),
+        address=StorageAddress(
+            base_uri=storage.base_uri, options=tuple(storage_options(table).items())
+        ),
+    )

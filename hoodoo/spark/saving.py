@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hoodoo.assembly import Layers, assemble, plan_of, properties_of_table
+from hoodoo.assembly import Layers, assemble, operation_of, plan_of, properties_of_table
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.spark.options import layers_for, session_properties, without_reader_words
 from hoodoo.spark.schemas import arrow_schema_of
@@ -93,6 +93,8 @@ def save_dataframe(
         operation, layers = _overwriting(settings, layers)
     workload = None
     if not exists:
+        if chosen != "overwrite":
+            operation = operation_of(settings, settings.record_key_fields)
         workload = _prepared_for_new_table(df, path, layers, operation)
         lost_the_race = not _create(df, path, layers)
         if lost_the_race and chosen == "ignore":
@@ -100,6 +102,8 @@ def save_dataframe(
         if lost_the_race and chosen == "errorifexists":
             raise _table_exists(path)
     with Table.open(path, layers) as table:
+        if chosen != "overwrite":
+            operation = operation_of(settings, table.config.record_key_fields)
         return write_dataframe(table, df, operation, batch_id=batch_id, prepared=workload)
 
 

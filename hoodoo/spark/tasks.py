@@ -19,10 +19,12 @@ from hoodoo.spark.carried import TaskFailedError, error_to_json
 from timeline.errors import HoodooError, UnavailableError
 from timeline.files.parquet import read_keys
 from timeline.files.rewrite import FileGroupTask, stats_to_json, write_file_group
+from timeline.files.virtual_keys import read_virtual_keys
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import META_FIELDS, drop_meta, normalise
 from timeline.ports.storage import Storage
-from timeline.rules.keys import partition_paths, record_keys, validate_ordering
+from timeline.rules.bucketing import Shares
+from timeline.rules.keys import VirtualKeys, partition_paths, record_keys, validate_ordering
 from timeline.rules.merging import combine_incoming
 from timeline.storage.resolve import storage_for
 from timeline.workload import RowRules
@@ -34,7 +36,9 @@ __all__ = [
     "KEY",
     "ORDER",
     "PARTITION",
+    "SHARE",
     "TARGET",
+    "NumberRows",
     "PrepareRows",
     "ReadKeys",
     "StorageAddress",
@@ -44,6 +48,7 @@ __all__ = [
 
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
+SHARE = "_hoodoo_share"  # the bucket of a bucket index
 
 FOUND_KEYS = pa.schema(
     [
@@ -124,10 +129,24 @@ class PrepareRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumberRows:
+    """Give each row the number of its bucket, for a table with a bucket index."""
+
+    shares: Shares
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        for batch in batches:
+            numbers = self.shares.numbers(batch.column(KEY), batch.column(PARTITION))
+            yield batch.append_column(SHARE, pa.array(numbers.astype(np.int32)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKeys:
     """Read the key column of base files named by rows (number, partition path, path)."""
 
     address: StorageAddress
+    virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run in a worker."""
@@ -135,7 +154,7 @@ class ReadKeys:
         for batch in batches:
             for file in batch.to_pylist():
                 try:
-                    keys = read_keys(storage, file["path"])
+                    keys = self._keys(storage, file["path"])
                 except HoodooError as error:
                     raise TaskFailedError(error) from error
                 for chunk in keys.chunks:
@@ -146,6 +165,11 @@ class ReadKeys:
                         pa.repeat(pa.scalar(file["number"], pa.int32()), count),
                     ]
                     yield pa.RecordBatch.from_arrays(columns, schema=FOUND_KEYS)
+
+    def _keys(self, storage: Storage, path: str) -> pa.ChunkedArray:
+        if self.virtual_keys is None:
+            return read_keys(storage, path)
+        return read_virtual_keys(storage, path, self.virtual_keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

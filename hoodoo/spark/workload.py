@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from hoodoo.spark.carried import error_from_rows, error_from_spark
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
@@ -26,7 +27,9 @@ from hoodoo.spark.tasks import (
     KEY,
     ORDER,
     PARTITION,
+    SHARE,
     TARGET,
+    NumberRows,
     PrepareRows,
     ReadKeys,
     StorageAddress,
@@ -38,8 +41,8 @@ from timeline.files.rewrite import FileGroupTask, stats_from_json
 from timeline.index import IndexedFile
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.operations import WriteOperation
 from timeline.ports.world import World
+from timeline.rules.bucketing import Shares
 from timeline.rules.placement import Bucket
 from timeline.workload import RowRules, WorkloadProfile
 
@@ -85,6 +88,7 @@ class SparkWorkload:
         self._hits: Any = None
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
+        self._shares: Shares | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,6 +121,7 @@ class SparkWorkload:
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """As the contract. Outside: 1 open_input per candidate file, in Spark's tasks."""
         self._forget_hits()
+        self._shares = None
         files = [
             (path, each)
             for path, some in candidates.items()
@@ -130,7 +135,9 @@ class SparkWorkload:
             [(number, path, each.path) for number, (path, each) in enumerate(files)],
             "number int, partition_path string, path string",
         ).repartition(self._width(len(files)))
-        held = named.mapInArrow(ReadKeys(address=self._address), spark_schema_of(FOUND_KEYS))
+        virtual_keys = self._required_rules().keys.virtual
+        reading = ReadKeys(address=self._address, virtual_keys=virtual_keys)
+        held = named.mapInArrow(reading, spark_schema_of(FOUND_KEYS))
         wanted = self._prepared.select(PARTITION, KEY)
         met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
@@ -149,8 +156,26 @@ class SparkWorkload:
             },
         )
 
+    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+        """As the contract. The rows stay where they are; only counts travel."""
+        self._shares = shares
+        new = self._with_shares(self._tagged()).where(F.col(_NUMBER).isNull())
+        counted = _collect(new.groupBy(PARTITION, SHARE).agg(F.count("*").alias("n")))
+        return {(row[PARTITION], row[SHARE]): row["n"] for row in counted}
+
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """As the contract: the hash of the record key chooses, weighted by the buckets' rows."""
+        if self._shares is not None:
+            self._buckets = tuple(
+                (
+                    FileGroupId(bucket.partition_path, file_ids[bucket.number]),
+                    bucket.share or 0,
+                    0,
+                    0,
+                )
+                for bucket in buckets
+            )
+            return
         shares: dict[str, list[Bucket]] = {}
         for bucket in buckets:
             shares.setdefault(bucket.partition_path, []).append(bucket)
@@ -197,7 +222,6 @@ class SparkWorkload:
         """Rows of the given file groups with their target number."""
         rules = self._required_rules()
         rows = self._tagged()
-        takes_new = self._buckets and rules.operation is not WriteOperation.DELETE
         takes_found = self._hits is not None and not rules.drop_found
         found: Any = F.lit(None).cast("int")
         if takes_found:
@@ -206,7 +230,7 @@ class SparkWorkload:
             known_targets = F.split(F.lit(known), ",").cast("array<int>")
             found = known_targets[F.col(_NUMBER)]
         new: Any = F.lit(None).cast("int")
-        if takes_new:
+        if self._buckets:
             rows = self._with_buckets(rows, targets)
             new = F.col("_hoodoo_new")
         target = F.when(F.col(_NUMBER).isNotNull(), found).otherwise(new)
@@ -224,13 +248,26 @@ class SparkWorkload:
             f"{_BUCKET_PATH} string, _hoodoo_low long, _hoodoo_high long, "
             "_hoodoo_total long, _hoodoo_new int",
         )
-        place = F.expr(f"pmod(xxhash64({KEY}), _hoodoo_total)")
+        if self._shares is not None:
+            mine = (F.col(PARTITION) == F.col(_BUCKET_PATH)) & (
+                F.col(SHARE) == F.col("_hoodoo_low")
+            )
+            return self._with_shares(rows).join(F.broadcast(buckets), mine, "left")
+        # Rows without keys are spread by their place, which every row has for itself.
+        by = ORDER if self._required_rules().keys.automatic else KEY
+        place = F.expr(f"pmod(xxhash64({by}), _hoodoo_total)")
         inside = (
             (F.col(PARTITION) == F.col(_BUCKET_PATH))
             & (place >= F.col("_hoodoo_low"))
             & (place < F.col("_hoodoo_high"))
         )
         return rows.join(F.broadcast(buckets), inside, "left")
+
+    def _with_shares(self, rows: Any) -> Any:
+        if self._shares is None:
+            raise InvariantError("rows were asked for their buckets before buckets were known")
+        shape = StructType([*rows.schema.fields, StructField(SHARE, IntegerType())])
+        return rows.mapInArrow(NumberRows(shares=self._shares), shape)
 
     def _tagged(self) -> Any:
         """Prepared rows, each with the number of the candidate file that holds its key."""

@@ -10,7 +10,7 @@ instant does that.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,11 +25,15 @@ from timeline.files.markers import create_marker
 from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
 from timeline.model.filenames import BaseFileName, IOType
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.paths import check_partition_path, join
 from timeline.model.schema import META_COLUMNS, TableSchema, normalise, with_meta
 from timeline.model.times import InstantTime
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.leaving import take_out_leaving
+from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_base
 
 __all__ = [
@@ -65,6 +69,10 @@ class FileGroupTask:
     deletes: DeleteKind = DeleteKind.NONE
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)  # None writes none
+    merge: MergeDefinition | None = None  # all of it, instead of mode and ordering fields
+    stores_keys: bool = True  # False leaves the meta columns empty
+    virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
+    automatic_keys: bool = False  # rows bring no key and get one here
 
     @property
     def file_name(self) -> str:
@@ -76,6 +84,8 @@ class FileGroupTask:
         document = asdict(self)
         for name in ("operation", "merge_mode", "deletes"):
             document[name] = document[name].value
+        if self.merge is not None:
+            document["merge"] = self.merge.as_document()
         return json.dumps(document)
 
     @classmethod
@@ -89,6 +99,11 @@ class FileGroupTask:
         document["parquet"] = ParquetSettings(**document["parquet"])
         if document["bloom"] is not None:
             document["bloom"] = BloomSettings(**document["bloom"])
+        if document["merge"] is not None:
+            document["merge"] = MergeDefinition.from_document(document["merge"])
+        if document["virtual_keys"] is not None:
+            keys = document["virtual_keys"]
+            document["virtual_keys"] = VirtualKeys(tuple(keys["fields"]), keys["prefixed"])
         return cls(**document)
 
 
@@ -205,7 +220,13 @@ def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -
     rows = _filled(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)
-    return merge_base(empty, rows, mode=MergeMode.COMMIT_TIME_ORDERING, deletes=DeleteKind.COLUMN)
+    return merge_base(
+        empty,
+        rows,
+        mode=MergeMode.COMMIT_TIME_ORDERING,
+        deletes=DeleteKind.COLUMN,
+        rules=_rules(task),
+    )
 
 
 def _next_version(
@@ -213,19 +234,29 @@ def _next_version(
 ) -> MergeOutcome:
     # Partition path and file name are equal in all rows and written anew: not read, not merged.
     base = read_base_file(storage, base_path, schema=_merged_schema(schema))
+    if task.virtual_keys is not None and task.operation not in _APPENDING:
+        keys = task.virtual_keys.of(base)
+        base = base.set_column(base.schema.get_field_index(_KEY), base.schema.field(_KEY), keys)
+    base, incoming, left = take_out_leaving(base, incoming)
     if task.deletes is DeleteKind.EXPLICIT:
         rows = incoming.select([_KEY])
     else:
         rows = _filled(task, incoming, schema)
     if task.operation in _APPENDING:
         return append_rows(base, rows)
-    return merge_base(
+    outcome = merge_base(
         base,
         rows,
         mode=task.merge_mode,
         ordering_fields=task.ordering_fields,
         deletes=task.deletes,
+        rules=_rules(task),
     )
+    return replace(outcome, deleted=outcome.deleted + left)
+
+
+def _rules(task: FileGroupTask) -> MergeRules | None:
+    return None if task.merge is None else MergeRules.of(task.merge, task.avro_json)
 
 
 def _filled(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -234,18 +265,19 @@ def _filled(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Ta
     prefix = f"{task.requested_time}_{task.task_number}_"
     numbers = pc.cast(pa.array(np.arange(count)), pa.string())
     own = normalise(incoming, schema)
-    columns = [
-        _constant(task.requested_time, count),
-        pc.binary_join_element_wise(prefix, numbers, ""),
-        pc.cast(incoming.column(_KEY), pa.string()),
-        *own.columns,
-    ]
+    sequence = pc.binary_join_element_wise(prefix, numbers, "")
+    # A row without a key of its own gets its sequence number, as from Java (fmt 4.3).
+    key = sequence if task.automatic_keys else pc.cast(incoming.column(_KEY), pa.string())
+    columns = [_constant(task.requested_time, count), sequence, key, *own.columns]
     return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
 
 
 def _placed(rows: pa.Table, task: FileGroupTask, schema: pa.Schema) -> pa.Table:
     """The file's rows in full: with the columns that are equal in all of them."""
     count = rows.num_rows
+    if not task.stores_keys:
+        nothing = [pa.nulls(count, pa.string())] * len(META_COLUMNS)
+        return pa.Table.from_arrays([*nothing, *rows.columns[3:]], schema=with_meta(schema))
     time, sequence, key, *own = rows.columns
     constants = [_repeated(task.partition_path, count), _repeated(task.file_name, count)]
     fields = [
@@ -266,7 +298,7 @@ def _repeated(value: str, count: int) -> pa.Array:
 
 
 def _bloom(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
-    if task.bloom is None:
+    if task.bloom is None or not task.stores_keys:
         return None
     rows = outcome.table.num_rows
     if task.base_path is not None:

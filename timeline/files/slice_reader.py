@@ -9,7 +9,7 @@ filter that the old one failed.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from timeline.model.internal_schema import Renaming, SchemaHistory
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import Storage
+from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import merge_changes
@@ -45,6 +46,7 @@ class SliceRead:
         keys: How keys are computed in a table without meta columns; else None.
         visible: The instants whose log blocks count in the snapshot that is read.
         history: What columns were called when files were written, in a table with column ids.
+        folders: Columns that files leave out, because the folder's name tells them.
     """
 
     file_schema: pa.Schema
@@ -55,6 +57,12 @@ class SliceRead:
     keys: VirtualKeys | None = None
     visible: Container[InstantTime]
     history: SchemaHistory | None = None
+    folders: FolderColumns | None = None
+
+    @property
+    def files_suffice(self) -> bool:
+        """Whether a base file alone shows its rows, to any reader of Parquet."""
+        return self.history is None and self.folders is None
 
     def renaming_for(self, base: BaseFile) -> Renaming | None:
         """How the schema's columns are called in a base file; None where as now."""
@@ -81,6 +89,9 @@ def read_slice(
 
     Outside: 1 open_input of the base file, those of ``read_logs``.
     """
+    if read.folders is not None:
+        yield from _with_folders(storage, events, one, read, read.folders)
+        return
     changed = merged_slice_rows(storage, events, one, read) if one.log_files else None
     if changed is not None:
         yield from changed.combine_chunks().to_batches(_BATCH_ROWS)
@@ -93,6 +104,24 @@ def read_slice(
             row_filter=_both(read.filter, read.base_filter),
             renaming=read.renaming_for(one.base_file),
         )
+
+
+def _with_folders(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, folders: FolderColumns
+) -> Iterator[pa.RecordBatch]:
+    """The columns that files have, then those of the folder, then the filter over both."""
+    wanted = {*read.columns}
+    if read.filter is not None:
+        wanted.update(_filter_columns(read.filter, read.file_schema))
+    stored = pa.schema([each for each in read.file_schema if each.name not in folders.left_out])
+    names = tuple(name for name in stored.names if name in wanted) or (stored.names[0],)
+    inner = replace(read, file_schema=stored, columns=names, filter=None, folders=None)
+    for batch in read_slice(storage, events, one, inner):
+        rows = folders.fill(pa.Table.from_batches([batch]), one.file_group.partition_path)
+        if read.filter is not None:
+            rows = rows.filter(read.filter)
+        if rows.num_rows:
+            yield from rows.select(list(read.columns)).combine_chunks().to_batches()
 
 
 def merged_slice_rows(

@@ -1,22 +1,19 @@
 """
 Indexes: where does each record key live now.
 
-An index answers for a batch of keys with the file group that holds each (``tag``). The
-engine knows it by the protocol below; ``simple`` reads the key columns themselves.
+The look-up indexes (``lookup``) read key columns of base files, all of them (SIMPLE) or
+those that footers do not rule out (BLOOM), in the row's partition or in the whole table.
+The bucket index (``buckets``) reads nothing: the key's hash says the file group. Where
+Java keeps a record index in the metadata table it can be read (``record_index``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import pyarrow as pa
+from timeline.rules.keys import VirtualKeys
 
-from timeline.ports.executor import Executor
-from timeline.ports.storage import Storage
-
-__all__ = ["Index", "IndexedFile"]
+__all__ = ["IndexedFile", "LookupRules"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,32 +22,13 @@ class IndexedFile:
 
     file_id: str
     path: str
+    virtual_keys: VirtualKeys | None = None  # how to compute keys that the file does not store
 
 
-class Index(Protocol):
-    """Finds the file groups of record keys."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRules:
+    """How keys are looked up; every way finds the same file groups."""
 
-    def tag(
-        self,
-        storage: Storage,
-        executor: Executor,
-        base_files: Mapping[str, Sequence[IndexedFile]],
-        keys: pa.Array | pa.ChunkedArray,
-        partition_paths: pa.Array | pa.ChunkedArray,
-    ) -> pa.Array:
-        """
-        Tell each row's file group.
-
-        Args:
-            storage: Where the table lies.
-            executor: Looks into several files side by side.
-            base_files: Candidates by partition path, in the order of the view.
-            keys: Record keys of the rows; may repeat.
-            partition_paths: Where each row belongs; a key is looked for there only.
-
-        Shapes: keys (n,), partition_paths (n,) -> file ids (n,), null = a new record.
-
-        Raises:
-            MissingFileError: A candidate was cleaned meanwhile; plan anew.
-            CorruptTableError: A candidate is damaged.
-        """
+    filters: bool = False  # ask key ranges and bloom filters of footers first (BLOOM)
+    whole_table: bool = False  # a key is unique in the table, not in its partition (GLOBAL_*)
+    moves: bool = True  # a row found in another partition moves; False updates it there

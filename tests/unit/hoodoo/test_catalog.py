@@ -79,7 +79,6 @@ def test_a_table_is_not_created_twice(path: Path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"record_key": ()},
         {"record_key": "nope"},
         {"partition_by": "nope"},
         {"ordering": "nope"},

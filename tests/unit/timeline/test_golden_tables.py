@@ -139,10 +139,6 @@ def test_file_slices_are_java_s(opened: Callable[[str], Table], name: str) -> No
         ("v8_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
         ("v9_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
         ("v9_cdc_cow", UnsupportedTableError, "not_writable"),
-        ("v9_custom_key", UnsupportedTableError, "not_writable"),
-        ("v8_timestamp_key", UnsupportedTableError, "not_writable"),
-        ("v9_no_meta_fields", UnsupportedTableError, "not_writable"),
-        ("v8_keyless", UnsupportedTableError, "not_writable"),
         ("v9_all_types", UnsupportedTableError, "not_writable"),
     ],
 )

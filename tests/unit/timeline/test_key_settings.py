@@ -120,6 +120,23 @@ def test_several_input_patterns_are_split_at_the_delimiter(
         ({KEYGEN + ".type": "GLOBAL_DELETE", PARTITION: "a"}, "setting_contradiction"),
         ({KEYGEN + ".type": "CUSTOM", PARTITION: "a"}, "setting_value"),
         ({KEYGEN + ".type": "CUSTOM", PARTITION: "a:DATE"}, "setting_value"),
+        (
+            {
+                PARTITION: "ts",
+                "hoodie.datasource.write.precombine.field": "ts",
+                "hoodie.datasource.write.drop.partition.columns": "true",
+            },
+            "setting_contradiction",
+        ),
+        (
+            {
+                PARTITION: "id",
+                KEY: "id",
+                "hoodie.populate.meta.fields": "false",
+                "hoodie.datasource.write.drop.partition.columns": "true",
+            },
+            "setting_contradiction",
+        ),
         ({"hoodie.payload.delete.field": "op"}, "setting_missing"),
         ({"hoodie.payload.delete.marker": "d"}, "setting_missing"),
         ({"hoodie.table.partial.update.mode": "SOMETIMES"}, "setting_value"),
