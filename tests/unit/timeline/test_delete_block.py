@@ -320,6 +320,7 @@ def test_many_deletes_are_read_as_few(count: int, partition_path: str | None) ->
     [
         {3: ("\x02\x00\x06", "", ("LongWrapper", 1))},  # the searched bytes inside a key
         {3: ("k", "elsewhere", ("LongWrapper", 1))},
+        {3: ("k\x02\x00\x06\x08", "", ("LongWrapper", 1)), 9: ("k", "q", ("LongWrapper", 2))},
         {3: ("k", "", ("IntWrapper", 0))},
         {3: ("k", "", None)},
         {3: (None, "", ("LongWrapper", 1))},
@@ -552,3 +553,14 @@ def test_trailing_bytes_are_damage() -> None:
         rows(framed(content[8:] + b"\x00"))
     with pytest.raises(CorruptTableError, match="bytes of records"):
         rows(content + b"\x00")
+    many = by_avro(*[(f"k{n}", "p", ("LongWrapper", n)) for n in range(300)])
+    with pytest.raises(CorruptTableError, match="behind the last"):
+        rows(framed(many[8:] + b"\x00"))
+
+
+def test_several_orderings_in_two_pieces_are_refused() -> None:
+    one = by_avro(("k", "p", ("ArrayWrapper", [("LongWrapper", 1)])))[8:]
+    piece = b"\x02\x06\x02"  # a count of 1 and a long of 1
+    assert one.endswith(b"\x02" + piece + b"\x00\x00")
+    with pytest.raises(CorruptTableError, match="several pieces"):
+        rows(framed(one[:-2] + piece + b"\x00\x00"))

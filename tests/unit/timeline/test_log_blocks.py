@@ -253,6 +253,13 @@ class TestRot:
         with pytest.raises(CorruptTableError):
             blocks_of(with_int(block(), 22, count))
 
+    def test_a_header_of_a_thousand_entries_is_read_and_a_longer_one_is_an_error(self) -> None:
+        header = {100 + n: "x" for n in range(1024)}
+        (one,) = blocks_of(encode_block(BlockType.DELETE, header, b""))
+        assert one.header == header
+        with pytest.raises(CorruptTableError, match="claims 1025 entries"):
+            blocks_of(encode_block(BlockType.DELETE, {**header, 99: "x"}, b""))
+
     @pytest.mark.parametrize("length", [-1, 16, 2**31 - 1, -(2**31)])
     def test_a_wrong_length_of_a_header_entry_is_an_error(self, length: int) -> None:
         with pytest.raises((CorruptTableError, UnsupportedTableError)):
