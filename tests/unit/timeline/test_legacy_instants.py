@@ -11,6 +11,7 @@ import pytest
 import hoodoo
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
+from tests.unit.timeline.test_legacy_archive import block, state
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
@@ -274,6 +275,34 @@ def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
         ("20261121102354382", 3),
         ("20261121102402149", 2),
     ]
+
+
+def test_rows_of_archived_instants_are_told_where_active_ones_rewrote_them(tmp_path: Path) -> None:
+    """Of merge-on-read tables only, as Java 0.15 does (asked on a table with compactions)."""
+    path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
+    folder, first, compaction = path / ".hoodie", "20261121102354382", "20261121102402149"
+    bases = sorted(path.glob(f"region=*/*_{compaction}.parquet"))
+    stats = {
+        base.parent.name: [
+            {"fileId": base.name.split("_")[0], "path": f"{base.parent.name}/{base.name}"}
+        ]
+        for base in bases
+    }
+    finished = {"partitionToWriteStats": stats, "operationType": "COMPACT", "compacted": True}
+    (folder / f"{compaction}.commit").write_text(json.dumps(finished))
+    for file in folder.glob(f"{first}.*"):
+        file.unlink()
+    with hoodoo.open_table(path) as table:
+        before = table.changes("earliest").read_all()
+        (folder / "archived").mkdir(exist_ok=True)
+        archived = block(state(first, "deltacommit", "COMPLETED"))
+        (folder / "archived/.commits_.archive.1_1-0-1").write_bytes(archived)
+        after = table.changes("earliest").read_all()
+        later = table.changes(first).read_all()
+    assert len(bases) == 2
+    assert sorted(before["id"].to_pylist()) == ["a00", "a01", "a04", "e00"]
+    assert sorted(after["id"].to_pylist()) == ["a00", "a01", "a04", "e00", "e01"]
+    assert sorted(later["id"].to_pylist()) == ["a00", "a01", "a04", "e00"]
 
 
 @pytest.mark.parametrize(
