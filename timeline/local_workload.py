@@ -24,6 +24,7 @@ from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
+from timeline.model.paths import join
 from timeline.model.schema import IS_DELETED_COLUMN, drop_meta, normalise
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
@@ -58,6 +59,7 @@ class LocalWorkload:
         self._leaving: Mapping[FileGroupId, Any] = {}
         self._shares: Any = None
         self._routed: dict[FileGroupId, Any] = {}
+        self._attempted: set[str] = set()
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,6 +95,7 @@ class LocalWorkload:
         keys, paths = self._rows.column(_KEY), self._rows.column(_PARTITION)
         rules = self._required_rules()
         self._paths, self._leaving, self._shares = paths, {}, None
+        self._attempted = set()
         if not candidates:
             self._found = pa.nulls(self._rows.num_rows, pa.string())
             counts = pc.value_counts(paths)
@@ -169,6 +172,11 @@ class LocalWorkload:
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """As the contract."""
         rules = self._required_rules()
+        if len(buckets) == 1 and self._found.null_count == len(self._found):
+            (only,) = buckets  # all rows are new and go to one place
+            group = FileGroupId(only.partition_path, file_ids[only.number])
+            self._routed = {group: np.arange(self._rows.num_rows)}
+            return
         new = np.asarray(pc.is_null(self._found))
         paths = self._paths
         targets: list[FileGroupId] = [
@@ -200,7 +208,12 @@ class LocalWorkload:
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """As the contract."""
+        self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
         return self._world.executor.map(partial(_rewrite_one, self), tasks)
+
+    def attempted(self) -> frozenset[str]:
+        """As the contract."""
+        return frozenset(self._attempted)
 
     def rows_of(self, task: FileGroupTask) -> pa.Table:
         """The rows routed to a task's file group, in their incoming order."""

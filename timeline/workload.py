@@ -108,5 +108,12 @@ class Workload(Protocol):
             MissingFileError: A base file was cleaned meanwhile (hole 12).
         """
 
+    def attempted(self) -> frozenset[str] | None:
+        """
+        Paths of all files that tasks of this write may have made so far.
+
+        None where tasks run elsewhere and may have been repeated: then the markers tell.
+        """
+
     def release(self) -> None:
         """Let go of cached rows; twice is no error."""

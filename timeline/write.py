@@ -218,7 +218,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     )
     redone = 0
     while True:
-        _reconcile(context, begun, written)
+        _reconcile(context, begun, written, workload)
         candidate = candidate_of(context, begun, plan, written)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
@@ -298,7 +298,9 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
     return join(group.partition_path, name), time
 
 
-def _reconcile(context: TableContext, begun: Begun, written: Written) -> None:
+def _reconcile(
+    context: TableContext, begun: Begun, written: Written, workload: Workload | None
+) -> None:
     """
     Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
 
@@ -307,10 +309,12 @@ def _reconcile(context: TableContext, begun: Begun, written: Written) -> None:
     """
     storage = context.world.storage
     kept = {stat.path for _, stats in written.stats for stat in stats}
-    for partition_path, file_name, _ in marker_files(storage, begun.requested_time):
-        path = join(partition_path, file_name)
-        if path not in kept:
-            storage.delete(path)
+    attempted = frozenset[str]() if workload is None else workload.attempted()
+    if attempted is None:
+        marked = marker_files(storage, begun.requested_time)
+        attempted = frozenset(join(partition, name) for partition, name, _ in marked)
+    for path in sorted(attempted - kept):
+        storage.delete(path)
     storage.sync_folders(
         sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
     )

@@ -211,6 +211,10 @@ class SparkWorkload:
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
         return [stats.get(number, ()) for number in numbers]
 
+    def attempted(self) -> frozenset[str] | None:
+        """As the contract: Spark repeats tasks as it likes, so only the markers know."""
+        return None
+
     def release(self) -> None:
         """As the contract."""
         self._forget_hits()
