@@ -18,8 +18,10 @@ from hoodoo.assembly import (
     Layers,
     agreement_of,
     assemble,
+    bucket_rules,
     check_against_table,
     limits_of,
+    operation_of,
     plan_of,
     properties_of_table,
 )
@@ -27,6 +29,7 @@ from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
 from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.errors import InvalidInputError, StorageCapabilityError
+from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
@@ -55,6 +58,7 @@ class Table:
         self._core = core
         self._properties = properties
         self._settings = settings
+        self._buckets_kept = False
         self._services = Services(core.context, properties, self.join_writers)
 
     @classmethod
@@ -223,7 +227,7 @@ class Table:
 
     def write(self, data: object, operation: WriteOperation | None = None) -> Receipt:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
-        chosen = operation or self._settings.operation
+        chosen = operation or operation_of(self._settings, self.config.record_key_fields)
         if chosen is WriteOperation.DELETE_PARTITION:
             return self.delete_partitions(self._settings.partitions_to_delete)
         return self._write(chosen, data, None)
@@ -259,6 +263,7 @@ class Table:
             )
         refuse_unwritable(self._core.config)
         refuse_unsupported(self._properties)
+        self._keep_buckets()
         self.join_writers()
         plan = plan_of(
             self._settings,
@@ -276,6 +281,14 @@ class Table:
         for warning in outcome.warnings:
             warnings.warn(warning, stacklevel=2)
         return receipt
+
+    def _keep_buckets(self) -> None:
+        """Another engine's table does not say how its buckets are made: held against it once."""
+        rules = bucket_rules(self._settings, self._core.config)
+        if rules is None or self._buckets_kept or keeps_buckets(self._core.config):
+            return
+        adopt_buckets(self._core.context, rules)
+        self._buckets_kept = True
 
     # ---- life
 

@@ -1,0 +1,395 @@
+"""
+HFile: the sorted key-value file of Hudi's metadata table, read without a JVM.
+
+The subset that Hudi's own writer and older HBase ones leave in tables: version 3, blocks
+with checksums, gzip or no compression, an index of one or more levels, keys of HBase's
+form of which only the row counts. Layout: data blocks; what is loaded on opening (root
+index, meta index, file info); a trailer of 4096 bytes at the end that says where.
+
+Bytes are untrusted: every length is held against what is there, and blocks have a
+greatest size. Entries of a block are a chain of lengths, walked in a plain loop over one
+small block; all else works on whole columns.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+
+from timeline.codecs.log_blocks import ByteSource
+from timeline.errors import CorruptTableError, UnsupportedTableError
+
+__all__ = ["HFile", "open_hfile"]
+
+_TRAILER_BYTES: Final = 4096
+_TRAILER_MAGIC: Final = b'TRABLK"$'
+_DATA_MAGICS: Final = (b"DATABLK*", b"DATABLKE")
+_ROOT_MAGIC, _INFO_MAGIC = b"IDXROOT2", b"FILEINF2"
+_INDEX_MAGICS: Final = (b"IDXINTE2", b"IDXLEAF2")
+_INLINE_MAGICS: Final = (*_INDEX_MAGICS, b"BLMFBLK2")  # between data blocks of big files
+_INFO_PROTOBUF_MAGIC: Final = b"PBUF"
+_HEAD: Final = struct.Struct(">8siiqBii")
+_ENTRY: Final = struct.Struct(">ii")
+_KEY_TAIL_BYTES: Final = 10  # family length, timestamp, type
+_BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
+_LEVELS_MAX: Final = 16
+_GZIP, _NONE = 1, 2
+_MEMSTORE_KEY: Final = b"KEY_VALUE_VERSION"
+_MEMSTORE_VERSION: Final = (1).to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trailer:
+    load_on_open: int
+    first_data: int
+    last_data: int
+    index_entries: int
+    entries: int
+    levels: int
+    compression: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """An entry of an index block: the least key below it, and where that lies."""
+
+    key: bytes
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Access to the blocks of a file by offset."""
+
+    source: ByteSource
+    size_bytes: int
+    path: str
+    compression: int
+
+    def head(self, offset: int) -> tuple[bytes, int, int, int]:
+        """Magic, bytes on disk behind the head, bytes when decompressed, bytes with checksums."""
+        if not 0 <= offset <= self.size_bytes - _HEAD.size - _TRAILER_BYTES:
+            raise _damaged(self.path, f"a block at {offset}")
+        head = _HEAD.unpack(self.source.read_at(offset, _HEAD.size))
+        magic, size, unpacked, _, _, _, with_head = head
+        fits = 0 <= size <= self.size_bytes - offset - _HEAD.size
+        if not fits or not 0 <= unpacked <= _BLOCK_BYTES_MAX or not 0 <= with_head - 33 <= size:
+            raise _damaged(self.path, f"a block of {size} bytes at {offset}")
+        return magic, size, unpacked, with_head
+
+    def content(self, offset: int, magics: tuple[bytes, ...]) -> bytes:
+        magic, _, unpacked, with_head = self.head(offset)
+        if magic not in magics:
+            raise _damaged(self.path, f"a block {magic!r} at {offset}")
+        data = self.source.read_at(offset + _HEAD.size, with_head - _HEAD.size)
+        if self.compression == _GZIP:
+            # Checksums stand behind the compressed bytes; whatever is left there is theirs.
+            try:
+                data = zlib.decompressobj(31).decompress(data, unpacked or 1)
+            except zlib.error as error:
+                raise _damaged(self.path, f"a block at {offset} cannot be unpacked") from error
+        if len(data) < unpacked:
+            raise _damaged(self.path, f"a block at {offset} is short")
+        return data[:unpacked]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HFile:
+    """An opened file. ``entry_count`` is what the trailer claims, ``info`` what its writer noted."""
+
+    path: str
+    entry_count: int
+    info: Mapping[bytes, bytes]
+    _blocks: _Blocks
+    _trailer: _Trailer
+    _root: tuple[_Child, ...]
+
+    def read_all(self) -> pa.Table:
+        """
+        Every entry in key order.
+
+        Shapes: columns ``key`` and ``value`` (n,) of bytes.
+
+        Raises:
+            CorruptTableError: The file is damaged.
+        """
+        if not self.entry_count:
+            return _table(())
+        found = _table(entry for offset in self._data_blocks() for entry in self._entries(offset))
+        if found.num_rows != self.entry_count:
+            raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
+        return found
+
+    def look_up(self, keys: Sequence[bytes]) -> pa.Table:
+        """
+        The entries of some keys; each data block is read at most once.
+
+        Args:
+            keys: Ascending.
+
+        Shapes: keys (n,) -> columns ``key`` and ``value`` (at most n,), in key order.
+
+        Raises:
+            CorruptTableError: The file is damaged.
+        """
+        wanted: dict[int, set[bytes]] = {}
+        for key in keys if self.entry_count else ():
+            offset = self._block_of(key)
+            if offset is not None:
+                wanted.setdefault(offset, set()).add(key)
+        return _table(
+            entry
+            for offset in sorted(wanted)
+            for entry in self._entries(offset)
+            if entry[0] in wanted[offset]
+        )
+
+    def _data_blocks(self) -> Iterator[int]:
+        at, end = self._trailer.first_data, self._trailer.last_data
+        while at <= end:
+            magic, size, *_ = self._blocks.head(at)
+            if magic in _DATA_MAGICS:
+                yield at
+            elif magic not in _INLINE_MAGICS:
+                raise _damaged(self.path, f"a block {magic!r} at {at}")
+            at += _HEAD.size + size
+
+    def _block_of(self, key: bytes) -> int | None:
+        children = self._root
+        for _ in range(max(1, self._trailer.levels)):
+            place = bisect_right([child.key for child in children], key) - 1
+            if place < 0:
+                return None
+            offset = children[place].offset
+            if self._blocks.head(offset)[0] not in _INDEX_MAGICS:
+                return offset
+            children = self._index_block(offset)
+        raise _damaged(self.path, "its index has more levels than it says")
+
+    def _index_block(self, offset: int) -> tuple[_Child, ...]:
+        """An intermediate or leaf block of the index: it tells where each entry begins."""
+        content = self._blocks.content(offset, _INDEX_MAGICS)
+        try:
+            (count,) = struct.unpack_from(">i", content)
+            if not 0 < count <= len(content) // 4:
+                raise _damaged(self.path, f"an index block of {count} entries")
+            starts = struct.unpack_from(f">{count + 1}i", content, 4)
+            begin = 4 + 4 * (count + 1)
+            return tuple(
+                _Child(
+                    _row(content[begin + low + 12 : begin + high], self.path),
+                    struct.unpack_from(">q", content, begin + low)[0],
+                )
+                for low, high in pairwise(starts)
+            )
+        except struct.error as error:
+            raise _damaged(self.path, "a short index block") from error
+
+    def _entries(self, offset: int) -> Iterator[tuple[bytes, bytes]]:
+        content = self._blocks.content(offset, _DATA_MAGICS)
+        # HBase's writer, and Hudi's after it, may put a version behind each value.
+        versioned = self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
+        at, end = 0, len(content)
+        while at < end:
+            if at + _ENTRY.size > end:
+                raise _damaged(self.path, "a short entry")
+            key_bytes, value_bytes = _ENTRY.unpack_from(content, at)
+            key_at = at + _ENTRY.size
+            value_at = key_at + key_bytes
+            at = value_at + value_bytes
+            if key_bytes < 0 or value_bytes < 0 or at > end:
+                raise _damaged(self.path, "an entry beyond its block")
+            yield _row(content[key_at:value_at], self.path), content[value_at:at]
+            if versioned:
+                at += _variable_int_bytes(content, at, self.path)
+
+
+def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
+    """
+    Open a file: read its trailer, root index and file info.
+
+    Args:
+        source: The bytes; a region of a log file counts from its own beginning.
+        size_bytes: How many there are.
+        path: What errors name.
+
+    Raises:
+        CorruptTableError: The file is damaged.
+        UnsupportedTableError: Another version or compression.
+    """
+    if size_bytes < _TRAILER_BYTES:
+        raise _damaged(path, "shorter than its trailer")
+    data = source.read_at(size_bytes - _TRAILER_BYTES, _TRAILER_BYTES)
+    version = int.from_bytes(data[-4:], "big") & 0xFFFFFF
+    if data[:8] != _TRAILER_MAGIC:
+        raise _damaged(path, "no trailer")
+    if version != 3:
+        raise UnsupportedTableError(
+            f"this release reads HFiles of version 3: {path} is of version {version}",
+            kind="hfile_version",
+            path=path,
+        )
+    trailer = _trailer(data[8:-4], path)
+    blocks = _Blocks(source, size_bytes, path, trailer.compression)
+    root: tuple[_Child, ...] = ()
+    if trailer.entries:
+        root = _root_index(blocks.content(trailer.load_on_open, (_ROOT_MAGIC,)), trailer, path)
+    return HFile(
+        path=path,
+        entry_count=trailer.entries,
+        info=_file_info(blocks, trailer.load_on_open),
+        _blocks=blocks,
+        _trailer=trailer,
+        _root=root,
+    )
+
+
+def _trailer(data: bytes, path: str) -> _Trailer:
+    length, at = _varint(data, 0, path)
+    if at + length > len(data):
+        raise _damaged(path, "a short trailer")
+    told = _fields(data[at : at + length], path)
+    fields = {number: value for number, value in told if isinstance(value, int)}
+    compression = fields.get(12, _NONE)
+    if compression not in (_GZIP, _NONE):
+        raise UnsupportedTableError(
+            "this release reads HFiles with gzip or without compression: "
+            f"{path} has algorithm {compression}",
+            kind="hfile_compression",
+            path=path,
+        )
+    levels = fields.get(8, 1)
+    if levels > _LEVELS_MAX:
+        raise _damaged(path, f"an index of {levels} levels")
+    return _Trailer(
+        load_on_open=fields.get(2, 0),
+        first_data=fields.get(9, 0),
+        last_data=fields.get(10, 0),
+        index_entries=fields.get(5, 0),
+        entries=fields.get(7, 0),
+        levels=levels,
+        compression=compression,
+    )
+
+
+def _root_index(content: bytes, trailer: _Trailer, path: str) -> tuple[_Child, ...]:
+    children, at = [], 0
+    for _ in range(trailer.index_entries):
+        if at + 12 >= len(content):
+            raise _damaged(path, "a short root index")
+        (offset,) = struct.unpack_from(">q", content, at)
+        length, begin = _variable_int(content, at + 12, path)
+        at = begin + length
+        if length < 0 or at > len(content):
+            raise _damaged(path, "a key beyond the root index")
+        children.append(_Child(_row(content[begin:at], path), offset))
+    return tuple(children)
+
+
+def _file_info(blocks: _Blocks, offset: int) -> dict[bytes, bytes]:
+    """File info: the third block of what is loaded on opening, after the two indexes."""
+    at = offset
+    for _ in range(3):
+        magic, size, *_ = blocks.head(at)
+        if magic == _INFO_MAGIC:
+            content = blocks.content(at, (_INFO_MAGIC,))
+            if not content.startswith(_INFO_PROTOBUF_MAGIC):
+                raise _damaged(blocks.path, "file info of another form")
+            length, begin = _varint(content, len(_INFO_PROTOBUF_MAGIC), blocks.path)
+            pairs = _fields(content[begin : begin + length], blocks.path)
+            halves = [_fields(pair, blocks.path) for _, pair in pairs if isinstance(pair, bytes)]
+            texts = [dict(half) for half in halves]
+            return {
+                key: value
+                for key, value in ((text.get(1), text.get(2)) for text in texts)
+                if isinstance(key, bytes) and isinstance(value, bytes)
+            }
+        at += _HEAD.size + size
+    raise _damaged(blocks.path, "no file info")
+
+
+def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
+    found = list(entries)
+    return pa.table(
+        {
+            "key": pa.array([key for key, _ in found], pa.binary()),
+            "value": pa.array([value for _, value in found], pa.binary()),
+        }
+    )
+
+
+def _row(key: bytes, path: str) -> bytes:
+    """The row of a key of HBase's form; the rest says nothing here."""
+    length = int.from_bytes(key[:2], "big")
+    if len(key) < 2 + length:
+        raise _damaged(path, "a short key")
+    return key[2 : 2 + length]
+
+
+def _fields(message: bytes, path: str) -> list[tuple[int, int | bytes]]:
+    """The fields of a protobuf message: numbers and byte strings; others are stepped over."""
+    found: list[tuple[int, int | bytes]] = []
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at, path)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(message, at, path)
+            found.append((tag >> 3, value))
+        elif kind == 2:
+            length, at = _varint(message, at, path)
+            found.append((tag >> 3, message[at : at + length]))
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise _damaged(path, "a message of another form")
+    return found
+
+
+def _varint(data: bytes, at: int, path: str) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise _damaged(path, "a number without an end")
+
+
+def _variable_int(data: bytes, at: int, path: str) -> tuple[int, int]:
+    """Hadoop's variable-length integer and where it ends."""
+    length = _variable_int_bytes(data, at, path)
+    first = int.from_bytes(data[at : at + 1], "big", signed=True)
+    if length == 1:
+        return first, at + 1
+    value = int.from_bytes(data[at + 1 : at + length], "big")
+    return (~value if first < -120 else value), at + length
+
+
+def _variable_int_bytes(data: bytes, at: int, path: str) -> int:
+    if at >= len(data):
+        raise _damaged(path, "a short number")
+    first = int.from_bytes(data[at : at + 1], "big", signed=True)
+    length = 1 if first >= -112 else (-111 - first if first >= -120 else -119 - first)
+    if at + length > len(data):
+        raise _damaged(path, "a short number")
+    return length
+
+
+def _damaged(path: str, why: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"an HFile of the metadata table is damaged; switch the metadata table off with "
+        f"hoodie.metadata.enable=false and let Java Hudi build it again: {path} ({why})",
+        kind="bad_hfile",
+        path=path,
+    )

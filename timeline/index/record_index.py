@@ -1,0 +1,330 @@
+"""
+The record index of a table's metadata table: where each key lives, told without a look.
+
+Java Hudi keeps it in ``.hoodie/metadata/record_index``, itself merge-on-read: HFile base
+files, and logs of HFile and delete blocks on top, spread over file groups by the key's
+hash. It is read only: a table whose metadata table is on is not written. A block counts
+once its instant is completed in the metadata table and not pending in the table itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.codecs.avro_columns import decode_records
+from timeline.codecs.delete_block import decode_deletes
+from timeline.codecs.hfile import open_hfile
+from timeline.codecs.log_blocks import (
+    BlockType,
+    ByteSource,
+    BytesSource,
+    LogBlock,
+    iter_blocks,
+    read_content,
+)
+from timeline.errors import MissingFileError, UnsupportedTableError
+from timeline.files.block_selection import select_blocks
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.filenames import parse_instant_name, parse_log_file_name
+from timeline.model.table_config import TableConfig
+from timeline.places import METADATA_TABLE
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.rules.placement import codes_of, rows_by_number
+from timeline.rules.slicing import slice_files
+from timeline.rules.text_hashes import java_hashes
+from timeline.snapshot import Snapshot
+
+__all__ = ["RecordIndex", "open_record_index"]
+
+PARTITION: Final = "record_index"
+_FOLDER: Final = f"{METADATA_TABLE}/{PARTITION}"
+_TIMELINE: Final = f"{METADATA_TABLE}/.hoodie/timeline"
+_BASE = re.compile(r"([^._/\\]+)_(\d+-\d+-\d+)_(\d{14}|\d{17})\.hfile", re.ASCII)
+_SHARD = re.compile(r"record-index-(\d{4,})-0", re.ASCII)
+
+_LOCATION: Final = pa.struct(
+    [
+        pa.field("partitionName", pa.string()),
+        pa.field("fileIdHighBits", pa.int64()),
+        pa.field("fileIdLowBits", pa.int64()),
+        pa.field("fileIndex", pa.int32()),
+        pa.field("fileId", pa.string()),
+        pa.field("fileIdEncoding", pa.int32()),
+    ]
+)
+_FIELD: Final = "recordIndexMetadata"
+_DASHES: Final = [8, 13, 18, 23]
+_HIGH: Final = [place for place in range(36) if place not in _DASHES][::2]
+_LOW: Final = [place for place in range(36) if place not in _DASHES][1::2]
+_LAYER: Final = pa.schema(
+    [
+        pa.field("record_key", pa.string()),
+        pa.field("partition_path", pa.string()),
+        pa.field("file_id", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordIndex:
+    """The index as of one snapshot. ``shards`` are its file groups' slices, by number."""
+
+    storage: Storage
+    visible: Container[str]  # instants of the metadata table whose blocks count
+    shards: tuple[FileSlice, ...]
+
+    def locate(self, keys: pa.Array | pa.ChunkedArray) -> pa.Table:
+        """
+        Tell where keys live; unknown ones are left out.
+
+        Shapes: keys (n,), distinct -> columns ``record_key``, ``partition_path``, ``file_id``
+        (at most n,), in no order.
+
+        Raises:
+            CorruptTableError: A file of the index is damaged.
+            MissingFileError: One is gone meanwhile; open the index again.
+            UnsupportedTableError: It is of a version this release does not read.
+
+        Outside: 1 open_input for each file of the shards that the keys belong to.
+        """
+        one = pc.cast(keys, pa.string())
+        one = one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one
+        if not self.shards or not len(one):
+            return _LAYER.empty_table()
+        # Java's abs(abs(hash) % count), and abs of the least number is that number.
+        hashes = np.abs(java_hashes(one).view(np.int32).astype(np.int64))
+        numbers = hashes % len(self.shards)
+        parts = [
+            self._in_shard(self.shards[number], one.take(pa.array(rows)))
+            for number, rows in rows_by_number(numbers).items()
+        ]
+        return pa.concat_tables(parts)
+
+    def everything(self) -> pa.Table:
+        """Every key and where it lives. Shapes and errors as ``locate``."""
+        return pa.concat_tables(
+            [_LAYER.empty_table(), *(self._in_shard(shard, None) for shard in self.shards)]
+        )
+
+    def _in_shard(self, shard: FileSlice, keys: pa.Array | None) -> pa.Table:
+        layers = [_LAYER.empty_table()]
+        if shard.base_file is not None:
+            path = _path(shard.base_file.name)
+            with _opened(self.storage, path) as source:
+                layers.append(_entries(source, shard.base_file.size_bytes, keys, path))
+        layers.extend(self._changes(shard, keys))
+        return _newest(pa.concat_tables(layers))
+
+    def _changes(self, shard: FileSlice, keys: pa.Array | None) -> list[pa.Table]:
+        blocks: list[LogBlock] = []
+        for log in shard.log_files:
+            with _opened(self.storage, _path(log.name)) as source:
+                blocks.extend(iter_blocks(source, log.size_bytes, path=_path(log.name)))
+        layers = []
+        for block in select_blocks(blocks, self.visible).blocks:
+            with _opened(self.storage, block.path) as source:
+                content = read_content(source, block)
+            if block.block_type is BlockType.HFILE_DATA:
+                layers.append(_entries(BytesSource(content), len(content), keys, block.path))
+            elif block.block_type is BlockType.DELETE:
+                gone = decode_deletes(content, path=block.path).column("_hoodie_record_key")
+                nowhere = pa.nulls(len(gone), pa.string())
+                layers.append(pa.table([gone, nowhere, nowhere], schema=_LAYER))
+            else:
+                raise UnsupportedTableError(
+                    f"the record index has a block of another kind: {block.path}",
+                    kind="record_index",
+                    path=block.path,
+                )
+        if keys is None:
+            return layers
+        return [
+            layer.filter(pc.is_in(layer.column("record_key"), value_set=keys)) for layer in layers
+        ]
+
+
+def open_record_index(
+    storage: Storage, config: TableConfig, snapshot: Snapshot
+) -> RecordIndex | None:
+    """
+    The record index of a table, None where there is none that is complete.
+
+    Args:
+        storage: Where the table lies.
+        config: Its configuration, which says what of the metadata table is built.
+        snapshot: Instants pending in it do not count, whatever the metadata table says.
+
+    Raises:
+        UnsupportedTableError: The index is kept for each partition apart.
+
+    Outside: 2 lists.
+    """
+    built = config.raw.get("hoodie.table.metadata.partitions", "")
+    if PARTITION not in (one.strip() for one in built.split(",")):
+        return None
+    completions: dict[str, str] = {}
+    for name in storage.names(_TIMELINE):
+        instant = parse_instant_name(name)
+        if instant is not None and instant.completion_time is not None:
+            completions[instant.requested_time] = instant.completion_time
+    pending = {instant.requested_time for instant in snapshot.active.pending}
+    visible = frozenset(completions) - pending
+    first = min(completions, default=None)
+
+    def counts(time: str) -> bool:
+        return time in visible or (first is not None and time < first)
+
+    bases, logs = [], []
+    for entry in storage.list(_FOLDER):
+        base = _BASE.fullmatch(entry.name)
+        log = parse_log_file_name(entry.name)
+        if base is not None and counts(base[3]):
+            bases.append(
+                BaseFile(
+                    file_group=FileGroupId(PARTITION, base[1]),
+                    name=entry.name,
+                    requested_time=base[3],
+                    size_bytes=entry.size_bytes,
+                )
+            )
+        elif log is not None and counts(log.instant_time):
+            logs.append(
+                LogFile(
+                    file_group=FileGroupId(PARTITION, log.file_id),
+                    name=entry.name,
+                    instant_time=log.instant_time,
+                    log_version=log.log_version,
+                    write_token=log.write_token,
+                    size_bytes=entry.size_bytes,
+                )
+            )
+    slices = slice_files(bases, logs, completion_of=completions.get)
+    shards = {_shard(group): some[-1] for group, some in slices.items() if some}
+    if sorted(shards) != list(range(len(shards))):
+        raise UnsupportedTableError(
+            f"the record index lacks some of its file groups: {sorted(shards)}",
+            kind="record_index",
+            path=_FOLDER,
+        )
+    return RecordIndex(
+        storage=storage,
+        visible=_Visible(visible, first),
+        shards=tuple(shards[number] for number in sorted(shards)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """Instants of the metadata table that count; what is older than all of them does, too."""
+
+    times: frozenset[str]
+    first: str | None
+
+    def __contains__(self, time: object) -> bool:
+        return time in self.times or (self.first is not None and str(time) < self.first)
+
+
+def _shard(group: FileGroupId) -> int:
+    found = _SHARD.fullmatch(group.file_id)
+    if found is None:
+        raise UnsupportedTableError(
+            "this release reads a record index of the whole table, and this one is kept for each "
+            f"partition apart: {group.file_id}",
+            kind="record_index",
+            path=_FOLDER,
+        )
+    return int(found[1])
+
+
+def _entries(source: ByteSource, size_bytes: int, keys: pa.Array | None, path: str) -> pa.Table:
+    """The locations an HFile holds, of some keys or of all."""
+    file = open_hfile(source, size_bytes, path=path)
+    wanted = None if keys is None else sorted(key.encode() for key in keys.to_pylist())
+    rows = file.read_all() if wanted is None else file.look_up(wanted)
+    if not rows.num_rows:
+        return _LAYER.empty_table()
+    values = rows.column("value").combine_chunks()
+    lengths = np.asarray(pc.binary_length(values)).astype(">i4")
+    heads = pa.Array.from_buffers(
+        pa.binary(4), len(values), [None, pa.py_buffer(lengths.tobytes())]
+    )
+    framed = pc.binary_join_element_wise(pc.cast(heads, pa.binary()), values, b"")
+    joined = memoryview(framed.buffers()[2])[: int(lengths.sum()) + 4 * len(values)]
+    schema = file.info.get(b"schema")
+    if schema is None:
+        raise UnsupportedTableError(
+            f"a file of the record index tells no schema: {path}", kind="record_index", path=path
+        )
+    shape = pa.schema([pa.field(_FIELD, _LOCATION)])
+    found = decode_records(joined, len(values), schema.decode(), shape, path=path)
+    names = pc.cast(rows.column("key"), pa.string())
+    where = found.column(_FIELD).combine_chunks()
+    paths = pc.struct_field(where, "partitionName")
+    # "." stands for the base folder of a table without partitions.
+    paths = pc.if_else(pc.equal(paths, "."), "", paths)
+    return pa.table([names, paths, _file_ids(where)], schema=_LAYER)
+
+
+def _file_ids(where: pa.StructArray) -> pa.Array:
+    """File ids as texts; mostly they are kept as the two halves of a UUID and a number."""
+    whole = pc.struct_field(where, "fileId")
+    halves = [
+        np.asarray(pc.fill_null(pc.struct_field(where, name), 0)).astype(">i8").view("u1")
+        for name in ("fileIdHighBits", "fileIdLowBits")
+    ]
+    octets = np.concatenate([half.reshape(len(where), 8) for half in halves], axis=1)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    hexes = np.empty((len(where), 36), np.uint8)
+    hexes[:, _DASHES] = ord("-")
+    hexes[:, _HIGH] = digits[octets >> 4]
+    hexes[:, _LOW] = digits[octets & 15]
+    ends = pa.py_buffer(np.arange(0, 36 * (len(where) + 1), 36, dtype=np.int32))
+    texts = pa.Array.from_buffers(pa.string(), len(where), [None, ends, pa.py_buffer(hexes)])
+    numbers = pc.struct_field(where, "fileIndex")
+    counted = pc.binary_join_element_wise(texts, pc.cast(numbers, pa.string()), "-")
+    made = pc.if_else(pc.greater_equal(numbers, 0), counted, texts)
+    raw = pc.equal(pc.struct_field(where, "fileIdEncoding"), 1)
+    return pc.if_else(pc.fill_null(raw, False), whole, made)
+
+
+def _newest(layers: pa.Table) -> pa.Table:
+    """The last word on each key; keys that were deleted are left out."""
+    codes, names = codes_of(layers.column("record_key"))
+    last = np.zeros(len(names), np.int64)
+    last[codes] = np.arange(len(codes))
+    rows = layers.take(pa.array(last))
+    return rows.filter(pc.is_valid(rows.column("file_id")))
+
+
+def _path(name: str) -> str:
+    return f"{_FOLDER}/{name}"
+
+
+class _Source:
+    """An open file as the block readers want it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read_at(self, offset: int, length: int, /) -> bytes:
+        self._file.seek(offset)
+        return bytes(self._file.read(length))
+
+
+@contextmanager
+def _opened(storage: Storage, path: str) -> Iterator[_Source]:
+    try:
+        file = storage.open_input(path)
+    except ObjectMissingError as error:
+        raise MissingFileError(f"a file of the record index is gone: {path}", path=path) from error
+    with file:
+        yield _Source(file)
