@@ -49,7 +49,10 @@ def instant_time(at: WallMs) -> InstantTime:
         at: Milliseconds since 1970-01-01 UTC, up to the year 9999.
     """
     moment = _EPOCH + timedelta(milliseconds=at)
-    return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+    return (
+        f"{moment.year:04d}{moment.month:02d}{moment.day:02d}{moment.hour:02d}"
+        f"{moment.minute:02d}{moment.second:02d}{moment.microsecond // 1000:03d}"
+    )
 
 
 def wall_ms(time: InstantTime) -> WallMs:
@@ -61,15 +64,18 @@ def wall_ms(time: InstantTime) -> WallMs:
     Raises:
         InvalidInputError: The text is no date (the metadata table's bootstrap times are not).
     """
-    text = time if len(time) == 17 else time + "999"
     try:
-        seconds = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-        millis = int(text[14:])
+        if not _DIGITS.fullmatch(time):
+            raise ValueError("neither 17 nor 14 digits")
+        year, month, day = int(time[:4]), int(time[4:6]), int(time[6:8])
+        hour, minute, second = int(time[8:10]), int(time[10:12]), int(time[12:14])
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         raise InvalidInputError(
             f"not an instant time of 17 digits: {time!r}", kind="instant_time", value=time
         ) from None
-    return WallMs((seconds - _EPOCH) // timedelta(milliseconds=1) + millis)
+    millis = int(time[14:] or "999")
+    return WallMs((moment - _EPOCH) // timedelta(milliseconds=1) + millis)
 
 
 def parse_time_travel(text: str) -> InstantTime:
