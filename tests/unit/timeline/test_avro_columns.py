@@ -177,8 +177,9 @@ def test_a_block_without_records_has_the_columns() -> None:
 
 def test_several_blocks_of_an_array_are_one_list() -> None:
     rows = ["02 02 01 02 04 00", "00", "04 06 08 01 02 0a 00"]
-    table = decoded(record(LONGS), *rows)
-    assert table["c0"].to_pylist() == [[1, 2], [], [3, 4, 5]]
+    for copies in (1, 100):  # one by one, and in lockstep
+        table = decoded(record(LONGS), *rows * copies)
+        assert table["c0"].to_pylist() == [[1, 2], [], [3, 4, 5]] * copies
 
 
 def test_long_and_short_arrays_stand_beside_each_other() -> None:

@@ -96,6 +96,26 @@ def test_a_damaged_value_that_nobody_wants_is_an_error_too(avro: Any, datum: str
         decode_records(framed(*rows), 100, record(avro, "int"), wanted, path=PATH)
 
 
+@pytest.mark.parametrize("copies", [2, 100])
+@pytest.mark.parametrize(
+    ("avro", "datum"),
+    [("double", "0000"), ("string", "0461"), (LONGS, "0202"), (LONGS, "0102"), (MAP, "")],
+)
+def test_a_value_does_not_end_in_the_next_record(avro: Any, datum: str, copies: int) -> None:
+    cases = (record(avro, "int"), datum), (record(["null", avro], "int"), "02" + datum)
+    for schema, row in cases:
+        columns = decode_records(b"", 0, schema, None, path=PATH).schema
+        first = pa.schema([columns.field(0)])  # what follows in the record is not looked at
+        with pytest.raises(CorruptTableError):
+            decode_records(framed(*[row] * copies), copies, schema, first, path=PATH)
+
+
+def test_a_value_that_is_stepped_over_does_not_step_back() -> None:
+    wanted = pa.schema([("c1", pa.int32())])
+    with pytest.raises(CorruptTableError):  # a length of -1, which is then read as the int
+        decode_records(framed("01", "01"), 2, record("string", "int"), wanted, path=PATH)
+
+
 @pytest.mark.parametrize(
     ("content", "count"),
     [
