@@ -61,7 +61,7 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     Args:
         properties: All layers.
         values: Option values by field, as read; gains ``key_generator``, ``merge_mode``,
-            ``partition_types`` and ``timestamp_keys``.
+            ``partition_types``, ``timestamp_keys`` and ``time_properties``.
 
     Raises:
         SettingError: A name is not known, a pattern or zone is none, or two contradict.
@@ -79,6 +79,11 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     values["partition_fields"] = tuple(name.strip() for name, _, _ in split)
     values["partition_types"] = tuple(kind.strip().upper() or None for _, _, kind in split)
     values["timestamp_keys"] = timestamp_keys_of(properties)
+    values["time_properties"] = {
+        option.key: found[1].strip()
+        for option in TIME_OPTIONS.values()
+        if (found := properties.find(option)) is not None and found[1].strip()
+    }
     for field in _MADE_OF:
         values.pop(field, None)
 
@@ -274,22 +279,8 @@ def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
 
 def key_properties_of(settings: WriteSettings) -> dict[str, str]:
     """What a new table keeps of its key generator, so that later writers need not say it."""
-    kept: dict[str, str] = {}
-    keys = settings.timestamp_keys
-    if keys is not None:
-        delimiter = next(each for each in ",;|" if not any(each in f for f in keys.input_formats))
-        one_zone = keys.input_zone == keys.output_zone
-        texts = {
-            "kind": keys.kind.value,
-            "scalar_unit": keys.scalar_unit.name if keys.kind is TimestampType.SCALAR else None,
-            "input_formats": delimiter.join(keys.input_formats),
-            "input_delimiter": f"\\{delimiter}" if delimiter != "," else None,
-            "output_format": keys.output_format,
-            "zone": keys.output_zone if one_zone else None,
-            "input_zone": None if one_zone else keys.input_zone,
-            "output_zone": None if one_zone else keys.output_zone,
-        }
-        kept |= {TIME_OPTIONS[name].key: text for name, text in texts.items() if text}
+    # Letter by letter: Java compares the texts of its options with those of the table.
+    kept = dict(settings.time_properties)
     bare = settings.complex_key_bare
     if bare is not None and settings.table_version == 8 and len(settings.record_key_fields) == 1:
         # Java takes this key in the same sense, as a write option.

@@ -130,6 +130,7 @@ class WriteSettings(_Settings):
     key_generator: KeyGenerator | None = None  # None: chosen from the fields
     partition_types: tuple[str | None, ...] = ()  # of a CUSTOM key generator
     timestamp_keys: TimestampKeys | None = None
+    time_properties: Mapping[str, str] = Field(default_factory=dict)
     complex_key_bare: bool | None = None
     populate_meta_fields: bool = True
     drop_partition_columns: bool = False

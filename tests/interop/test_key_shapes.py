@@ -101,3 +101,105 @@ def java_conf(
             "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
         )
     return conf
+
+
+TIME = "hoodie.keygen.timebased."
+WRITE = "hoodie.datasource.write."
+
+#: Name -> partition fields and properties of a table that we make and Java writes on.
+OTHER_KEYS: dict[str, tuple[str, dict[str, str]]] = {
+    "times_of_numbers": (
+        "ts",
+        {
+            WRITE + "keygenerator.class": "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
+            TIME + "timestamp.type": "EPOCHMILLISECONDS",
+            TIME + "output.dateformat": "yyyy/MM/dd HH 'h' EEE",
+            TIME + "output.timezone": "Asia/Tokyo",
+        },
+    ),
+    "times_of_texts": (
+        "day",
+        {
+            WRITE + "keygenerator.class": "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
+            WRITE + "hive_style_partitioning": "true",
+            TIME + "timestamp.type": "DATE_STRING",
+            TIME + "input.dateformat": "yyyy-MM-dd'T'HH:mm:ss.SSSZ;d MMM yyyy",
+            TIME + "input.dateformat.list.delimiter.regex": ";",
+            TIME + "input.timezone": "Europe/Berlin",
+            TIME + "output.dateformat": "yyyyMMddHH",
+            TIME + "output.timezone": "UTC",
+        },
+    ),
+    "custom": (
+        "region:SIMPLE,ts:TIMESTAMP",
+        {
+            WRITE + "keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator",
+            TIME + "timestamp.type": "EPOCHMILLISECONDS",
+            TIME + "output.dateformat": "yyyyDDD",  # Java reads it back as the column's number
+            TIME + "timezone": "UTC",
+        },
+    ),
+    "keys_not_stored": (
+        "region",
+        {"hoodie.populate.meta.fields": "false", "hoodie.index.type": "SIMPLE"},
+    ),
+    "columns_left_out": ("region", {WRITE + "drop.partition.columns": "true"}),
+    "older_encoding": (
+        "region",
+        {
+            WRITE + "keygenerator.class": "org.apache.hudi.keygen.ComplexKeyGenerator",
+            "hoodie.write.table.version": "8",
+            "hoodie.write.complex.keygen.new.encoding": "false",
+            "hoodie.write.complex.keygen.validation.enable": "false",
+        },
+    ),
+}
+OTHER_DDL = "id string, day string, region string, ts bigint, val string"
+NOVEMBER = 1_700_000_000_000
+
+
+def test_java_finds_the_keys_of_every_generator(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    java = java_oracle("1.2.0")
+    for name, (partition_by, properties) in OTHER_KEYS.items():
+        path = tmp_path / name
+        common = {"hoodie.metadata.enable": "false", "hoodie.write.auto.upgrade": "false"}
+        made = {"record_key": "id", "partition_by": partition_by, "ordering": "ts"}
+        with hoodoo.create_table(path, **made, properties={**common, **properties}) as table:
+            table.insert([other("a", 0, "ours"), other("b", 0, "ours"), other("z", 0, "ours")])
+            conf = {
+                WRITE + "recordkey.field": "id",
+                WRITE + "partitionpath.field": partition_by,
+                WRITE + "precombine.field": "ts",
+            }
+            theirs = [other("a", 1, "java"), other("b", -1, "late"), other("c", 0, "java")]
+            java.write(path, theirs, schema=OTHER_DDL, conf={**conf, **common, **properties})
+            receipt = table.upsert([other("b", 2, "again"), other("c", 1, "again")])
+            assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0), name
+            mine = encoded(table.to_arrow(columns=["id", "val"]))
+            assert sorted((row["id"], row["val"]) for row in mine) == [
+                ("a", "java"),
+                ("b", "again"),
+                ("c", "again"),
+                ("z", "ours"),
+            ], name
+            shown = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+        read = java.read(path)
+        assert sorted((row["id"], row["val"]) for row in read) == sorted(
+            (row["id"], row["val"]) for row in mine
+        ), name
+        if "_hoodie_record_key" in read[0]:
+            keys = ("_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name")
+            assert [[row[key] for key in keys] for row in in_order(read)] == [
+                [row[key] for key in keys] for row in in_order(shown)
+            ], name
+
+
+def other(key: str, later: int, val: str) -> dict[str, Any]:
+    day = "2024-03-10T00:30:00.5+0100" if key < "c" else "10 Mar 2024"
+    return {"id": key, "day": day, "region": "eu", "ts": NOVEMBER + later, "val": val}
+
+
+def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: str(row["id"]))
