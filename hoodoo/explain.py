@@ -368,7 +368,7 @@ def _archived(context: TableContext) -> list[Account]:
         if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
             try:
                 path = f"history ({row.requested_time})"
-                metadata = decode_archived_commit(row.metadata, path=path)
+                metadata = decode_archived_commit(row.metadata, action=row.action, path=path)
                 fields = _commit_fields(metadata, in_full=False)
             except CorruptTableError:
                 fields = {"remarks": ("its metadata cannot be read",)}

@@ -70,7 +70,7 @@ class History:
                 continue
             if (until is None or completion <= until) and row.metadata:
                 path = f"{HISTORY} ({row.requested_time})"
-                yield row, decode_archived_commit(row.metadata, path=path)
+                yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 
     def _legacy_names(self, folder: str) -> list[str]:
         numbered = (

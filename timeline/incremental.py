@@ -176,7 +176,7 @@ def _sliced(
             group,
             files.bases.get(group, {}).values(),
             files.logs.get(group, {}).values(),
-            completion_of=lambda time: found[time].completion_time if time in found else None,
+            completion_of=lambda time: _completion(time, snapshot, found),
             pending_compactions=plans,
             slicing=snapshot.slicing,
         )
@@ -193,6 +193,13 @@ def _sliced(
             logs.append(replace(log, size_bytes=there.size_bytes))
         slices.append(replace(one, log_files=tuple(logs)))
     return slices, None
+
+
+def _completion(
+    time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _Write]
+) -> InstantTime | None:
+    """Of an instant of the range; or of the base instant that a log of version 6 is named by."""
+    return found[time].completion_time if time in found else snapshot.completions.get(time)
 
 
 def _instants_between(

@@ -10,6 +10,7 @@ so equal values give equal bytes whatever order they were built in (SLOT-5).
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
@@ -22,6 +23,7 @@ from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 
 __all__ = [
+    "decode_bare_commit",
     "decode_clean",
     "decode_clean_plan",
     "decode_commit",
@@ -193,6 +195,10 @@ def _plain_or(
 _COMMIT = _Codec(schemas.COMMIT_METADATA, CommitMetadata)
 _REPLACE = _Codec(schemas.REPLACE_COMMIT_METADATA, CommitMetadata)
 _COMMIT_READER = RecordReader(schemas.COMMIT_METADATA, schemas.REPLACE_COMMIT_METADATA)
+_COMMIT_TEXT, _REPLACE_TEXT = (
+    (schema["name"], json.dumps(schema).encode())
+    for schema in (schemas.COMMIT_METADATA, schemas.REPLACE_COMMIT_METADATA)
+)
 _CLEANER_PLAN = _Codec(schemas.CLEANER_PLAN, plans.CleanerPlan)
 _CLEAN = _Codec(schemas.CLEAN_METADATA, plans.CleanMetadata)
 _ROLLBACK_PLAN = _Codec(schemas.ROLLBACK_PLAN, plans.RollbackPlan)
@@ -236,6 +242,23 @@ def decode_commit(
             return CommitMetadata()
         raise _empty(path)
     name, record = _COMMIT_READER.read(data, path=path, bytes_max=bytes_max)
+    return _commit_of(name, record, path)
+
+
+def decode_bare_commit(
+    data: bytes, *, path: str = "", is_replacecommit: bool = False
+) -> CommitMetadata:
+    """
+    Read commit metadata that has no container around it, hence no schema of its own.
+
+    Raises:
+        CorruptTableError: the bytes are not one record of the schema that every release has.
+    """
+    name, text = _REPLACE_TEXT if is_replacecommit else _COMMIT_TEXT
+    return _commit_of(name, _COMMIT_READER.read_bare(data, schema_text=text, path=path), path)
+
+
+def _commit_of(name: str, record: Mapping[str, Any], path: str) -> CommitMetadata:
     if name == schemas.COMMIT_METADATA["name"]:
         return _COMMIT.value_of(record, path=path)
     metadata = _REPLACE.value_of(record, path=path)

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from timeline.codecs.avro_container import BYTES_MAX, damaged
-from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.instant_avro import decode_bare_commit, decode_commit
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 
 __all__ = ["decode_archived_commit", "decode_legacy_commit"]
+
+_CONTAINER: Final = b"Obj\x01"
 
 _Convert = Callable[[Any], Any]
 
@@ -66,17 +68,21 @@ def decode_legacy_commit(
         raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
 
 
-def decode_archived_commit(data: bytes, *, path: str = "") -> CommitMetadata:
+def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> CommitMetadata:
     """
-    Read the metadata of an archived write.
+    Read the metadata of an archived write, of which ``action`` is the completed action.
 
-    Hudi 1.0 keeps JSON in the archive of a table that it upgraded from version 6; later
-    releases keep what they write themselves.
+    In the archive of a table that it upgraded from version 6 Hudi 1.0 keeps JSON or bare
+    records (seen: 1.0.2); later releases keep what they write themselves.
 
     Raises:
         CorruptTableError: The bytes are damaged.
     """
-    return (decode_legacy_commit if data.startswith(b"{") else decode_commit)(data, path=path)
+    if data.startswith(_CONTAINER):
+        return decode_commit(data, path=path)
+    if data.startswith(b"{"):
+        return decode_legacy_commit(data, path=path)
+    return decode_bare_commit(data, path=path, is_replacecommit=action == "replacecommit")
 
 
 def _object(item: Any) -> Mapping[str, Any]:

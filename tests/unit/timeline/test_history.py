@@ -6,10 +6,12 @@ import io
 import json
 from collections.abc import Callable
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import CorruptTableError
 from timeline.history import History
@@ -91,6 +93,32 @@ def test_an_archive_that_hudi_1_0_migrated_keeps_commits_as_json() -> None:
     damaged = with_metadata(MemoryStorage(), lambda _: b"{", (name, rows))
     with pytest.raises(CorruptTableError):
         list(damaged.commits_between(T1, None))
+
+
+def test_an_archive_that_hudi_1_0_2_migrated_keeps_commits_without_a_container() -> None:
+    rows = [(T2, T3, "replacecommit"), (T1, T2, "commit")]
+    bare = {
+        T1: bare_record(schemas.COMMIT_METADATA, {"operationType": T1}),
+        T2: bare_record(
+            schemas.REPLACE_COMMIT_METADATA,
+            {"operationType": T2, "partitionToReplaceFileIds": {"p": ["f"]}},
+        ),
+    }
+    history = with_metadata(MemoryStorage(), bare.__getitem__, (f"{T2}_{T1}_0.parquet", rows))
+    assert told(history, T1, None) == [T1, T2]
+    (_, replaced) = next(history.commits_between(T2, None))
+    assert replaced.replaced_file_groups() == {("p", "f")}
+    torn = with_metadata(
+        MemoryStorage(), lambda one: bare[one][:-1], (f"{T2}_{T1}_0.parquet", rows)
+    )
+    with pytest.raises(CorruptTableError):
+        list(torn.commits_between(T1, None))
+
+
+def bare_record(schema: schemas.Schema, record: dict[str, object]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
+    return body.getvalue()
 
 
 def test_a_write_without_completion_time_counts_by_its_requested_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.interop import golden_tables
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
 from tests.unit.timeline.test_legacy_archive import block, state
 from timeline.active import ActiveTimeline, TimelineReader
+from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.model.claim import FileGroupId
@@ -303,6 +305,26 @@ def test_rows_of_archived_instants_are_told_where_active_ones_rewrote_them(tmp_p
     assert sorted(before["id"].to_pylist()) == ["a00", "a01", "a04", "e00"]
     assert sorted(after["id"].to_pylist()) == ["a00", "a01", "a04", "e00", "e01"]
     assert sorted(later["id"].to_pylist()) == ["a00", "a01", "a04", "e00"]
+
+
+def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_path: Path) -> None:
+    """So they lie below a compaction of the range, although the range does not have the base."""
+    path = golden_tables.unpack("v9_mor_compaction_done", tmp_path)
+    base, written = "20261121100854449", "20261121100855418"
+    [log_file] = path.glob(f"region=eu/.*_{written}.log.1_*")
+    renamed = log_file.rename(log_file.with_name(log_file.name.replace(written, base)))
+    [commit] = (path / ".hoodie/timeline").glob(f"{written}_*.deltacommit")
+    metadata = decode_commit(commit.read_bytes())
+    stats = dict(metadata.partition_to_write_stats)
+    [stat] = stats["region=eu"]
+    stats["region=eu"] = (replace(stat, path=f"region=eu/{renamed.name}"),)
+    commit.write_bytes(encode_commit(replace(metadata, partition_to_write_stats=stats)))
+    with hoodoo.open_table(path) as table:
+        found = table.core.changes("20261121100855100", with_hoodie_columns=True).read_all()
+    files = dict(
+        zip(*(found[name].to_pylist() for name in ("id", "_hoodie_file_name")), strict=True)
+    )
+    assert files["e00"].endswith("-442_20261121100859010.parquet"), "what the compaction wrote"
 
 
 @pytest.mark.parametrize(
