@@ -129,6 +129,13 @@ def test_deletes_mean_what_java_makes_of_them(logs, rows):
     assert read(*logs, base=base_row(10)) == rows
 
 
+def test_a_commit_time_delete_wins_whatever_number_stands_in_it():
+    gone = change(ChangeKind.COMMIT_TIME_DELETE, "k", 0)  # Java's word for none (fmt 5.5)
+    assert read(gone, record(5, "later"), base=base_row(3)) == [(5, "later", "b")]
+    assert read(record(20, "u"), gone, base=base_row(10)) == []
+    assert read(gone, record(7, "other", key="o"), base=base_row(10)) == [(7, "other", "b")]
+
+
 @pytest.mark.parametrize("late", [1, 20])
 def test_a_record_without_ordering_value_replaces_and_is_replaced(late):
     assert read(record(9, "a"), record(None, "none")) == [(None, "none", "b")]

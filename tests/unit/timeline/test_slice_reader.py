@@ -313,6 +313,30 @@ def test_columns_are_found_by_their_numbers_where_they_have_some():
     assert group.read() == [("a", 20, None), ("b", 1, "y")]
 
 
+def test_rows_say_of_themselves_that_they_are_deleted():
+    # An int of 0 is Java's word for no ordering at all (fmt 5.5), in such a row too.
+    own = pa.schema([("id", pa.string()), ("ts", pa.int32()), ("_hoodie_is_deleted", pa.bool_())])
+    schema = TableSchema.from_arrow(own, "t")
+
+    def block(at: int, *found: tuple[str, int, bool | None]) -> bytes:
+        meta = {name: [row[0] for row in found] for name in with_meta(own).names[:5]}
+        keys, orders, flags = zip(*found, strict=True)
+        table = pa.table(
+            {**meta, "id": keys, "ts": pa.array(orders, pa.int32()), "_hoodie_is_deleted": flags},
+            schema=with_meta(own),
+        )
+        text = avro_with_meta(schema.avro_json)
+        return encode_block(
+            BlockType.AVRO_DATA, header(at, schema=text), encode_records(table, text)
+        )
+
+    group = Group().log(2, block(2, ("a", 5, None), ("b", 5, False), ("c", 5, None)))
+    group.log(3, block(3, ("a", 5, True), ("b", 4, True), ("c", 0, True)))
+    assert group.read("id", "ts", file_schema=with_meta(own)) == [("b", 5)]
+    group.log(4, block(4, ("a", 4, None), ("c", 1, None)))
+    assert group.read("id", "ts", file_schema=with_meta(own)) == [("b", 5), ("c", 1)]
+
+
 def test_a_delete_with_another_wrapper_is_compared_as_a_number():
     content = encode_deletes(pa.array(["a", "b"]), "", (pa.array([9, 11], pa.int32()),))
     group = Group().with_base(*BASE[:2]).log(2, encode_block(BlockType.DELETE, header(2), content))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.unit.timeline.engine import data_files, new_table, put, rows_of, upsert
+from timeline.active import ActiveTimeline
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.filenames import instant_file_name, parse_base_file_name
 from timeline.model.operations import WriteOperation
 from timeline.places import timeline_path
-from timeline.snapshot import CommitReader
+from timeline.snapshot import CommitReader, Snapshot
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 from timeline.view import FileSystemView, list_partition_paths
@@ -127,3 +131,54 @@ def test_metadata_read_once_is_kept():
     first = table.context.commits.read(instant)
     table.context.world.storage.delete(timeline_path(instant_file_name(instant)))
     assert table.context.commits.read(instant) is first
+
+
+T1, T3, T5, T9, T20 = (f"202601010000000{number:02}" for number in (1, 3, 5, 9, 20))
+
+
+def sliced(as_of: str | None, *instants: str, history: Any = None) -> list[tuple[Any, ...]]:
+    """Slices of a file group with base files of t1 and t9 and logs of t3 and t5."""
+    storage = MemoryStorage()
+    for name in (MARK, f"g-0_0-0-0_{T1}.parquet", f"g-0_0-0-0_{T9}.parquet"):
+        storage.create(name, b"x")
+    for time in (T3, T5):
+        storage.create(f".g-0_{time}.log.1_0-0-0", b"x")
+    active = ActiveTimeline.of(instants)
+    snapshot = Snapshot(active=active, head=0, commits=CommitReader(storage), as_of=as_of)
+    view = FileSystemView(storage=storage, snapshot=snapshot, history=history)
+    return [
+        (one.base_instant_time, [log.instant_time for log in one.log_files])
+        for slices in view.slices("").values()
+        for one in slices
+    ]
+
+
+WRITES = (
+    f"{T1}_20260101000000002.deltacommit",
+    f"{T3}_{T20}.deltacommit",  # began before t9, completed after it
+    f"{T5}_20260101000000006.deltacommit",
+    f"{T9}_20260101000000010.commit",
+)
+
+
+def test_a_log_that_completed_after_a_base_file_was_requested_lies_above_it():
+    assert sliced(None, *WRITES) == [(T1, [T5]), (T9, [T3])]
+
+
+def test_a_log_in_the_slice_of_a_later_base_file_is_not_seen_from_before_it():
+    assert sliced(T5, *WRITES) == [(T1, [T5])]
+    assert sliced("20260101000000004", *WRITES) == [(T1, [])]
+    assert sliced(T9, *WRITES) == [(T1, [T5]), (T9, [T3])]
+
+
+def test_logs_of_archived_instants_lie_where_they_completed():
+    class Archive:
+        def instants(self) -> list[Any]:
+            return [
+                SimpleNamespace(requested_time=T3, completion_time="20260101000000004"),
+                SimpleNamespace(requested_time=T5, completion_time="20260101000000006"),
+            ]
+
+    assert sliced(None, WRITES[3], history=Archive()) == [(T1, [T3, T5]), (T9, [])]
+    # Nobody knows when: then it is taken for the newest.
+    assert sliced(None, WRITES[3]) == [(T1, []), (T9, [T3, T5])]
