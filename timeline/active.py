@@ -105,6 +105,21 @@ class ActiveTimeline:
             later["completed_times"] = (
                 self.completed_times.union(_times_of_completed(new)) - outdone
             )
+        latest = {_key(instant): instant for instant in new}  # each new state is a further one
+        if "pending" in known:
+            left = [instant for instant in self.pending if _key(instant) not in latest]
+            begun = [instant for instant in latest.values() if not instant.completed]
+            later["pending"] = tuple(sorted([*left, *begun], key=_order) if begun else left)
+        if any(instant.completed for instant in old):
+            return
+        written = sorted((i for i in latest.values() if _is_written(i)), key=_order)
+        if "completed_writes" in known:
+            before = self.completed_writes
+            if not before or not written or _order(before[-1]) < _order(written[0]):
+                later["completed_writes"] = (*before, *written)
+        if "newest_completed_write" in known:
+            newest = filter(None, (self.newest_completed_write, *written))
+            later["newest_completed_write"] = max(newest, key=_completion, default=None)
 
     @cached_property
     def newest_time(self) -> InstantTime | None:
@@ -122,7 +137,12 @@ class ActiveTimeline:
     @cached_property
     def completed_writes(self) -> tuple[Instant, ...]:
         """Completed instants that wrote data, ascending by requested time."""
-        return tuple(i for i in self.instants if i.completed and i.action in WRITE_ACTIONS)
+        return tuple(i for i in self.instants if _is_written(i))
+
+    @cached_property
+    def newest_completed_write(self) -> Instant | None:
+        """The completed write with the greatest completion time."""
+        return max(self.completed_writes, key=_completion, default=None)
 
     @cached_property
     def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
@@ -264,6 +284,14 @@ def _key(instant: Instant) -> _Key:
 
 def _order(instant: Instant) -> _Key:
     return instant.requested_time, instant.action.value
+
+
+def _is_written(instant: Instant) -> bool:
+    return instant.completed and instant.action in WRITE_ACTIONS
+
+
+def _completion(instant: Instant) -> InstantTime:
+    return instant.completion_time or ""
 
 
 def _requested_time(instant: Instant) -> InstantTime:

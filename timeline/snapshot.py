@@ -146,14 +146,20 @@ class Snapshot:
         return hidden
 
     @cached_property
+    def newest_write(self) -> Instant | None:
+        """The visible write with the greatest completion time."""
+        if self.as_of is None:
+            return self.active.newest_completed_write
+        return max(self._visible_writes(), key=_completion, default=None)
+
+    @cached_property
     def newest_schema_json(self) -> str | None:
         """The table schema of the newest visible commit that tells one (fmt 3)."""
-        visible = [i for i in self.active.completed_writes if i.requested_time in self.completions]
         # The newest one tells it nearly always: thousands need not be sorted for that.
-        newest = max(visible, key=_completion, default=None)
+        newest = self.newest_write
         if newest is not None and (schema := self.commits.read(newest).schema_json):
             return schema
-        for instant in sorted(visible, key=_completion, reverse=True):
+        for instant in sorted(self._visible_writes(), key=_completion, reverse=True):
             schema = self.commits.read(instant).schema_json
             if schema:
                 return schema
@@ -162,11 +168,13 @@ class Snapshot:
     @cached_property
     def newest_internal_schema_json(self) -> str | None:
         """The schema with column ids that schema on read keeps, of the newest visible commit."""
-        visible = [i for i in self.active.completed_writes if i.requested_time in self.completions]
-        newest = max(visible, key=_completion, default=None)
+        newest = self.newest_write
         if newest is None:
             return None
         return self.commits.read(newest).extra_metadata.get(INTERNAL_SCHEMA_KEY) or None
+
+    def _visible_writes(self) -> list[Instant]:
+        return [i for i in self.active.completed_writes if i.requested_time in self.completions]
 
 
 def _completion(instant: Instant) -> InstantTime:

@@ -80,6 +80,7 @@ class RecordWriter:
         self._header = b"".join(
             (_MAGIC, b"\x02", _long_bytes(len(key)), key, _long_bytes(len(text)), text, b"\x00")
         )
+        self._digest = hashlib.blake2b(self._header, digest_size=_SYNC_BYTES)
 
     def write(self, record: Mapping[str, Any]) -> bytes:
         """
@@ -98,7 +99,7 @@ class RecordWriter:
                 kind="unencodable_metadata",
             ) from failure
         content = body.getvalue()
-        digest = hashlib.blake2b(self._header, digest_size=_SYNC_BYTES)
+        digest = self._digest.copy()
         digest.update(content)
         sync = digest.digest()
         return b"".join((self._header, sync, b"\x02", _long_bytes(len(content)), content, sync))

@@ -33,18 +33,25 @@ def place(storage: MemoryStorage, *names: str) -> None:
         storage.create(timeline_path(name), b"")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_names_that_appear_in_any_order_give_the_same_timeline(seed: int) -> None:
-    order = random.Random(seed).sample(NAMES, len(NAMES))
+    chance = random.Random(seed)
+    order = chance.sample(NAMES, len(NAMES))
     storage = MemoryStorage()
     reader = TimelineReader(storage)
-    for count, name in enumerate(order, start=1):
-        place(storage, name)
+    count = 0
+    while count < len(order):
+        appeared = order[count : count + chance.choice((1, 1, 3))]
+        count += len(appeared)
+        place(storage, *appeared)
         seen, anew = reader.read(), ActiveTimeline.of(order[:count])
         assert seen == anew
         assert seen.newest_time == anew.newest_time
         assert seen.newest_decided_time == anew.newest_decided_time
         assert seen.completed_times == anew.completed_times
+        assert seen.pending == anew.pending
+        assert seen.completed_writes == anew.completed_writes
+        assert seen.newest_completed_write == anew.newest_completed_write
 
 
 def test_a_file_of_ones_own_is_known_without_a_look() -> None:
