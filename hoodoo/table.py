@@ -60,6 +60,7 @@ class Table:
         self._settings = settings
         self._buckets_kept = False
         self._services = Services(core.context, properties, self.join_writers)
+        self._supported = False
 
     @classmethod
     def open(
@@ -262,7 +263,7 @@ class Table:
                 "metadata_table.switched_off", table=self._core.config.name
             )
         refuse_unwritable(self._core.config)
-        refuse_unsupported(self._properties)
+        self._refuse_unsupported()
         self._keep_buckets()
         self.join_writers()
         plan = plan_of(
@@ -281,6 +282,12 @@ class Table:
         for warning in outcome.warnings:
             warnings.warn(warning, stacklevel=2)
         return receipt
+
+    def _refuse_unsupported(self) -> None:
+        """Asked by the first write, not by an opening: reading does not need these options."""
+        if not self._supported:
+            refuse_unsupported(self._properties)
+            self._supported = True
 
     def _keep_buckets(self) -> None:
         """Another engine's table does not say how its buckets are made: held against it once."""
