@@ -38,6 +38,7 @@ _BLOCK_ROWS = 4096  # times thirty rounds, still in the processor's cache
 _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
 _LEAST_ENTRIES = 256
+_FEW_HASHES = 10
 _FEW_KEYS = 2048  # below, setting bits in place is cheaper than a byte for every bit
 _SMALL_ROW_BYTES = 1 << 14  # where a byte for every bit costs nothing
 
@@ -53,15 +54,21 @@ class BloomSettings:
     entries: int = 60_000  # hoodie.index.bloom.num_entries: keys one row of bits holds
     error_rate: float = 1e-9  # hoodie.index.bloom.fpp
     entries_max: int = 100_000  # hoodie.bloom.index.filter.dynamic.max.entries
+    hashes: int | None = None  # bits set for each key; None for the fewest bits in all, as Hudi
 
     @property
     def vector_bits(self) -> int:
         """Bits of one row."""
+        if self.hashes is not None:
+            share = 1 - self.error_rate ** (1 / self.hashes)
+            return math.ceil(-self.hashes * self.entries / math.log(share))
         return math.ceil(self.entries * (-math.log(self.error_rate) / math.log(2) ** 2))
 
     @property
     def hash_count(self) -> int:
         """Bits set for each key."""
+        if self.hashes is not None:
+            return self.hashes
         return math.ceil(math.log(2) * self.vector_bits / self.entries)
 
     def fitted(self, keys: int) -> BloomSettings:
@@ -70,11 +77,14 @@ class BloomSettings:
 
         Hudi's 60,000 entries are 431 kB in the footer of the smallest file, which costs a
         small commit more than its rows. Room is left for growth, up to the configured size.
+        Of a small file hashing is the cost, not its bits: a third of the rounds over nearly
+        twice the bits errs as rarely.
         """
         if self.kind != DYNAMIC:
             return self
         room = max(_LEAST_ENTRIES, 1 << max(keys - 1, 0).bit_length())
-        return replace(self, entries=min(self.entries, room))
+        entries = min(self.entries, room)
+        return replace(self, entries=entries, hashes=_FEW_HASHES if room <= _FEW_KEYS else None)
 
 
 class BloomFilter:

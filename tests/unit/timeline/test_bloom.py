@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import zipfile
 from pathlib import Path
 
@@ -114,10 +115,27 @@ def test_damaged_filters_are_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("keys", "entries"), [(0, 256), (256, 256), (257, 512), (50_000, 60_000), (90_000, 60_000)]
+    ("keys", "entries", "hashes", "bits"),
+    [
+        (0, 256, 10, 19_027),
+        (256, 256, 10, 19_027),
+        (257, 512, 10, 38_053),
+        (2_048, 2_048, 10, 152_209),
+        (2_049, 4_096, 30, 176_672),
+        (50_000, 60_000, 30, 2_587_966),
+        (90_000, 60_000, 30, 2_587_966),
+    ],
 )
-def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries):
-    assert BloomSettings().fitted(keys) == BloomSettings(entries=entries)
+def test_a_dynamic_filter_fits_its_file_up_to_the_configured_size(keys, entries, hashes, bits):
+    fitted = BloomSettings().fitted(keys)
+    assert (fitted.entries, fitted.hash_count, fitted.vector_bits) == (entries, hashes, bits)
+
+
+def test_a_filter_of_few_rounds_errs_as_rarely():
+    """(1 - e^(-kn/m))^k, with k rounds over m bits for n keys."""
+    for settings in (BloomSettings(), BloomSettings().fitted(256)):
+        filled = 1 - math.exp(-settings.hash_count * settings.entries / settings.vector_bits)
+        assert filled**settings.hash_count == pytest.approx(1e-9, rel=0.02)
 
 
 def test_a_simple_filter_keeps_its_size_because_it_does_not_say_it():
