@@ -76,6 +76,7 @@ class ProviderLock:
     ) -> None:
         self._provider = provider
         self._client = client
+        self._queue = client if isinstance(client, QueueingLockClient) else None
         self._budget = budget
         self._ports = ports
         self._lease: HeldLease | None = None
@@ -166,8 +167,8 @@ class ProviderLock:
             raise
 
     def _place_for(self, note: OwnerNote) -> QueuePlace:
-        if isinstance(self._client, QueueingLockClient):
-            return self._client.enter(note.text)
+        if self._queue is not None:
+            return self._queue.enter(note.text)
         return _PollingPlace(self._client, note.text, self._ports.clock)
 
     def _wait_in(self, wait: _Wait) -> Holding:
