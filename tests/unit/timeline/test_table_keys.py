@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
 from tests.interop import golden_tables
+from tests.unit.timeline.engine import Meddled
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
 
 TIME = "hoodie.keygen.timebased."
 MONTHS = {
@@ -161,6 +165,30 @@ def test_a_table_without_stored_keys_merges_by_computed_ones(tmp_path: Path) -> 
         with pytest.raises(UnsupportedTableError) as refused:
             table.changes("earliest")
         assert refused.value.kind == "no_meta_columns"
+
+
+def test_a_key_that_two_writers_insert_is_there_once_though_no_file_stores_it(
+    tmp_path: Path,
+) -> None:
+    made = {"record_key": "id", "partition_by": "region"}
+    both = {
+        "hoodie.populate.meta.fields": "false",
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.parquet.small.file.limit": "0",
+    }
+    with (
+        hoodoo.create_table(tmp_path / "t", **made, properties=both) as mine,
+        hoodoo.open_table(tmp_path / "t", properties=both) as other,
+    ):
+        mine.upsert([row("a", 1)])
+        rows = pa.Table.from_pylist([row("b", 2, 2.0), row("c", 2)])
+        workload = Meddled(
+            LocalWorkload(mine.core.context.world, rows), lambda: other.upsert([row("b", 1, 1.0)])
+        )
+        receipt = mine.run(WriteOperation.UPSERT, workload)
+        assert receipt.attempts == 2
+        found = mine.to_arrow(columns=["id", "val"]).to_pylist()
+        assert sorted(tuple(one.values()) for one in found) == [("a", 9.0), ("b", 2.0), ("c", 9.0)]
 
 
 def test_a_table_without_keys_only_grows(tmp_path: Path) -> None:
