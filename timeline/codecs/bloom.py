@@ -351,7 +351,8 @@ def _mixed_words(
     count, longest = matrix.shape
     full = longest // 4
     packed = np.ascontiguousarray(matrix[:, : full * 4]).view("<u4")
-    words = np.ascontiguousarray(packed.T).astype(np.uint32, copy=False).reshape(full, count)
+    # Always a copy: a column of one word is the caller's own bytes, which must not change.
+    words = packed.T.astype(np.uint32, order="C").reshape(full, count)
     words *= _M
     words ^= words >> np.uint32(24)
     words *= _M

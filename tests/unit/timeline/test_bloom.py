@@ -152,3 +152,18 @@ def test_a_fitted_filter_has_every_key_and_few_others():
     assert read.may_contain(keys).all()
     others = pa.array([f"other-{number}" for number in range(20_000)])
     assert not read.may_contain(others).any()
+
+
+@pytest.mark.parametrize("length", [4, 5, 7, 8, 12])
+@pytest.mark.parametrize("count", [1, 2, 3000])
+def test_keys_are_not_changed_by_being_hashed(length: int, count: int) -> None:
+    """Neither bytes of the caller nor bytes that cannot be written, as other processes send them."""
+    texts = [str(number).rjust(length, "k") for number in range(count)]
+    keys = pa.array(texts)
+    _, ends, data = keys.buffers()
+    sent = pa.Array.from_buffers(pa.string(), count, [None, ends, pa.py_buffer(data.to_pybytes())])
+    for column in (keys, sent):
+        held = BloomFilter(BloomSettings(entries=4000))
+        held.add(column)
+        assert held.may_contain(column).all()
+        assert column.to_pylist() == texts
