@@ -133,7 +133,10 @@ def test_a_commit_time_delete_wins_whatever_number_stands_in_it():
     gone = change(ChangeKind.COMMIT_TIME_DELETE, "k", 0)  # Java's word for none (fmt 5.5)
     assert read(gone, record(5, "later"), base=base_row(3)) == [(5, "later", "b")]
     assert read(record(20, "u"), gone, base=base_row(10)) == []
-    assert read(gone, record(7, "other", key="o"), base=base_row(10)) == [(7, "other", "b")]
+    both = pa.concat_tables(
+        [base_row(10), base_row(10).set_column(0, "_hoodie_record_key", [["o"]])]
+    )
+    assert read(gone, record(11, "other", key="o"), base=both) == [(11, "other", "b")]
 
 
 @pytest.mark.parametrize("late", [1, 20])
@@ -178,6 +181,9 @@ def test_a_partial_update_over_a_delete_starts_anew():
     assert read(record(11, "log"), delete(), partial(12, b="x")) == [(12, None, "x")]
     assert read(record(11, "log"), delete(13), partial(12, b="x")) == []
     assert read(partial(12, b="x"), delete(), base=base_row(10)) == []
+    # The delete is forgotten, and what the update does not name comes from the base row again.
+    assert read(delete(), partial(12, b="x"), base=base_row(10)) == [(12, "base", "x")]
+    assert read(delete(11), partial(12, b="x"), base=base_row(10)) == [(12, "base", "x")]
 
 
 def test_a_partial_update_without_the_ordering_column_keeps_the_order():

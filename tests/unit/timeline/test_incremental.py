@@ -1,0 +1,61 @@
+"""What an incremental read takes from the files of its range (fmt 6.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.timeline.engine import heard, new_table, rows_of, upsert
+from timeline.incremental import ChangedRows, changed_since
+from timeline.table import Table
+
+
+def written(*versions: int) -> tuple[Table, list[str]]:
+    """A table of one row that was written again and again, and the completion times."""
+    table = new_table()
+    times = [
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}]).completion_time
+        for number in versions
+    ]
+    return table, times
+
+
+def test_only_blocks_and_rows_of_the_range_count():
+    table, times = written(1, 2, 3)
+    changed = changed_since(table.context, times[0], times[1])
+    [inside] = changed.instants
+    others = {one.requested_time for one in table.context.active().completed_writes} - {inside}
+    assert inside in changed.visible
+    assert len(others) == 2
+    assert not any(time in changed.visible for time in others)
+
+
+def test_where_files_are_gone_the_newest_slices_are_read_in_full():
+    table, times = written(1, 2, 3)
+    changed = changed_since(table.context, times[0], times[1])
+    table.context.world.storage.delete(changed.slices[0].base_file.path)
+    fallen_back = changed_since(table.context, times[0], times[1])
+    assert [one.base_instant_time for one in fallen_back.slices] == [
+        table.context.active().completed_writes[-1].requested_time
+    ]
+    assert (fallen_back.cleaned, fallen_back.base_condition) == (True, None)
+    every = {one.requested_time for one in table.context.active().completed_writes}
+    assert all(time in fallen_back.visible for time in every)
+    assert heard(table.context, "changes.cleaned")
+    assert table.changes(times[0], times[1]).read_all().num_rows == 0
+
+
+def test_older_files_of_the_range_may_be_gone():
+    table, times = written(1, 2, 3)
+    first = changed_since(table.context, "0", times[0])
+    table.context.world.storage.delete(first.slices[0].base_file.path)
+    assert not changed_since(table.context, "0", None).cleaned
+    assert table.changes("0").read_all()["v"].to_pylist() == [3]
+    assert rows_of(table, "v") == [(3,)]
+
+
+def test_a_range_is_a_value():
+    table, _ = written(1)
+    changed = changed_since(table.context, "0", None)
+    assert isinstance(changed, ChangedRows)
+    assert replace(changed, cleaned=True).base_condition is None
+    assert "_hoodie_commit_time" in str(changed.base_condition)
