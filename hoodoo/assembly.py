@@ -282,7 +282,7 @@ def plan_of(
         drop_found=drops,
         refuse_found=refuses,
         merge_definition=config.merge,
-        lookup=_lookup_rules(settings),
+        lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),
     )
     return WritePlan(
@@ -342,12 +342,24 @@ def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | 
     )
 
 
-def _lookup_rules(settings: WriteSettings) -> LookupRules:
+def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     kind = settings.index_type
     filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
+    whole_table = kind in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM)
+    if whole_table and not config.populate_meta_fields:
+        option = WriteSettings.options["index_type"]
+        raise SettingError(
+            "the table's files store no keys, which a global index needs; use SIMPLE or BUCKET: "
+            f"{option.key}={kind.value}",
+            kind="setting_against_table",
+            key=option.key,
+            value=kind.value,
+            layer=settings.origin("index_type"),
+            suggestion="SIMPLE",
+        )
     return LookupRules(
         filters=filters,
-        whole_table=kind in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM),
+        whole_table=whole_table,
         moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
     )
 

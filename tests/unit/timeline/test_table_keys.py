@@ -167,6 +167,15 @@ def test_a_table_without_stored_keys_merges_by_computed_ones(tmp_path: Path) -> 
         assert refused.value.kind == "no_meta_columns"
 
 
+def test_a_global_index_needs_stored_keys(tmp_path: Path) -> None:
+    off = {"hoodie.populate.meta.fields": "false", "hoodie.index.type": "GLOBAL_SIMPLE"}
+    made = {"record_key": "id", "partition_by": "region"}
+    with hoodoo.create_table(tmp_path / "t", **made, properties=off) as table:
+        with pytest.raises(SettingError) as refused:
+            table.upsert([row("a", 1)])
+        assert refused.value.kind == "setting_against_table"
+
+
 def test_a_key_that_two_writers_insert_is_there_once_though_no_file_stores_it(
     tmp_path: Path,
 ) -> None:
