@@ -65,11 +65,11 @@ def candidate_of(
     idle = [
         TouchedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=Touch.BASE,
+            touch=_touch_of(task),
             source_requested_time=task.base_requested_time,
         )
         for task, stats in written.stats
-        if not stats and task.base_path is not None
+        if not stats and _touch_of(task) is not Touch.NEW
     ]
     claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
     batches: tuple[Batch, ...] = ()
@@ -132,12 +132,18 @@ def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) ->
     return extra
 
 
+def _touch_of(task: FileGroupTask) -> Touch:
+    if task.log is not None:
+        return Touch.LOG
+    return Touch.NEW if task.base_path is None else Touch.BASE
+
+
 def planned_claim(placement: Placement) -> Claim:
     """What a placement is going to touch."""
     touched = [
         TouchedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=Touch.NEW if task.base_path is None else Touch.BASE,
+            touch=_touch_of(task),
             source_requested_time=task.base_requested_time,
         )
         for task in placement.tasks

@@ -154,6 +154,7 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
                 if (mine.whole_table or item.file_group.partition_path == partition_path)
                 and (written is None or item.file_group.file_id != written.file_id)
                 for other in item.files
+                if parse_base_file_name(other) is not None  # logs hold no key that is new
             ]
             if not others:
                 continue

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvariantError
-from timeline.files.rewrite import FileGroupTask, write_file_group
+from timeline.files.append import write_task
+from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
 from timeline.index.global_lookup import find_everywhere
 from timeline.index.lookup import tag
@@ -25,11 +26,12 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import IS_DELETED_COLUMN, drop_meta, normalise
+from timeline.model.schema import drop_meta, normalise
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
 from timeline.rules.keys import partition_paths, record_keys, validate_ordering
 from timeline.rules.leaving import mark_leaving
+from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import combine_incoming
 from timeline.rules.placement import (
     Bucket,
@@ -133,12 +135,10 @@ class LocalWorkload:
     def _look_everywhere(
         self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
     ) -> Any:
-        deletes = None
         if rules.operation is WriteOperation.DELETE:
             deletes = np.ones(self._rows.num_rows, np.bool_)
-        elif IS_DELETED_COLUMN in self._rows.schema.names:
-            flags = pc.fill_null(self._rows.column(IS_DELETED_COLUMN), False)
-            deletes = np.asarray(flags).astype(np.bool_)
+        else:
+            deletes = MergeRules(definition=rules.merge).deletes(self._rows)
         where = find_everywhere(
             self._world.storage,
             self._world.executor,
@@ -209,7 +209,10 @@ class LocalWorkload:
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """As the contract."""
         self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
-        return self._world.executor.map(partial(_rewrite_one, self), tasks)
+        written = self._world.executor.map(partial(_rewrite_one, self), tasks)
+        for stats in written:  # log files that grow too big get successors
+            self._attempted.update(stat.path for stat in stats if stat.path)
+        return written
 
     def attempted(self) -> frozenset[str]:
         """As the contract."""
@@ -231,7 +234,7 @@ class LocalWorkload:
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
         """One task, on whatever thread."""
-        return write_file_group(self._world.storage, task, self.rows_of(task))
+        return write_task(self._world.storage, task, self.rows_of(task))
 
     def release(self) -> None:
         """As the contract."""

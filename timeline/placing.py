@@ -18,10 +18,11 @@ from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
 from timeline.index.buckets import Buckets, find_buckets
+from timeline.model.appending import LogSettings, LogTarget
 from timeline.model.claim import WHOLE_TABLE, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
@@ -46,7 +47,7 @@ _BLOOM_TEXT_BYTES = 440_000  # what a default bloom filter adds to every file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """How base files are made."""
+    """How base files and log files are made."""
 
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)
@@ -55,6 +56,7 @@ class FileRules:
         1  # per partition, filled by one write (hoodie.merge.small.file.group...)
     )
     learn_record_size: bool = True
+    logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +91,13 @@ def place(
         workload: Prepared rows; None for a delete of partitions.
         rules: How rows become records.
         schema: The schema to write with.
-        files: How base files are made.
+        files: How base files and log files are made.
         delete_partitions: Partitions to delete as wholes.
 
     Raises:
         InvalidInputError: An insert that must not meet known keys meets some.
         ServiceConflictError: A key lives in a file group that a pending clustering owns.
-        UnsupportedTableError: A touched file group has log files (merge-on-read).
+        UnsupportedTableError: Keys are to be looked up where only log files hold them.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view_of(context, begun.snapshot)
@@ -154,8 +156,15 @@ def place(
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
     common = _TaskFacts(begun.requested_time, rules, schema, files)
+    # Rows that fill a small file are found again in a base file only: it is written anew, as
+    # Java does. All other changes of a merge-on-read table are appended.
+    rewritten = (
+        set() if in_buckets else {FileGroupId(b.partition_path, b.file_id or "") for b in buckets}
+    )
+    appends = context.config.table_type is TableType.MERGE_ON_READ
     tasks = tuple(
-        _task(common, group, latest.get(group), number) for number, group in enumerate(groups)
+        _task(common, group, latest.get(group), number, appends=appends and group not in rewritten)
+        for number, group in enumerate(groups)
     )
     return Placement(
         tasks=tasks,
@@ -211,17 +220,7 @@ def _in_buckets(
 
 
 def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
-    found = {}
-    for one in slices:
-        if one.log_files:
-            raise UnsupportedTableError(
-                "this release writes copy-on-write tables only, and this file group has log "
-                f"files: {one.log_files[0].path}",
-                kind="merge_on_read",
-                path=one.log_files[0].path,
-            )
-        found[one.file_group] = one
-    return found
+    return {one.file_group: one for one in slices}
 
 
 def _candidates(
@@ -229,13 +228,18 @@ def _candidates(
 ) -> dict[str, list[IndexedFile]]:
     found: dict[str, list[IndexedFile]] = {}
     for one in slices:
-        if one.base_file is not None:
-            group = one.file_group
-            found.setdefault(group.partition_path, []).append(
-                IndexedFile(
-                    file_id=group.file_id, path=one.base_file.path, virtual_keys=virtual_keys
-                )
+        if one.base_file is None:
+            raise UnsupportedTableError(
+                "a file group has log files only, in which this index does not look for keys; "
+                "compact it first, or use the bucket index it was made with: "
+                f"{one.file_group}",
+                kind="keys_in_logs",
+                file_group=str(one.file_group),
             )
+        group = one.file_group
+        found.setdefault(group.partition_path, []).append(
+            IndexedFile(file_id=group.file_id, path=one.base_file.path, virtual_keys=virtual_keys)
+        )
     return found
 
 
@@ -274,7 +278,9 @@ def _buckets(
         if base is None or group.partition_path not in inserts:
             continue
         known.append(one)
-        if fills and group not in plan.owned and base.size_bytes < files.sizes.small_file_bytes:
+        # A file group with logs stays as it is: only a compaction merges them (fmt 6.7).
+        may_grow = fills and group not in plan.owned and not one.log_files
+        if may_grow and base.size_bytes < files.sizes.small_file_bytes:
             small.setdefault(group.partition_path, []).append(
                 SmallFile(
                     file_id=group.file_id,
@@ -320,10 +326,13 @@ class _TaskFacts:
 
 
 def _task(
-    common: _TaskFacts, group: FileGroupId, newest: FileSlice | None, number: int
+    common: _TaskFacts, group: FileGroupId, newest: FileSlice | None, number: int, *, appends: bool
 ) -> FileGroupTask:
     rules, schema, files = common.rules, common.schema, common.files
     base = newest.base_file if newest is not None else None
+    log = None
+    if appends and newest is not None:
+        log = LogTarget(settings=files.logs, logs=newest.log_files)
     deletes = DeleteKind.NONE
     if rules.operation is WriteOperation.DELETE:
         deletes = DeleteKind.EXPLICIT
@@ -348,6 +357,7 @@ def _task(
         stores_keys=rules.keys.stores_keys,
         virtual_keys=rules.keys.virtual,
         automatic_keys=rules.keys.automatic,
+        log=log,
     )
 
 

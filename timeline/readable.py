@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.model.new_table import LAYOUT_OF_VERSION
-from timeline.model.operations import TableType
 from timeline.model.table_config import TableConfig
 from timeline.rules.keys import KeyGenerator
 
@@ -83,7 +82,6 @@ def refuse_unwritable(config: TableConfig) -> None:
         )
     config.merge.require_known()
     unsupported = {
-        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
         "change data capture": config.cdc_enabled,
         f"key generator {config.key_generator_type}": config.key_generator_type
         not in _KEY_GENERATORS,
@@ -91,8 +89,7 @@ def refuse_unwritable(config: TableConfig) -> None:
     for what, refused in unsupported.items():
         if refused:
             raise UnsupportedTableError(
-                f"this release does not write {what}; reading works where the data is "
-                "copy-on-write",
+                f"this release does not write {what}; it reads the table",
                 kind="not_writable",
                 feature=what,
             )

@@ -65,10 +65,12 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
     claim = Claim()
     aborts = None
     schema = ""
+    is_compaction = False
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         metadata = context.commits.read(instant)
         claim = claim_of(metadata)
         schema = metadata.schema_json or ""
+        is_compaction = metadata.operation_type == _COMPACT
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
     return Rival(
@@ -79,6 +81,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         aborts=aborts,
         writer="another engine",
         schema=schema,
+        is_compaction=is_compaction,
     )
 
 
@@ -98,6 +101,7 @@ def rollback_target(context: TableContext, instant: Instant) -> InstantTime | No
     return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
 
 
+_COMPACT = "COMPACT"
 _CLAIMING = frozenset(
     {
         WriteOperation.INSERT_OVERWRITE.hudi_name,
@@ -113,21 +117,17 @@ def claim_of(metadata: CommitMetadata) -> Claim:
     for partition_path, stats in metadata.partition_to_write_stats.items():
         for stat in stats:
             name = (stat.path or "").rpartition("/")[2]
+            source = None if stat.prev_commit == NO_PREVIOUS_COMMIT else stat.prev_commit
+            touch = Touch.NEW if source is None else Touch.BASE
             if name.startswith("."):
-                touch = Touch.LOG
-            elif stat.prev_commit == NO_PREVIOUS_COMMIT:
-                touch = Touch.NEW
-            else:
-                touch = Touch.BASE
+                touch, source = Touch.LOG, None  # its previous commit is itself (fmt 3)
             if stat.num_inserts:
                 inserting.add(partition_path)
             touched.append(
                 TouchedFileGroup(
                     file_group=FileGroupId(partition_path, stat.file_id),
                     touch=touch,
-                    source_requested_time=None
-                    if stat.prev_commit == NO_PREVIOUS_COMMIT
-                    else stat.prev_commit,
+                    source_requested_time=source,
                     files=(name,) if name else (),
                     written_bytes=stat.file_size_in_bytes,
                 )

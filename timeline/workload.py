@@ -4,7 +4,7 @@ The workload port: the incoming rows of one write, wherever they lie.
 One engine, two executors: the write path decides (which file groups, which base files,
 what to redo) and a workload does (find keys, route rows, merge and write files). The local
 one holds Arrow in this process; the Spark one holds a DataFrame on a cluster. Both run the
-same function per file group, ``timeline.files.rewrite.write_file_group``.
+same function per file group, ``timeline.files.append.write_task``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from timeline.files.rewrite import FileGroupTask
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema, reconcile
 from timeline.model.times import InstantTime
@@ -134,13 +134,20 @@ def _give_up(last: Met | None, refusals: Sequence[RefusalReport]) -> Receipt:
     )
 
 
+def action_of(context: TableContext, operation: WriteOperation) -> Action:
+    """What a write is on the timeline; one of a merge-on-read table may append."""
+    if operation.replaces:
+        return Action.REPLACECOMMIT
+    merges = context.config.table_type is TableType.MERGE_ON_READ
+    return Action.DELTACOMMIT if merges else Action.COMMIT
+
+
 def _attempt(
     work: _Work, refusals: list[RefusalReport], snapshot: Snapshot | None
 ) -> Receipt | Met:
     """One instant from its begin to its end; a refused one leaves nothing behind."""
     context = work.context
-    action = Action.REPLACECOMMIT if work.plan.operation.replaces else Action.COMMIT
-    begun = begin(context, action, snapshot)
+    begun = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
         outcome = _write_and_publish(work, begun, refusals)
     except OutcomeUnknownError:

@@ -8,10 +8,11 @@ record keys and the bloom filter, without which a Java writer's BLOOM index fail
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from timeline.rules.keys import java_order, key_range
 __all__ = [
     "Footer",
     "ParquetSettings",
+    "parquet_bytes",
     "read_base_file",
     "read_batches",
     "read_footer",
@@ -106,11 +108,32 @@ def write_base_file(
     if limits is not None:
         metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
     with storage.open_output(path) as sink:
-        with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
-            writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
-            # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
-            writer.add_key_value_metadata(metadata)
+        _write(sink, rows, metadata, settings)
         return sink.tell()
+
+
+def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> bytes:
+    """
+    A whole Parquet file in memory: the content of a block of a log file (fmt 5.4).
+
+    Args:
+        rows: Meta columns first, then the table's own, in order.
+        avro_json: The table's schema without meta columns.
+        settings: Layout of the file.
+    """
+    sink = io.BytesIO()
+    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    _write(sink, rows, metadata, settings)
+    return sink.getvalue()
+
+
+def _write(
+    sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
+) -> None:
+    with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
+        writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
+        # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
+        writer.add_key_value_metadata(metadata)
 
 
 def read_base_file(
@@ -306,6 +329,8 @@ def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:
 def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
     if rows.num_rows == 0:
         return 1
+    if rows.get_total_buffer_size() <= settings.row_group_bytes:  # cheaper to tell than nbytes
+        return settings.row_group_rows_max
     fitting = settings.row_group_bytes * rows.num_rows // max(rows.nbytes, 1)
     return int(max(1, min(fitting, settings.row_group_rows_max)))
 

@@ -23,8 +23,9 @@ from timeline.codecs.properties import format_properties
 from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.files.markers import create_marker
 from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
+from timeline.model.appending import LogTarget
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
-from timeline.model.filenames import BaseFileName, IOType
+from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.paths import check_partition_path, join
@@ -40,6 +41,8 @@ __all__ = [
     "PARTITION_METADATA",
     "FileGroupTask",
     "create_partition_metadata",
+    "filled_rows",
+    "placed_rows",
     "stats_from_json",
     "stats_to_json",
     "write_file_group",
@@ -73,10 +76,13 @@ class FileGroupTask:
     stores_keys: bool = True  # False leaves the meta columns empty
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
     automatic_keys: bool = False  # rows bring no key and get one here
+    log: LogTarget | None = None  # append to the slice instead of writing a new base file
 
     @property
     def file_name(self) -> str:
-        """The base file this task will write."""
+        """The file this task will write, of several log files the first."""
+        if self.log is not None:
+            return LogFileName(self.file_id, self.requested_time, 1, self.write_token).text
         return BaseFileName(self.file_id, self.write_token, self.requested_time).text
 
     def to_json(self) -> str:
@@ -86,6 +92,8 @@ class FileGroupTask:
             document[name] = document[name].value
         if self.merge is not None:
             document["merge"] = self.merge.as_document()
+        if self.log is not None:
+            document["log"]["settings"]["format"] = self.log.settings.format.value
         return json.dumps(document)
 
     @classmethod
@@ -104,6 +112,8 @@ class FileGroupTask:
         if document["virtual_keys"] is not None:
             keys = document["virtual_keys"]
             document["virtual_keys"] = VirtualKeys(tuple(keys["fields"]), keys["prefixed"])
+        if document["log"] is not None:
+            document["log"] = LogTarget.from_document(document["log"])
         return cls(**document)
 
 
@@ -170,7 +180,7 @@ def write_file_group(
         size_bytes = write_base_file(
             storage,
             path,
-            _placed(outcome.table, task, schema),
+            placed_rows(outcome.table, task, schema, task.file_name),
             avro_json=task.avro_json,
             bloom=bloom,
             settings=task.parquet,
@@ -217,7 +227,7 @@ def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -
     empty = _merged_schema(schema).empty_table()
     if task.deletes is DeleteKind.EXPLICIT:
         return append_rows(empty, empty)  # nothing there, nothing to delete
-    rows = _filled(task, incoming, schema)
+    rows = filled_rows(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)
     return merge_base(
@@ -241,7 +251,7 @@ def _next_version(
     if task.deletes is DeleteKind.EXPLICIT:
         rows = incoming.select([_KEY])
     else:
-        rows = _filled(task, incoming, schema)
+        rows = filled_rows(task, incoming, schema)
     if task.operation in _APPENDING:
         return append_rows(base, rows)
     outcome = merge_base(
@@ -259,8 +269,13 @@ def _rules(task: FileGroupTask) -> MergeRules | None:
     return None if task.merge is None else MergeRules.of(task.merge, task.avro_json)
 
 
-def _filled(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Incoming rows in the shape that is merged: commit time, sequence number, key, own columns."""
+def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
+    """
+    Incoming rows in the shape that is merged: commit time, sequence number, key, own columns.
+
+    Raises:
+        InvalidInputError: A value does not fit the schema.
+    """
     count = incoming.num_rows
     prefix = f"{task.requested_time}_{task.task_number}_"
     numbers = pc.cast(pa.array(np.arange(count)), pa.string())
@@ -272,14 +287,14 @@ def _filled(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
 
 
-def _placed(rows: pa.Table, task: FileGroupTask, schema: pa.Schema) -> pa.Table:
+def placed_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_name: str) -> pa.Table:
     """The file's rows in full: with the columns that are equal in all of them."""
     count = rows.num_rows
     if not task.stores_keys:
         nothing = [pa.nulls(count, pa.string())] * len(META_COLUMNS)
         return pa.Table.from_arrays([*nothing, *rows.columns[3:]], schema=with_meta(schema))
     time, sequence, key, *own = rows.columns
-    constants = [_repeated(task.partition_path, count), _repeated(task.file_name, count)]
+    constants = [_repeated(task.partition_path, count), _repeated(file_name, count)]
     fields = [
         each.with_type(constants[0].type) if each.name in (_PARTITION, _FILE) else each
         for each in with_meta(schema)

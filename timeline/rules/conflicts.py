@@ -63,6 +63,11 @@ _WRITTEN = Rule(
     rebaseable=True,
     why="the other wrote the file group my rows were merged into; first publisher wins",
 )
+_APPENDED = Rule(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    rebaseable=False,  # logs count in the order of requested times: the loser begins anew
+    why="both wrote the file group, one of them a log file; first publisher wins",
+)
 _REPLACED = Rule(
     RuleId.FILE_GROUP_REPLACED,
     rebaseable=False,
@@ -79,15 +84,15 @@ _I_REPLACE = Rule(
 MATRIX: dict[tuple[Touch, Touch], Rule] = {
     (Touch.NEW, Touch.NEW): _WRITTEN,  # same constant bucket id
     (Touch.NEW, Touch.BASE): _WRITTEN,
-    (Touch.NEW, Touch.LOG): _WRITTEN,
+    (Touch.NEW, Touch.LOG): _APPENDED,
     (Touch.NEW, Touch.REPLACE): _REPLACED,
     (Touch.BASE, Touch.NEW): _WRITTEN,
     (Touch.BASE, Touch.BASE): _WRITTEN,
-    (Touch.BASE, Touch.LOG): _WRITTEN,
+    (Touch.BASE, Touch.LOG): _APPENDED,
     (Touch.BASE, Touch.REPLACE): _REPLACED,
-    (Touch.LOG, Touch.NEW): _WRITTEN,
-    (Touch.LOG, Touch.BASE): _WRITTEN,
-    (Touch.LOG, Touch.LOG): _WRITTEN,
+    (Touch.LOG, Touch.NEW): _APPENDED,
+    (Touch.LOG, Touch.BASE): _APPENDED,
+    (Touch.LOG, Touch.LOG): _APPENDED,
     (Touch.LOG, Touch.REPLACE): _REPLACED,
     (Touch.REPLACE, Touch.NEW): _I_REPLACE,
     (Touch.REPLACE, Touch.BASE): _I_REPLACE,

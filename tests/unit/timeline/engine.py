@@ -15,18 +15,26 @@ from timeline.context import TableContext, TableLimits
 from timeline.files.rewrite import FileGroupTask
 from timeline.local_workload import LocalWorkload
 from timeline.machine import SystemClock, SystemIds, ThreadExecutor
-from timeline.model.instant import Action
-from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.operations import MergeMode, TableType, WriteOperation
 from timeline.model.table_config import new_table_properties
 from timeline.placing import FileRules
 from timeline.ports.storage import Storage
 from timeline.ports.world import World
+from timeline.rules.bucketing import BucketRules
 from timeline.rules.keys import KeySpec, infer_key_generator
 from timeline.rules.retry import RetryBudget
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 from timeline.workload import RowRules
-from timeline.write import Receipt, WritePlan, _schema_for, _Work, _write_and_publish, write
+from timeline.write import (
+    Receipt,
+    WritePlan,
+    _schema_for,
+    _Work,
+    _write_and_publish,
+    action_of,
+    write,
+)
 
 Rows = list[dict[str, Any]]
 SMALL = FileRules(bloom=BloomSettings(entries=50))
@@ -130,11 +138,13 @@ def new_table(
     url_encode: bool = False,
     limits: TableLimits = BRISK,
     clock: Any = None,
+    table_type: TableType = TableType.COPY_ON_WRITE,
 ) -> Table:
-    """An empty copy-on-write table; in memory unless a storage is given."""
+    """An empty table, copy-on-write unless said; in memory unless a storage is given."""
     kept = storage or MemoryStorage()
     properties = new_table_properties(
         "t",
+        table_type=table_type,
         table_version=version,
         record_key_fields=keys,
         partition_fields=partitions,
@@ -169,6 +179,7 @@ def planned(
     drop_found: bool = False,
     combine: bool | None = None,
     detect_early: bool = True,
+    buckets: BucketRules | None = None,
 ) -> WritePlan:
     """What one write does on this table."""
     config = table.config
@@ -193,6 +204,7 @@ def planned(
             combine=upserts or drop_found if combine is None else combine,
             tags=upserts or drop_found,
             drop_found=drop_found,
+            buckets=buckets,
         ),
         files=files,
         detect_early=detect_early,
@@ -243,8 +255,7 @@ def begun(
     workload = LocalWorkload(context.world, as_table(rows))
     schema, before = _schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema.arrow)
-    action = Action.REPLACECOMMIT if operation.replaces else Action.COMMIT
-    started = begin(context, action)
+    started = begin(context, action_of(context, operation))
     work = _Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
 
     def finish() -> Receipt:
@@ -263,7 +274,7 @@ def rows_of(table: Table, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
 
 def files_below(storage: Any, folder: str = "") -> list[str]:
     """Every file below a folder of a table, sorted."""
-    found = []
+    found: list[str] = []
     for entry in storage.list(folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         found.extend(files_below(storage, path) if entry.is_folder else [path])

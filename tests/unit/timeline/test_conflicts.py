@@ -47,15 +47,15 @@ def rival(
 EXPECTED = {
     "new new": ("C1", True),
     "new base": ("C1", True),
-    "new log": ("C1", True),
+    "new log": ("C1", False),
     "new replace": ("C2", False),
     "base new": ("C1", True),
     "base base": ("C1", True),
-    "base log": ("C1", True),
+    "base log": ("C1", False),
     "base replace": ("C2", False),
-    "log new": ("C1", True),
-    "log base": ("C1", True),
-    "log log": ("C1", True),
+    "log new": ("C1", False),
+    "log base": ("C1", False),
+    "log log": ("C1", False),
     "log replace": ("C2", False),
     "replace new": ("C3", False),
     "replace base": ("C3", False),
@@ -194,7 +194,7 @@ def test_compaction_does_not_disturb_log_files():
 def test_log_files_may_meet_only_when_it_is_said():
     rivals = [rival(claim(touched(A, Touch.LOG)))]
     mine = claim(touched(A, Touch.LOG))
-    assert isinstance(judge(mine, MY_TIME, rivals), Rebaseable)
+    assert isinstance(judge(mine, MY_TIME, rivals), Refused)
     assert judge(mine, MY_TIME, rivals, logs_may_meet=True) == Clean()
 
 
