@@ -26,13 +26,13 @@ from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
-from timeline.model.times import EARLIEST, InstantTime
+from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
 from timeline.pending_plans import pending_compactions
 from timeline.read import view_of
 from timeline.rules.slicing import merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
-__all__ = ["ChangedRows", "changed_since", "start_of_range"]
+__all__ = ["ChangedRows", "changed_since", "range_of"]
 
 COMMIT_TIME = "_hoodie_commit_time"
 
@@ -250,6 +250,19 @@ def _archived_in_version_6(
     }
 
 
-def start_of_range(text: str) -> InstantTime:
-    """``earliest`` and ``0`` mean no lower bound (fmt 6.6)."""
-    return EARLIEST if text.strip().lower() in ("earliest", "0", "000") else text
+def range_of(since: str, until: str | None) -> tuple[InstantTime, InstantTime | None]:
+    """
+    The range that a caller's texts mean: (since, until], by completion times.
+
+    Args:
+        since: A time; ``earliest`` and ``0`` mean no lower bound (fmt 6.6).
+        until: A time; None for now.
+
+    Raises:
+        InvalidInputError: No such form.
+    """
+    begin = since.strip().lower()
+    start = EARLIEST if begin in ("earliest", "0", "000") else since
+    if start.strip("0") != "":
+        start = parse_time_travel(start)
+    return start, parse_time_travel(until) if until is not None else None

@@ -34,7 +34,7 @@ from timeline.schema_history import schema_history
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 
-__all__ = ["ScanPlan", "plan_scan", "read_schema", "scan", "view_of"]
+__all__ = ["ScanPlan", "plan_scan", "read_schema", "retained_since", "scan", "view_of"]
 
 Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
@@ -253,7 +253,7 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
             time=time,
             pending=pending[0].requested_time,
         )
-    retained = _retained_since(context, snapshot)
+    retained = retained_since(context, snapshot)
     if retained is not None and time < retained:
         raise InstantNotFoundError(
             f"the files of that time were cleaned; the oldest time still kept is {retained}: {time}",
@@ -272,7 +272,7 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     return snapshot
 
 
-def _retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
+def retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
     """What the last completed clean promised to keep, None when nothing was cleaned."""
     cleans = [i for i in snapshot.active.instants if i.action is Action.CLEAN and i.completed]
     if not cleans:

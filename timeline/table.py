@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from timeline.change_data import plan_changes, stream_changes
 from timeline.context import TableContext, TableLimits
 from timeline.errors import InvalidInputError
-from timeline.incremental import changed_since, start_of_range
+from timeline.incremental import changed_since, range_of
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
@@ -294,6 +295,7 @@ class Table(TableSnapshot):
         *,
         columns: Sequence[str] | None = None,
         with_hoodie_columns: bool = False,
+        images: bool = False,
     ) -> pa.RecordBatchReader:
         """
         Rows last written by instants that completed in (since, until] (fmt 6.6).
@@ -301,19 +303,28 @@ class Table(TableSnapshot):
         Where cleaning removed files of the range, rows written again since are missing here;
         they come in the range of their newer write.
 
+        With ``images`` every change on the way comes out instead, in the order of completion:
+        ``op`` (``i``, ``u``, ``d``), ``ts_ms`` (the instant's requested time) and the row
+        ``before`` and ``after`` as structs, null where there is none.
+
         Args:
             since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
             until: Inclusive end; None for now.
-            columns: Names to return; None for all.
-            with_hoodie_columns: Return the meta columns too.
+            columns: Names to return, inside the images where they are asked for; None for all.
+            with_hoodie_columns: Return the meta columns too; an image has none.
+            images: Return changes with images instead of rows.
 
         Raises:
             InvalidInputError: No such form or column.
-            UnsupportedTableError: The rows carry no commit time.
+            UnsupportedTableError: The rows carry no commit time (never with images).
+            InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
         """
-        begin = start_of_range(since)
-        start = begin if begin.strip("0") == "" else parse_time_travel(begin)
-        end = parse_time_travel(until) if until is not None else None
+        start, end = range_of(since, until)
+        if images:
+            found = plan_changes(self._context, start, end, columns=columns)
+            return pa.RecordBatchReader.from_batches(
+                found.output_schema, stream_changes(self._context, found)
+            )
         changed = changed_since(self._context, start, end)
         plan = plan_scan(
             self._context,

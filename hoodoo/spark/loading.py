@@ -26,11 +26,10 @@ from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.errors import HoodooError
 from timeline.files.slice_reader import SliceRead, read_slice
-from timeline.incremental import changed_since, start_of_range
+from timeline.incremental import changed_since, range_of
 from timeline.machine import LoggingEvents
 from timeline.model.file_group import FileSlice
 from timeline.model.schema import META_COLUMNS
-from timeline.model.times import parse_time_travel
 from timeline.options import PropertySet
 from timeline.read import ScanPlan, plan_scan
 from timeline.settings import QueryType, ReadSettings
@@ -167,9 +166,7 @@ def plan_load(table: Table, properties: PropertySet) -> Load:
 
 def _changed(table: Table, settings: ReadSettings) -> Load:
     core = table.core
-    begin = start_of_range(settings.begin_time or "earliest")
-    start = begin if begin.strip("0") == "" else parse_time_travel(begin)
-    end = parse_time_travel(settings.end_time) if settings.end_time is not None else None
+    start, end = range_of(settings.begin_time or "earliest", settings.end_time)
     changed = changed_since(core.context, start, end)
     plan = plan_scan(
         core.context,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 from timeline.model.new_table import (
     LAYOUT_OF_VERSION,
@@ -29,6 +30,8 @@ __all__ = [
     "table_checksum",
 ]
 
+_CHANGE_LOG_MODE: Final = "hoodie.table.cdc.supplemental.logging.mode"
+_CHANGE_LOG_MODES: Final = frozenset(ChangeLogMode.__members__)
 _KEY_GENERATOR_OF_CLASS: Final = {
     "SimpleKeyGenerator": "SIMPLE",
     "SimpleAvroKeyGenerator": "SIMPLE_AVRO",
@@ -124,6 +127,8 @@ class TableConfig:
         table_type = text.required("hoodie.table.type")
         if table_type not in TableType.__members__:
             raise text.wrong("hoodie.table.type")
+        if mapping.get(_CHANGE_LOG_MODE, "").strip().upper() not in {"", *_CHANGE_LOG_MODES}:
+            raise text.wrong(_CHANGE_LOG_MODE)
         partition = [one.partition(":") for one in text.names("hoodie.table.partition.fields")]
         return cls(
             name=name,
@@ -162,6 +167,14 @@ class TableConfig:
     def ordering_fields(self) -> tuple[str, ...]:
         """The fields that order versions, whether the merge mode uses them or not."""
         return self.merge.ordering_fields
+
+    @property
+    def change_log_mode(self) -> ChangeLogMode | None:
+        """What change logs hold; None where none are written. Checked when it was read."""
+        if not self.cdc_enabled:
+            return None
+        told = self.raw.get(_CHANGE_LOG_MODE) or ChangeLogMode.DATA_BEFORE_AFTER.value
+        return ChangeLogMode[told.strip().upper()]
 
     @property
     def is_partitioned(self) -> bool:
