@@ -42,6 +42,7 @@ __all__ = [
 
 _KEY = "_hoodie_record_key"
 _PARTITION = "_hoodie_partition_path"
+_JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 
 
 class DeleteKind(Enum):
@@ -291,6 +292,8 @@ def _plain(mode: MergeMode, ordering_fields: Sequence[str]) -> MergeRules:
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], int]:
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
+    if column.num_chunks > 1 and column.nbytes <= _JOINED_BYTES_MAX:
+        column = pa.chunked_array([_one_array(column)])  # every key is hashed once, not twice
     encoded = column.dictionary_encode().unify_dictionaries()
     if encoded.num_chunks == 0:
         return np.zeros(0, np.int64), 0
