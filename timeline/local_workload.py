@@ -9,6 +9,7 @@ the Spark workload.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -144,7 +145,7 @@ class LocalWorkload:
             self._world.executor,
             candidates,
             self._rows,
-            rules.lookup,
+            replace(rules.lookup, moves=rules.moves_rows),
             ordering_fields=rules.ordering_fields,
             deletes=deletes,
         )

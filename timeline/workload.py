@@ -45,6 +45,12 @@ class RowRules:
     buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
 
     @property
+    def moves_rows(self) -> bool:
+        """Whether a row whose key is in another partition leaves it; inserts never do that."""
+        upserts = self.operation is WriteOperation.UPSERT
+        return upserts and self.lookup.whole_table and self.lookup.moves
+
+    @property
     def merge(self) -> MergeDefinition:
         """How rows are merged, in full."""
         return self.merge_definition or MergeDefinition(

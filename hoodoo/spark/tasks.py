@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from hoodoo.spark.carried import TaskFailedError, error_to_json
 from timeline.errors import HoodooError, UnavailableError
-from timeline.files.parquet import read_keys
+from timeline.files.parquet import read_base_file, read_keys
 from timeline.files.rewrite import FileGroupTask, stats_to_json, write_file_group
 from timeline.files.virtual_keys import read_virtual_keys
 from timeline.model.operations import WriteOperation
@@ -34,6 +34,7 @@ __all__ = [
     "ERROR",
     "FOUND_KEYS",
     "KEY",
+    "OLD_ORDER",
     "ORDER",
     "PARTITION",
     "SHARE",
@@ -49,6 +50,7 @@ __all__ = [
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
 SHARE = "_hoodoo_share"  # the bucket of a bucket index
+OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of rows that are there
 
 FOUND_KEYS = pa.schema(
     [
@@ -147,6 +149,15 @@ class ReadKeys:
 
     address: StorageAddress
     virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
+    ordering: tuple[pa.Field, ...] = ()  # columns to read beside the keys
+
+    @property
+    def answers(self) -> pa.Schema:
+        """What the rows are that come out."""
+        fields = [
+            pa.field(f"{OLD_ORDER}{number}", each.type) for number, each in enumerate(self.ordering)
+        ]
+        return pa.schema([*FOUND_KEYS, *fields])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run in a worker."""
@@ -154,17 +165,25 @@ class ReadKeys:
         for batch in batches:
             for file in batch.to_pylist():
                 try:
-                    keys = self._keys(storage, file["path"])
+                    rows = self._rows(storage, file["path"])
                 except HoodooError as error:
                     raise TaskFailedError(error) from error
-                for chunk in keys.chunks:
-                    count = len(chunk)
+                for piece in rows.to_batches():
+                    key, *ordering = piece.columns
                     columns = [
-                        pa.repeat(pa.scalar(file["partition_path"]), count),
-                        chunk.cast(pa.string()),
-                        pa.repeat(pa.scalar(file["number"], pa.int32()), count),
+                        pa.repeat(pa.scalar(file["partition_path"]), piece.num_rows),
+                        key.cast(pa.string()),
+                        pa.repeat(pa.scalar(file["number"], pa.int32()), piece.num_rows),
+                        *ordering,
                     ]
-                    yield pa.RecordBatch.from_arrays(columns, schema=FOUND_KEYS)
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.answers)
+
+    def _rows(self, storage: Storage, path: str) -> pa.Table:
+        keys = self._keys(storage, path)
+        if not self.ordering:
+            return pa.table([keys], names=[KEY])
+        rows = read_base_file(storage, path, schema=pa.schema(self.ordering))
+        return pa.table([keys, *rows.columns], names=[KEY, *rows.schema.names])
 
     def _keys(self, storage: Storage, path: str) -> pa.ChunkedArray:
         if self.virtual_keys is None:

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from hoodoo.spark.carried import error_from_rows, error_from_spark
+from hoodoo.spark.everywhere import LEFT, NUMBER, one_row_a_key, with_whereabouts
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
 from hoodoo.spark.spreading import spread_targets
 from hoodoo.spark.tasks import (
     ANSWERS,
     ERROR,
-    FOUND_KEYS,
     KEY,
     ORDER,
     PARTITION,
@@ -41,8 +41,10 @@ from timeline.files.rewrite import FileGroupTask, stats_from_json
 from timeline.index import IndexedFile
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
+from timeline.rules.leaving import LEAVES_COLUMN
 from timeline.rules.placement import Bucket
 from timeline.workload import RowRules, WorkloadProfile
 
@@ -51,7 +53,7 @@ __all__ = ["SparkWorkload"]
 _BROADCAST_ROWS_MAX = 500_000  # keys of that many rows fit every executor's memory
 _TASKS_PER_CORE = 4
 _SMALL_TASKS = 4  # tasks for the found keys of a small batch
-_NUMBER, _BUCKET_PATH = "_hoodoo_number", "_hoodoo_bucket_path"
+_BUCKET_PATH = "_hoodoo_bucket_path"
 
 
 class SparkWorkload:
@@ -86,6 +88,7 @@ class SparkWorkload:
         self._prepared: Any = None
         self._counts: dict[str, int] = {}
         self._hits: Any = None
+        self._everywhere: Any = None  # rows of a global index, with where their keys are
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
         self._shares: Shares | None = None
@@ -103,6 +106,9 @@ class SparkWorkload:
         self._shape = schema
         shape = spark_schema_of(prepared_schema(rules, schema))
         self._prepared = self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+        if rules.lookup.whole_table and rules.combine:
+            deletes = rules.operation is WriteOperation.DELETE
+            self._prepared = one_row_a_key(self._prepared, () if deletes else rules.ordering_fields)
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
         counted = _collect(
             self._prepared.groupBy(PARTITION).agg(
@@ -122,10 +128,11 @@ class SparkWorkload:
         """As the contract. Outside: 1 open_input per candidate file, in Spark's tasks."""
         self._forget_hits()
         self._shares = None
+        rules = self._required_rules()
         files = [
             (path, each)
             for path, some in candidates.items()
-            if path in self._counts
+            if path in self._counts or rules.lookup.whole_table
             for each in some
         ]
         if not files:
@@ -135,31 +142,57 @@ class SparkWorkload:
             [(number, path, each.path) for number, (path, each) in enumerate(files)],
             "number int, partition_path string, path string",
         ).repartition(self._width(len(files)))
-        virtual_keys = self._required_rules().keys.virtual
-        reading = ReadKeys(address=self._address, virtual_keys=virtual_keys)
-        held = named.mapInArrow(reading, spark_schema_of(FOUND_KEYS))
+        reading = ReadKeys(
+            address=self._address, virtual_keys=rules.keys.virtual, ordering=self._read_order()
+        )
+        held = named.mapInArrow(reading, spark_schema_of(reading.answers))
+        if rules.lookup.whole_table:
+            self._everywhere = with_whereabouts(self._prepared, held, rules, small=self._small)
+            self._everywhere.persist(StorageLevel.MEMORY_AND_DISK)
+            return self._counted_everywhere()
         wanted = self._prepared.select(PARTITION, KEY)
         met = held.join(self._shared(wanted), [PARTITION, KEY], "left_semi")
         if self._small:
             # A cached result keeps its shuffle's partitions, by default 200 of a few keys each.
             met = met.repartition(self._width(_SMALL_TASKS), PARTITION, KEY)
         # A key that lies in several file groups goes to the first of them, as locally.
-        found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(_NUMBER))
+        found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
-        counted = _collect(self._tagged().groupBy(PARTITION, _NUMBER).agg(F.count("*").alias("n")))
+        counted = _collect(self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n")))
         return WorkloadProfile(
-            inserts={row[PARTITION]: row["n"] for row in counted if row[_NUMBER] is None},
+            inserts={row[PARTITION]: row["n"] for row in counted if row[NUMBER] is None},
             updates={
-                self._candidates[row[_NUMBER]]: row["n"]
+                self._candidates[row[NUMBER]]: row["n"]
                 for row in counted
-                if row[_NUMBER] is not None
+                if row[NUMBER] is not None
             },
         )
+
+    def _read_order(self) -> tuple[pa.Field, ...]:
+        """Ordering fields of rows that are there: they decide whether a row may move."""
+        rules = self._required_rules()
+        if not rules.moves_rows or self._shape is None:
+            return ()
+        return tuple(self._shape.field(name) for name in rules.ordering_fields)
+
+    def _counted_everywhere(self) -> WorkloadProfile:
+        grouped = self._everywhere.groupBy(PARTITION, NUMBER, LEFT)
+        inserts: dict[str, int] = {}
+        updates: dict[FileGroupId, int] = {}
+        for row in _collect(grouped.agg(F.count("*").alias("n"))):
+            if row[NUMBER] is None:
+                inserts[row[PARTITION]] = inserts.get(row[PARTITION], 0) + row["n"]
+            for number in (row[NUMBER], row[LEFT]):
+                if number is not None:
+                    group = self._candidates[number]
+                    updates[group] = updates.get(group, 0) + row["n"]
+        return WorkloadProfile(inserts=inserts, updates=updates)
 
     def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
         """As the contract. The rows stay where they are; only counts travel."""
         self._shares = shares
-        new = self._with_shares(self._tagged()).where(F.col(_NUMBER).isNull())
+        new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
+        new = self._with_shares(new)
         counted = _collect(new.groupBy(PARTITION, SHARE).agg(F.count("*").alias("n")))
         return {(row[PARTITION], row[SHARE]): row["n"] for row in counted}
 
@@ -226,21 +259,28 @@ class SparkWorkload:
         """Rows of the given file groups with their target number."""
         rules = self._required_rules()
         rows = self._tagged()
-        takes_found = self._hits is not None and not rules.drop_found
+        takes_found = bool(self._candidates) and not rules.drop_found
         found: Any = F.lit(None).cast("int")
+        known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
+        # One literal that Spark folds into an array: looking up costs nothing per row.
+        known_targets = F.split(F.lit(known), ",").cast("array<int>")
         if takes_found:
-            known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
-            # One literal that Spark folds into an array: looking up costs nothing per row.
-            known_targets = F.split(F.lit(known), ",").cast("array<int>")
-            found = known_targets[F.col(_NUMBER)]
+            found = known_targets[F.col(NUMBER)]
         new: Any = F.lit(None).cast("int")
         if self._buckets:
             rows = self._with_buckets(rows, targets)
             new = F.col("_hoodoo_new")
-        target = F.when(F.col(_NUMBER).isNotNull(), found).otherwise(new)
+        target = F.when(F.col(NUMBER).isNotNull(), found).otherwise(new)
         routed = rows.withColumn(TARGET, target)
         names = [name for name in self._prepared.columns if name != ERROR]
-        return routed.where(F.col(TARGET) >= 0).select(*names, TARGET)
+        if self._everywhere is None:
+            return routed.where(F.col(TARGET) >= 0).select(*names, TARGET)
+        leaving = rows.withColumn(TARGET, known_targets[F.col(LEFT)])
+        return (
+            routed.select(*names, TARGET, F.lit(False).alias(LEAVES_COLUMN))
+            .union(leaving.select(*names, TARGET, F.lit(True).alias(LEAVES_COLUMN)))
+            .where(F.col(TARGET) >= 0)
+        )
 
     def _with_buckets(self, rows: Any, targets: Mapping[FileGroupId, int]) -> Any:
         buckets = self._spark.createDataFrame(
@@ -275,8 +315,10 @@ class SparkWorkload:
 
     def _tagged(self) -> Any:
         """Prepared rows, each with the number of the candidate file that holds its key."""
+        if self._everywhere is not None:
+            return self._everywhere
         if self._hits is None:
-            return self._prepared.withColumn(_NUMBER, F.lit(None).cast("int"))
+            return self._prepared.withColumn(NUMBER, F.lit(None).cast("int"))
         return self._prepared.join(self._shared(self._hits), [PARTITION, KEY], "left")
 
     def _shared(self, keys: Any) -> Any:
@@ -296,6 +338,9 @@ class SparkWorkload:
         if self._hits is not None:
             self._hits.unpersist()
             self._hits = None
+        if self._everywhere is not None:
+            self._everywhere.unpersist()
+            self._everywhere = None
         self._candidates = []
 
     def _required_rules(self) -> RowRules:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.files.parquet import read_base_file
+from timeline.files.virtual_keys import read_virtual_keys
 from timeline.index import IndexedFile, LookupRules
 from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
@@ -90,7 +91,7 @@ def find_everywhere(
         path, file = files[number]
         positions = candidates[part]
         if ordering_fields:
-            newer = _replaces(storage, file.path, rows.take(pa.array(positions)), ordering_fields)
+            newer = _replaces(storage, file, rows.take(pa.array(positions)), ordering_fields)
             moving[positions[~newer]] = False
             positions = positions[newer]
         if len(positions):
@@ -104,12 +105,15 @@ def find_everywhere(
 
 
 def _replaces(
-    storage: Storage, path: str, rows: pa.Table, ordering_fields: Sequence[str]
+    storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
     shape = pa.schema([rows.schema.field(name) for name in (_KEY, *ordering_fields)])
-    old = read_base_file(storage, path, schema=shape)
-    positions = pc.index_in(rows.column(_KEY), value_set=old.column(_KEY))
+    old = read_base_file(storage, file.path, schema=shape)
+    keys = old.column(_KEY)
+    if file.virtual_keys is not None:
+        keys = read_virtual_keys(storage, file.path, file.virtual_keys)
+    positions = pc.index_in(rows.column(_KEY), value_set=keys)
     held = old.select(list(ordering_fields)).take(positions)
     return not_below([rows.column(name) for name in ordering_fields], list(held.columns))
 

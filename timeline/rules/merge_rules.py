@@ -21,10 +21,10 @@ from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.model.schema import IS_DELETED_COLUMN
 from timeline.rules.ordering import Mask
 
-__all__ = ["MergeRules", "told_values"]
+__all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "told_values"]
 
 OPERATION_COLUMN: Final = "_hoodie_operation"
-_DELETING: Final = pa.array(["D", "-U"])
+DELETING_OPERATIONS: Final = ("D", "-U")
 _PLAIN: Final = ("boolean", "int", "long", "float", "double", "string")
 
 
@@ -93,7 +93,9 @@ class MergeRules:
         if IS_DELETED_COLUMN in names and pa.types.is_boolean(rows.field(IS_DELETED_COLUMN).type):
             found |= _true(rows.column(IS_DELETED_COLUMN))
         if OPERATION_COLUMN in names:
-            found |= _true(pc.is_in(rows.column(OPERATION_COLUMN), value_set=_DELETING))
+            found |= _true(
+                pc.is_in(rows.column(OPERATION_COLUMN), value_set=pa.array(DELETING_OPERATIONS))
+            )
         marked, marker = self.definition.delete_field, self.definition.delete_marker
         if marked in names and marker is not None:
             texts = pc.cast(rows.column(marked), pa.string())

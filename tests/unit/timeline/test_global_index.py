@@ -117,6 +117,14 @@ def test_of_a_batch_s_rows_of_one_key_one_stays_whatever_their_partitions(tmp_pa
         assert stored(table) == [("a", "q", 3, "q")]
 
 
+def test_inserts_may_drop_keys_that_are_in_any_partition(tmp_path: Path) -> None:
+    told = properties(**{"hoodie.datasource.insert.dup.policy": "drop"})
+    with made(tmp_path, told) as table:
+        table.insert(batch(("a", "p", 1, 1)))
+        table.insert(batch(("a", "q", 2, 2), ("b", "q", 2, 2)))
+        assert stored(table) == [("a", "p", 1, "p"), ("b", "q", 2, "q")]
+
+
 def test_the_partition_index_keeps_a_key_in_each(tmp_path: Path) -> None:
     with made(tmp_path, {"hoodie.index.type": "BLOOM"}) as table:
         table.upsert(batch(("a", "p", 1, 1)))

@@ -1,0 +1,82 @@
+"""
+The global index on Spark: find each row's key in the whole table, by one join.
+
+The same decisions as ``timeline.index.global_lookup`` takes in memory, as columns: which
+file of the table holds a row's key, and whether the row leaves that file's partition for
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION
+from timeline.model.schema import IS_DELETED_COLUMN
+from timeline.rules.merge_rules import DELETING_OPERATIONS, OPERATION_COLUMN
+from timeline.workload import RowRules
+
+__all__ = ["LEFT", "NUMBER", "one_row_a_key", "with_whereabouts"]
+
+NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
+LEFT = "_hoodoo_left"  # of the candidate file that a moving row leaves
+_FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
+
+
+def one_row_a_key(rows: Any, ordering_fields: Sequence[str]) -> Any:
+    """Of a batch's rows of one key the newest, whatever their partitions; errors all stay."""
+    newest = Window.partitionBy(KEY).orderBy(
+        *(F.col(name).desc() for name in ordering_fields), F.col(ORDER).desc()
+    )
+    ranked = rows.withColumn(_RANK, F.row_number().over(newest))
+    return ranked.where((F.col(_RANK) == 1) | F.col(ERROR).isNotNull()).drop(_RANK)
+
+
+def with_whereabouts(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
+    """
+    Tell for each row the file it is merged into, and the one it leaves.
+
+    Args:
+        rows: Prepared rows, one a key.
+        held: Keys of all candidate files with number, partition path and old order.
+        rules: How rows become records.
+        small: Whether the keys fit every executor.
+    """
+    old = sorted(name for name in held.columns if name.startswith(OLD_ORDER))
+    wanted = rows.select(KEY)
+    met = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
+    # A key that lies in several file groups goes to the first of them, as locally.
+    first = F.min(F.struct("number", PARTITION, *old)).alias(_FOUND)
+    found = met.groupBy(KEY).agg(first)
+    joined = rows.join(F.broadcast(found) if small else found, [KEY], "left")
+    number = F.col(f"{_FOUND}.number")
+    moves = F.lit(rules.moves_rows) & (F.col(f"{_FOUND}.{PARTITION}") != F.col(PARTITION))
+    moves &= ~_deletes(rows, rules)
+    if old:
+        fields = zip(rules.ordering_fields, old, strict=True)
+        pairs = [(F.col(name).alias(key), F.col(f"{_FOUND}.{key}")) for name, key in fields]
+        newer = F.struct(*(new for new, _ in pairs))
+        older = F.struct(*(value.alias(key) for (_, value), key in zip(pairs, old, strict=True)))
+        moves &= newer >= older  # a null is less than any value, as Java takes it
+    moves = F.coalesce(moves, F.lit(False))
+    return (
+        joined.withColumn(LEFT, F.when(moves, number))
+        .withColumn(NUMBER, F.when(~moves, number))
+        .drop(_FOUND)
+    )
+
+
+def _deletes(rows: Any, rules: RowRules) -> Any:
+    """Rows that say of themselves that they are deleted (``MergeRules.deletes``)."""
+    found = F.lit(False)
+    if IS_DELETED_COLUMN in rows.columns:
+        found |= F.coalesce(F.col(IS_DELETED_COLUMN), F.lit(False))
+    if OPERATION_COLUMN in rows.columns:
+        found |= F.coalesce(F.col(OPERATION_COLUMN).isin(*DELETING_OPERATIONS), F.lit(False))
+    marked, marker = rules.merge.delete_field, rules.merge.delete_marker
+    if marked in rows.columns and marker is not None:
+        found |= F.coalesce(F.col(marked).cast("string") == marker, F.lit(False))
+    return found
