@@ -22,6 +22,7 @@ from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
 from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.model.appending import LogSettings
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
@@ -388,4 +389,9 @@ def _file_rules(settings: WriteSettings) -> FileRules:
             auto_split=settings.insert_auto_split,
         ),
         small_files_max=settings.small_files_max,
+        logs=LogSettings(
+            format=settings.log_format,
+            file_bytes_max=settings.log_file_bytes_max,
+            block_bytes_max=settings.log_block_bytes_max,
+        ),
     )

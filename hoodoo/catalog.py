@@ -83,7 +83,7 @@ def create_table(
         record_key: Columns of the record key; none for rows that are only ever appended.
         partition_by: Columns of the partition path; may be empty.
         ordering: Columns that decide between versions; empty means commit-time ordering.
-        table_type: ``COPY_ON_WRITE`` (default).
+        table_type: ``COPY_ON_WRITE`` (default) or ``MERGE_ON_READ``.
         name: Table name; the last part of the path by default.
         properties: A properties file, a mapping, or several of them, later ones win.
         events: Where events go.

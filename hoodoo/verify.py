@@ -186,12 +186,13 @@ class _Run:
         self._slots()
         self.tell("file versions")
         written = self._written(snapshot)
+        logs = self._logs(snapshot)
         self._sources(written)
         self.tell("files")
         sizes = self._listed()
         self._leftovers(snapshot, sizes)
         self._unannounced(snapshot, sizes)
-        self._needed(snapshot, written, sizes)
+        self._needed(snapshot, written, logs, sizes)
         self.tell("records")
         self._records(snapshot, written)
         if history:
@@ -289,6 +290,18 @@ class _Run:
                         found.setdefault(key, []).append((instant, stat))
         return found
 
+    def _logs(self, snapshot: Snapshot) -> list[tuple[Instant, str, WriteStat]]:
+        """Log files with their instant and partition path, as the metadata tells."""
+        return [
+            (instant, partition_path, stat)
+            for instant in snapshot.active.completed_writes
+            for partition_path, stats in snapshot.commits.read(
+                instant
+            ).partition_to_write_stats.items()
+            for stat in stats
+            if parse_log_file_name((stat.path or "").rpartition("/")[2]) is not None
+        ]
+
     def _sources(self, written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]]) -> None:
         """No two versions of one file group from the same source, and none from a newer one."""
         if self.context.config.table_type is not TableType.COPY_ON_WRITE:
@@ -359,7 +372,9 @@ class _Run:
             if found:
                 told = set(snapshot.commits.read(instant).written_paths())
                 for path in sorted(found - told):
-                    if parse_base_file_name(path.rpartition("/")[2]) is not None:
+                    name = path.rpartition("/")[2]
+                    log = parse_log_file_name(name)
+                    if parse_base_file_name(name) is not None or (log and not log.is_cdc):
                         self.problem(
                             "unannounced_file", path, f"{instant} does not name it, readers see it"
                         )
@@ -368,13 +383,18 @@ class _Run:
         self,
         snapshot: Snapshot,
         written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]],
+        logs: list[tuple[Instant, str, WriteStat]],
         sizes: dict[str, int],
     ) -> None:
         replaced = {(each.partition_path, each.file_id) for each in snapshot.replaced}
-        for key, versions in written.items():
-            if key in replaced:
-                continue
-            _, stat = versions[-1]
+        needed = [versions[-1][1] for key, versions in written.items() if key not in replaced]
+        for instant, partition_path, stat in logs:
+            key = (partition_path, stat.file_id)
+            newest = max((one.requested_time for one, _ in written.get(key, ())), default="")
+            # What completed after the newest base file was requested lies on top of it (fmt 6.1).
+            if key not in replaced and (instant.completion_time or "") >= newest:
+                needed.append(stat)
+        for stat in needed:
             path = stat.path or ""
             size = sizes.get(path)
             if size is None:

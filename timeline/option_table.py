@@ -205,6 +205,25 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
     "parquet_dictionary": _option(
         "hoodie.parquet.dictionary.enabled", "true", _BOOL, "Dictionary-encode columns."
     ),
+    "log_format": _option(
+        "hoodie.logfile.data.block.format",
+        "parquet",
+        _ENUM,
+        "What the blocks of log files hold (Hudi: avro; parquet is smaller and read faster).",
+        choices=("parquet", "avro"),
+    ),
+    "log_file_bytes_max": _option(
+        "hoodie.logfile.max.size",
+        "1073741824",
+        _BYTES,
+        "A log file that would grow beyond this size gets a successor.",
+    ),
+    "log_block_bytes_max": _option(
+        "hoodie.logfile.data.block.max.size",
+        "268435456",
+        _BYTES,
+        "Most bytes of rows, before compression, in one block of a log file.",
+    ),
     "shuffle_tasks": _option(
         "hoodie.upsert.shuffle.parallelism",
         "0",

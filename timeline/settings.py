@@ -4,7 +4,8 @@ Settings of writes and reads: the typed, checked form of the options.
 Built once from properties at the edge, handed down as frozen values; nothing below ever
 reads a property. Each value knows the layer it came from, and contradictions are refused
 here, before anything is touched. Defaults are Hudi's, except: conflict retries 4 (Hudi
-0), early conflict detection on, metadata table off, timeline zone UTC, compression snappy (gzip).
+0), early conflict detection on, metadata table off, timeline zone UTC, compression snappy (gzip),
+log blocks parquet (avro).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from timeline.errors import SettingError
 from timeline.key_settings import contradictions_of_keys, resolve_key_options
 from timeline.known_keys import is_known_key
+from timeline.model.appending import LogFormat
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import (
@@ -157,6 +159,9 @@ class WriteSettings(_Settings):
     parquet_page_bytes: _Positive = 1_048_576
     parquet_compression: str = "snappy"
     parquet_dictionary: bool = True
+    log_format: LogFormat = LogFormat.PARQUET
+    log_file_bytes_max: _Positive = 1_073_741_824
+    log_block_bytes_max: Annotated[int, Field(ge=1, le=1_073_741_824)] = 268_435_456
     shuffle_tasks: _Count = 0
 
     index_type: IndexType = IndexType.SIMPLE

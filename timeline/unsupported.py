@@ -69,7 +69,6 @@ _MERGERS: Final = (
 _SIMPLE_STRATEGY: Final = (
     "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
 )
-_MERGE_ON_READ: Final = "merge-on-read tables are not written yet"
 _NO_INDEX: Final = "this index is not written by, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
 _NO_CDC: Final = "change data capture is not written yet"
 _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
@@ -79,9 +78,6 @@ _METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
 UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
         # what the table is
-        "hoodie.datasource.write.table.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
-        "hoodie.datasource.write.storage.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
-        "hoodie.table.type": _only("COPY_ON_WRITE", reason=_MERGE_ON_READ),
         "hoodie.table.format": _only("native", reason="other table formats are not written"),
         "hoodie.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
         "hoodie.table.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),

@@ -28,7 +28,7 @@ table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark ses
 
 A key that is known and not supported is refused by name; an unknown `hoodie.` key is warned about with the nearest known one.
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
-compression snappy (gzip).
+compression snappy (gzip), log blocks parquet (avro).
 """
 
 

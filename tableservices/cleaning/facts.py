@@ -103,7 +103,8 @@ def gather(
     Look at the table; at no partition when nothing can be old enough.
 
     Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 2 lists per
-    partition to look at, and 1 list per folder when all partitions are looked at.
+    partition to look at (3 where change logs are kept), and 1 list per folder when all
+    partitions are looked at.
 
     Args:
         context: The table.
@@ -135,6 +136,7 @@ def gather(
         snapshot=snapshot,
         pending_compactions=compactions,
         show_replaced=True,
+        history=context.history,
     )
     groups: dict[FileGroupId, list[FileSlice]] = {}
     for partition_path in partitions:
@@ -142,6 +144,10 @@ def gather(
         if snapshot.replaced or _has_superseded(context.world.storage, partition_path):
             groups.update(view.slices(partition_path))
     clusterings = file_groups_in_clustering(context, active)
+    change_logs: dict[tuple[FileGroupId, InstantTime], list[str]] = {}
+    if context.config.cdc_enabled:
+        for partition_path in {group.partition_path for group in groups}:
+            _add_change_logs(context.world.storage, partition_path, change_logs)
     facts = CleanFacts(
         line=line,
         oldest_pending=oldest,
@@ -151,6 +157,7 @@ def gather(
         pinned=_pinned(context, savepoints),
         compactions=compactions,
         clusterings={group: instant.requested_time for group, instant in clusterings.items()},
+        change_logs=change_logs,
     )
     return Gathered(snapshot=snapshot, facts=facts, savepoints=named)
 
@@ -166,6 +173,19 @@ def _has_superseded(storage: Storage, partition_path: str) -> bool:
             return True
         file_ids.add(file.file_id)
     return False
+
+
+def _add_change_logs(
+    storage: Storage,
+    partition_path: str,
+    found: dict[tuple[FileGroupId, InstantTime], list[str]],
+) -> None:
+    """The change logs of a partition, by the base file that each lies beside."""
+    for name in storage.names(partition_path):
+        log = parse_log_file_name(name)
+        if log is not None and log.is_cdc:
+            key = (FileGroupId(partition_path, log.file_id), log.instant_time)
+            found.setdefault(key, []).append(join(partition_path, name))
 
 
 def _pinned(context: TableContext, savepoints: tuple[Instant, ...]) -> frozenset[str]:

@@ -10,6 +10,7 @@ slices before it go, except those a savepoint pins. The reasons:
 - the oldest pending instant, for every policy: its base snapshot may show the newest slice
   completed before it was requested (hole 12);
 - the input slice of a pending compaction or clustering;
+- what lies below a slice of logs alone, down to a base file;
 - the newest slice that has files, always.
 
 "Before" is judged by completion time: with many writers an instant requested before the
@@ -46,6 +47,10 @@ class CleanFacts:
     pinned: frozenset[str] = frozenset()  # paths that savepoints protect
     compactions: Mapping[FileGroupId, Sequence[InstantTime]] = field(default_factory=dict)
     clusterings: Mapping[FileGroupId, InstantTime] = field(default_factory=dict)
+    # Paths by file group and requested time of the base file they lie beside.
+    change_logs: Mapping[tuple[FileGroupId, InstantTime], Sequence[str]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,9 @@ def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
         for one in slices[: _first_kept(facts, settings, group, slices)]:
             paths = _paths(one)
             if facts.pinned.isdisjoint(paths):
-                chosen.setdefault(group.partition_path, []).extend(paths)
+                # Without the base files beside it a change log cannot be read in every mode.
+                logs = facts.change_logs.get((group, one.base_instant_time), ())
+                chosen.setdefault(group.partition_path, []).extend([*paths, *logs])
     return CleanPlan(
         files={
             partition: tuple(sorted(paths)) for partition, paths in sorted(chosen.items()) if paths
@@ -129,7 +136,10 @@ def _first_kept(
         _newest_requested_before(slices, requested)
         for requested in facts.compactions.get(group, ())
     )
-    return min(kept)
+    first = min(kept)
+    while first and slices[first].base_file is None:
+        first -= 1  # logs alone are merged with what lies below them (fmt 6.2)
+    return first
 
 
 def _replaced_long_ago(facts: CleanFacts, settings: CleaningSettings, group: FileGroupId) -> bool:

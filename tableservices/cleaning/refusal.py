@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from timeline.context import TableContext
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
-from timeline.model.operations import TableType
 from timeline.properties_file import load_config
 
 __all__ = ["refuse_uncleanable"]
@@ -22,8 +21,7 @@ def refuse_uncleanable(context: TableContext) -> None:
     Raises:
         TableConfigConflictError: The metadata table is on: it would go on listing files that
             are gone (FOR-7).
-        UnsupportedTableError: Slices of this table may have files that cleaning does not
-            know yet (logs, change data), or its timeline has another layout.
+        UnsupportedTableError: Its timeline has another layout.
     """
     config = load_config(context.world.storage)
     if config.metadata_table_on:
@@ -35,8 +33,6 @@ def refuse_uncleanable(context: TableContext) -> None:
             partitions=list(config.metadata_partitions),
         )
     unsupported = {
-        "merge-on-read tables": config.table_type is not TableType.COPY_ON_WRITE,
-        "tables with change data capture": config.cdc_enabled,
         f"table version {config.table_version}": config.table_version not in _VERSIONS,
     }
     for what, refused in unsupported.items():

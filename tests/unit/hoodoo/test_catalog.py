@@ -21,7 +21,7 @@ from timeline.errors import (
     UnsupportedTableError,
     WriterDisagreementError,
 )
-from timeline.model.operations import MergeMode, TableType, WriteOperation
+from timeline.model.operations import MergeMode, WriteOperation
 from timeline.properties_file import update_properties
 from timeline.setting_names import PublishLock
 
@@ -92,8 +92,38 @@ def test_columns_the_schema_does_not_have_are_refused(path: Path, wrong: dict[st
 
 def test_what_this_release_cannot_write_is_not_created(path: Path):
     with pytest.raises((SettingError, UnsupportedTableError)):
-        made(path, table_type=TableType.MERGE_ON_READ.value)
+        made(path, properties={"hoodie.base.file.format": "ORC"})
     assert not (path / ".hoodie").exists()
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_merge_on_read_table_says_so_in_its_properties_alone(tmp_path: Path, version: int):
+    more = {"properties": {"hoodie.write.table.version": str(version)}, "name": "t"}
+    raw = {}
+    for kind in ("COPY_ON_WRITE", "MERGE_ON_READ"):
+        with made(tmp_path / kind, schema=SCHEMA, table_type=kind, **more) as table:
+            raw[kind] = dict(table.config.raw)
+    assert raw["MERGE_ON_READ"] == {**raw["COPY_ON_WRITE"], "hoodie.table.type": "MERGE_ON_READ"}
+
+
+def test_a_merge_on_read_table_is_opened_again_and_appended_to(path: Path):
+    options = {"hoodie.logfile.data.block.format": "avro", "hoodie.logfile.max.size": "1000000"}
+    with made(path, schema=SCHEMA, table_type="MERGE_ON_READ") as table:
+        table.upsert(ROWS)
+    with hoodoo.open_table(path, properties=options) as table:
+        receipt = table.upsert(ROWS)
+        assert (receipt.action, receipt.rows_inserted) == ("deltacommit", 0)
+        assert all(one.log_files for one in table.file_slices())
+        assert table.to_arrow().num_rows == len(ROWS)
+        table.delete(ROWS)
+        assert table.to_arrow().num_rows == 0
+
+
+def test_a_table_is_not_opened_as_another_type(path: Path):
+    made(path, schema=SCHEMA).close()
+    with pytest.raises(SettingError) as caught:
+        hoodoo.open_table(path, properties={"hoodie.datasource.write.table.type": "MERGE_ON_READ"})
+    assert caught.value.kind == "setting_against_table"
 
 
 def test_a_path_without_a_table_is_told(tmp_path: Path):

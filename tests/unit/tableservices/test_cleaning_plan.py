@@ -240,3 +240,54 @@ def test_a_savepoint_pins_a_file_of_a_replaced_group() -> None:
 def test_a_replaced_group_of_a_pending_clustering_stays() -> None:
     given = replace(replaced(30, None), clusterings={GROUP: t(50)})
     assert plan_clean(given, VERSIONS).paths == ()
+
+
+# ---- logs
+
+
+def with_logs(one: FileSlice, *numbers: int, base: bool = True) -> FileSlice:
+    logs = tuple(
+        LogFile(
+            file_group=one.file_group,
+            name=f".{one.file_group.file_id}_{t(number)}.log.1_0-0-0",
+            instant_time=t(number),
+            log_version=1,
+            write_token="0-0-0",
+            size_bytes=1,
+        )
+        for number in numbers
+    )
+    return replace(one, log_files=logs, base_file=one.base_file if base else None)
+
+
+def test_logs_go_and_stay_with_their_slice() -> None:
+    slices = [with_logs(slice_at(10), 12, 14), with_logs(slice_at(20), 22), slice_at(30)]
+    told = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices})
+    assert plan_clean(told, COMMITS).paths == (
+        f"p/.f1_{t(12)}.log.1_0-0-0",
+        f"p/.f1_{t(14)}.log.1_0-0-0",
+        path(10),
+    )
+
+
+def test_a_savepoint_of_one_log_keeps_its_slice() -> None:
+    slices = [with_logs(slice_at(10), 12, 14), slice_at(20), slice_at(30)]
+    pinned = frozenset({f"p/.f1_{t(12)}.log.1_0-0-0"})
+    told = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices}, pinned=pinned)
+    assert plan_clean(told, COMMITS).paths == ()
+
+
+def test_what_lies_below_a_slice_of_logs_alone_stays() -> None:
+    """Readers merge logs without a base file with those below them (fmt 6.2)."""
+    slices = [
+        slice_at(10),
+        with_logs(slice_at(20), 22, base=False),
+        with_logs(slice_at(30), 32, base=False),
+    ]
+    told = replace(facts(commit(40, 45), 10, 20, 30), groups={GROUP: slices})
+    assert plan_clean(told, replace_settings(VERSIONS)).paths == ()
+
+
+def replace_settings(settings: CleaningSettings) -> CleaningSettings:
+    """The same, one version kept."""
+    return settings.model_copy(update={"versions_retained": 1})

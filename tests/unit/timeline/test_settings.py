@@ -28,6 +28,7 @@ KEYGEN = "hoodie.datasource.write.keygenerator"
 # ours on purpose, see the module's first lines
 OUR_DEFAULTS = {
     "hoodie.parquet.compression.codec": "snappy",
+    "hoodie.logfile.data.block.format": "parquet",
     "hoodie.write.num.retries.on.conflict.failures": "4",
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
     "hoodie.metadata.enable": None,
@@ -262,7 +263,6 @@ def test_settings_travel_between_processes() -> None:
     ("key", "value"),
     [
         ("hoodie.metadata.enable", "true"),
-        ("hoodie.datasource.write.table.type", "MERGE_ON_READ"),
         ("hoodie.table.cdc.enabled", "true"),
         ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
         ("hoodie.schema.on.read.enable", "true"),
