@@ -157,7 +157,7 @@ def place(
     groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
-    common = _TaskFacts(begun.requested_time, rules, schema, files, mode)
+    common = _TaskFacts(begun.requested_time, rules, schema, files)
     # Rows that fill a small file are found again in a base file only: it is written anew, as
     # Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
