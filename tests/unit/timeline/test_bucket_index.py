@@ -361,3 +361,35 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
         with pytest.raises(SettingError) as caught:  # the newer ranges know other file groups
             find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
         assert caught.value.kind == "no_bucket"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("v9_simple_bucket", {**BUCKETS, "hoodie.bucket.index.hash.field": "id"}),
+        ("v9_consistent_bucket", {**RING, "hoodie.bucket.index.num.buckets": "2"}),
+    ],
+)
+def test_golden_merge_on_read_buckets_are_written_on(
+    tmp_path: Path, name: str, told: dict[str, str]
+) -> None:
+    path = golden_tables.unpack(name, tmp_path)
+    before = golden_tables.account(name)["snapshot"]
+    with hoodoo.open_table(path, properties=told) as table:
+        files = {one.file_group.file_id for one in table.file_slices()}
+        rows = [{**row, "ts": 99, "val": 9.5} for row in table.to_arrow().to_pylist()]
+        table.upsert(pa.Table.from_pylist(rows, schema=table.schema))
+        found = table.core.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+        assert {one.file_group.file_id for one in table.file_slices()} == files
+        assert sorted((row["id"], row["val"]) for row in found) == sorted(
+            (row["id"], 9.5) for row in before
+        )
+        homes = {
+            row["_hoodie_record_key"]: row["_hoodie_file_name"].split("_")[0] for row in before
+        }
+        for row in found:
+            assert row["_hoodie_file_name"].split("_")[0] == homes[row["_hoodie_record_key"]]
+        table.upsert(
+            pa.Table.from_pylist([{**rows[0], "id": "new", "region": "eu"}], schema=table.schema)
+        )
+        assert len(table.to_arrow()) == len(before) + 1
