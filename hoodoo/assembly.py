@@ -23,6 +23,7 @@ from timeline.index.options import KEPT_KEYS
 from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.model.appending import LogSettings
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
@@ -205,6 +206,8 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "url_encode_partitioning": lambda config: config.url_encode_partitioning,
     "populate_meta_fields": lambda config: config.populate_meta_fields,
     "drop_partition_columns": lambda config: config.drop_partition_columns,
+    "change_logs": lambda config: config.cdc_enabled,
+    "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,
     "table_type": lambda config: config.table_type,
     "merge_mode": lambda config: config.merge_mode,
 }

@@ -74,6 +74,19 @@ KEY_OPTIONS: Final[dict[str, Option]] = {
         _BOOL,
         "Files leave partition columns out; reads show them as text, from the folder's name.",
     ),
+    "change_logs": _option(
+        "hoodie.table.cdc.enabled",
+        "false",
+        _BOOL,
+        "Keep a log of the changes beside each base file that is written anew.",
+    ),
+    "change_log_mode": _option(
+        "hoodie.table.cdc.supplemental.logging.mode",
+        "DATA_BEFORE_AFTER",
+        _ENUM,
+        "What change logs hold beside operation and key; readers look up what they lack.",
+        choices=("OP_KEY_ONLY", "DATA_BEFORE", "DATA_BEFORE_AFTER"),
+    ),
     "populate_meta_fields": _option(
         "hoodie.populate.meta.fields",
         "true",

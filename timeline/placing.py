@@ -19,6 +19,7 @@ from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
 from timeline.index.buckets import Buckets, find_buckets
 from timeline.model.appending import LogSettings, LogTarget
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import WHOLE_TABLE, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
@@ -157,7 +158,8 @@ def place(
     groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
-    common = _TaskFacts(begun.requested_time, rules, schema, files)
+    mode = context.config.change_log_mode
+    common = _TaskFacts(begun.requested_time, rules, schema, files, mode)
     # Rows that fill a small file are found again in a base file only: it is written anew, as
     # Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
@@ -342,6 +344,7 @@ class _TaskFacts:
     rules: RowRules
     schema: TableSchema
     files: FileRules
+    change_log: ChangeLogMode | None = None
 
 
 def _task(
@@ -377,6 +380,7 @@ def _task(
         virtual_keys=rules.keys.virtual,
         automatic_keys=rules.keys.automatic,
         log=log,
+        change_log=common.change_log,
     )
 
 

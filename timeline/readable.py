@@ -82,7 +82,6 @@ def refuse_unwritable(config: TableConfig) -> None:
         )
     config.merge.require_known()
     unsupported = {
-        "change data capture": config.cdc_enabled,
         f"key generator {config.key_generator_type}": config.key_generator_type
         not in _KEY_GENERATORS,
     }

@@ -21,6 +21,7 @@ from timeline.errors import SettingError
 from timeline.key_settings import contradictions_of_keys, resolve_key_options
 from timeline.known_keys import is_known_key
 from timeline.model.appending import LogFormat
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import (
@@ -136,6 +137,8 @@ class WriteSettings(_Settings):
     complex_key_bare: bool | None = None
     populate_meta_fields: bool = True
     drop_partition_columns: bool = False
+    change_logs: bool = False
+    change_log_mode: ChangeLogMode = ChangeLogMode.DATA_BEFORE_AFTER
     merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
     payload_class: str | None = None
     delete_field: str | None = None
@@ -339,13 +342,6 @@ class ReadSettings(_Settings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         incremental = self.query_type is QueryType.INCREMENTAL
-        if self.incremental_format is IncrementalFormat.CDC:
-            self._refuse(
-                "incremental_format",
-                "reading every change is not supported yet",
-                suggestion="use latest_state",
-                kind="unsupported_setting",
-            )
         if incremental and self.begin_time is None:
             self._refuse(
                 "begin_time",

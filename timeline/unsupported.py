@@ -70,7 +70,6 @@ _SIMPLE_STRATEGY: Final = (
     "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
 )
 _NO_INDEX: Final = "this index is not written by, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
-_NO_CDC: Final = "change data capture is not written yet"
 _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
 _PARQUET_ONLY: Final = "base files are parquet only"
 _METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
@@ -84,7 +83,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.table.ro.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
         "hoodie.table.multiple.base.file.formats.enable": _off(_PARQUET_ONLY),
         "hoodie.timeline.layout.version": _only("2", reason="only timeline layout 2 is written"),
-        "hoodie.table.cdc.enabled": _off(_NO_CDC),
         "hoodie.bootstrap.base.path": _unset("bootstrapped tables are not written"),
         "hoodie.allow.operation.metadata.field": _off("the operation column is not written"),
         "hoodie.partition.metafile.use.base.format": _off("partition metadata is a text file"),

@@ -48,6 +48,13 @@ BUCKET = {
 KINDS = {
     "bucket": BUCKET,
     "bucket_of_one_field": {**BUCKET, "hoodie.bucket.index.hash.field": "name"},
+    "bucket_ring": {
+        **BUCKET,
+        "hoodie.index.bucket.engine": "CONSISTENT_HASHING",
+        "hoodie.bucket.index.min.num.buckets": "2",
+        "hoodie.bucket.index.max.num.buckets": "9",
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+    },
     "global_simple": {"hoodie.index.type": "GLOBAL_SIMPLE"},
     "global_bloom_stays": {
         "hoodie.index.type": "GLOBAL_BLOOM",
@@ -80,6 +87,7 @@ def expected(kind: str) -> dict[tuple[str, str], str]:
     [
         ("bucket", True),
         ("bucket_of_one_field", False),
+        ("bucket_ring", True),
         ("global_simple", True),
         ("global_bloom_stays", False),
     ],
@@ -115,7 +123,9 @@ def test_both_engines_write_by_one_index(
     by_key = {(r["id"], r["_hoodie_partition_path"]): r["val"] for r in found}
     assert len(by_key) == len(found)
     assert by_key == expected(kind)
-    if kind.startswith("bucket"):
+    if kind == "bucket_ring":
+        assert len(slices) == 5 + 5  # in two partitions
+    elif kind.startswith("bucket"):
         places = [(s.file_group.partition_path, bucket_of(s.file_group.file_id)) for s in slices]
         assert max(Counter(places).values()) == 1
 

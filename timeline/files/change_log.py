@@ -22,6 +22,7 @@ from timeline.codecs.log_blocks import (
     iter_blocks,
     read_content,
 )
+from timeline.codecs.record_values import record_values
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.files.markers import create_marker
 from timeline.model.change_log import (
@@ -35,14 +36,21 @@ from timeline.model.change_log import (
     change_log_schema,
 )
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
+from timeline.model.paths import join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.rules.change_images import RecordChanges, image, operation_texts
+from timeline.rules.change_images import (
+    RecordChanges,
+    changes_of_merge,
+    image,
+    operation_texts,
+)
+from timeline.rules.merging import MergeOutcome
 
 __all__ = [
-    "announce_change_log",
     "change_log_name",
     "kinds_of",
+    "log_merge",
     "read_change_log",
     "write_change_log",
 ]
@@ -57,10 +65,52 @@ def change_log_name(base: BaseFileName) -> str:
     return LogFileName(base.file_id, base.requested_time, 1, base.write_token, is_cdc=True).text
 
 
-def announce_change_log(storage: Storage, partition_path: str, base: BaseFileName) -> None:
-    """Make the marker of a change log, before the log. Errors and calls: ``create_marker``."""
+def log_merge(
+    storage: Storage,
+    partition_path: str,
+    base: BaseFileName,
+    before: pa.Table,
+    outcome: MergeOutcome,
+    *,
+    mode: ChangeLogMode,
+    avro_json: str,
+    by_values: bool = False,
+) -> dict[str, int]:
+    """
+    Write the change log of a base file that was merged from another.
+
+    Args:
+        storage: Where the table lies.
+        partition_path: Where both files lie.
+        base: The new base file's name.
+        before: Rows of the old one, with record key and commit time.
+        outcome: The new one's.
+        mode: Which images are written.
+        avro_json: The table's schema without meta columns.
+        by_values: Whether rows may change without a new commit time.
+
+    Returns:
+        Path and size of the log, as the write stat names it.
+
+    Errors: as ``write_change_log``. Outside: 1 create (marker), 1 open_output.
+    """
+    values = None
+    if by_values:
+        values = record_values(before, avro_json), record_values(outcome.table, avro_json)
+    changes = changes_of_merge(before, outcome, base.requested_time, values)
     name = change_log_name(base)
     create_marker(storage, base.requested_time, partition_path, name, IOType.CREATE)
+    path = join(partition_path, name)
+    size_bytes = write_change_log(
+        storage,
+        path,
+        changes,
+        (before, outcome.table),
+        mode=mode,
+        avro_json=avro_json,
+        requested_time=base.requested_time,
+    )
+    return {path: size_bytes}
 
 
 def write_change_log(

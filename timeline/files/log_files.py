@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import IO, Any
 
@@ -40,7 +40,7 @@ from timeline.rules.keys import VirtualKeys
 from timeline.rules.log_merging import fold_changes, join_changes
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import ChangeKind, Changes
-from timeline.rules.ordering import Mask
+from timeline.rules.ordering import Mask, ordering_column
 
 __all__ = ["LogRead", "read_logs"]
 
@@ -91,6 +91,7 @@ def read_logs(
 
     Outside: 2 open_input for each file with blocks that count, else 1.
     """
+    read = replace(read, schema=_with_inner_ordering(read.schema, read.rules))
     files = {log.path: log for log in logs}
     found: list[LogBlock] = []
     for log in files.values():
@@ -138,6 +139,9 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         return _deletes(block, content, read)
     rows, held = _records(block, content, read)
     rows = _with_keys(rows, block, read.keys)
+    for name in read.rules.ordering_fields if read.rules.by_order else ():
+        if name not in rows.schema.names and name.partition(".")[0] in held:
+            rows = rows.append_column(name, ordering_column(rows, name))
     kinds = np.zeros(rows.num_rows, np.int8)
     deleted = read.rules.deletes(rows)
     if deleted.any():
@@ -146,7 +150,11 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     told: dict[str, Mask] = {}
     if block.is_partial or read.rules.keeps_lacking:
         silent = np.zeros(rows.num_rows, np.bool_)
-        told = {name: silent for name in read.schema.names if name not in held and name != _KEY}
+        told = {
+            name: silent
+            for name in read.schema.names
+            if name.partition(".")[0] not in held and name != _KEY
+        }
     return Changes(rows=rows, kinds=kinds, told=told)
 
 
@@ -230,6 +238,15 @@ def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
     if position < 0 or rows.schema.field(position).type != pa.int32():
         return np.zeros(rows.num_rows, np.bool_)
     return np.asarray(pc.fill_null(pc.equal(rows.column(position), 0), True)).astype(np.bool_)
+
+
+def _with_inner_ordering(schema: pa.Schema, rules: MergeRules) -> pa.Schema:
+    """Also ordering fields inside structs as columns: a delete has nothing else of the struct."""
+    for name in rules.ordering_fields if rules.by_order else ():
+        if name not in schema.names:
+            kind = ordering_column(schema.empty_table(), name).type
+            schema = schema.append(pa.field(name, kind))
+    return schema
 
 
 def _held(schema: pa.Schema, names: frozenset[str]) -> pa.Schema:

@@ -21,9 +21,11 @@ import pyarrow.compute as pc
 from timeline.codecs.bloom import DYNAMIC, BloomFilter, BloomSettings
 from timeline.codecs.properties import format_properties
 from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
+from timeline.files.change_log import log_merge
 from timeline.files.markers import create_marker
 from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
 from timeline.model.appending import LogTarget
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.merge_definition import MergeDefinition
@@ -76,6 +78,7 @@ class FileGroupTask:
     stores_keys: bool = True  # False leaves the meta columns empty
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
     automatic_keys: bool = False  # rows bring no key and get one here
+    change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
 
     @property
@@ -90,6 +93,8 @@ class FileGroupTask:
         document = asdict(self)
         for name in ("operation", "merge_mode", "deletes"):
             document[name] = document[name].value
+        if self.change_log is not None:
+            document["change_log"] = self.change_log.value
         if self.merge is not None:
             document["merge"] = self.merge.as_document()
         if self.log is not None:
@@ -103,6 +108,8 @@ class FileGroupTask:
         document["operation"] = WriteOperation(document["operation"])
         document["merge_mode"] = MergeMode(document["merge_mode"])
         document["deletes"] = DeleteKind(document["deletes"])
+        if document["change_log"] is not None:
+            document["change_log"] = ChangeLogMode(document["change_log"])
         document["ordering_fields"] = tuple(document["ordering_fields"])
         document["parquet"] = ParquetSettings(**document["parquet"])
         if document["bloom"] is not None:
@@ -140,6 +147,8 @@ def write_file_group(
     """
     Write the next version of a file group, or its first.
 
+    Where the table keeps change logs, the next version's lies beside it; the first needs none.
+
     Args:
         storage: Where the table lies.
         task: What to write and how.
@@ -159,15 +168,18 @@ def write_file_group(
         StorageUnavailableError: The storage failed; a marker may remain for the rollback.
 
     Outside: with a base file 2 open_input; 1 stat and at most 1 create (partition metadata,
-    new file groups only); 1 create (marker); 1 open_output. The caller makes the names
-    durable (``sync_folders``) before it publishes.
+    new file groups only); 1 create (marker); 1 open_output; the last two again for a change
+    log. The caller makes the names durable (``sync_folders``) before it publishes.
     """
     schema = TableSchema.from_avro(task.avro_json).arrow
     check_partition_path(task.partition_path)
+    before: pa.Table | None = None
     if task.base_path is None:
         outcome = _first_version(task, incoming, schema)
     else:
-        outcome = _next_version(storage, task, task.base_path, incoming, schema)
+        base, outcome = _next_version(storage, task, task.base_path, incoming, schema)
+        before = None if task.change_log is None else base
+        del base
     if not outcome.changed:
         return ()
     bloom = _bloom(storage, task, outcome)
@@ -185,11 +197,32 @@ def write_file_group(
             bloom=bloom,
             settings=task.parquet,
         )
+        logged = None if before is None else _log_changes(storage, task, before, outcome)
     except ObjectExistsError as error:
         raise InvariantError(
             f"two attempts of one task have one write token: {path}", path=path
         ) from error
-    return (_stat(task, path, outcome, size_bytes),)
+    return (replace(_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
+
+
+def _log_changes(
+    storage: Storage, task: FileGroupTask, before: pa.Table, outcome: MergeOutcome
+) -> dict[str, int] | None:
+    """Write the change log of a rewrite; its path and size, as the stat has them."""
+    if task.change_log is None:
+        return None
+    # Where a late record fills values in, no commit time tells of it.
+    by_values = task.merge is not None and task.merge.updates_partially
+    return log_merge(
+        storage,
+        task.partition_path,
+        BaseFileName(task.file_id, task.write_token, task.requested_time),
+        before,
+        outcome,
+        mode=task.change_log,
+        avro_json=task.avro_json,
+        by_values=by_values,
+    )
 
 
 def create_partition_metadata(
@@ -241,19 +274,21 @@ def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -
 
 def _next_version(
     storage: Storage, task: FileGroupTask, base_path: str, incoming: pa.Table, schema: pa.Schema
-) -> MergeOutcome:
+) -> tuple[pa.Table, MergeOutcome]:
+    """The rows that were there, and the merged ones."""
     # Partition path and file name are equal in all rows and written anew: not read, not merged.
     base = read_base_file(storage, base_path, schema=_merged_schema(schema))
     if task.virtual_keys is not None and task.operation not in _APPENDING:
         keys = task.virtual_keys.of(base)
         base = base.set_column(base.schema.get_field_index(_KEY), base.schema.field(_KEY), keys)
+    before = base
     base, incoming, left = take_out_leaving(base, incoming)
     if task.deletes is DeleteKind.EXPLICIT:
         rows = incoming.select([_KEY])
     else:
         rows = filled_rows(task, incoming, schema)
     if task.operation in _APPENDING:
-        return append_rows(base, rows)
+        return before, append_rows(base, rows)
     outcome = merge_base(
         base,
         rows,
@@ -262,7 +297,7 @@ def _next_version(
         deletes=task.deletes,
         rules=_rules(task),
     )
-    return replace(outcome, deleted=outcome.deleted + left)
+    return before, replace(outcome, deleted=outcome.deleted + left)
 
 
 def _rules(task: FileGroupTask) -> MergeRules | None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.change_log import ChangeLogMode
 from timeline.model.merge_definition import (
     MergeDefinition,
     version_8_merging,
@@ -64,6 +65,7 @@ def new_table_properties(
     partition_types: tuple[str | None, ...] = (),
     populate_meta_fields: bool = True,
     drop_partition_columns: bool = False,
+    change_log: ChangeLogMode | None = None,
     key_properties: Mapping[str, str] | None = None,
     create_schema_json: str | None = None,
     table_id: str | None = None,
@@ -87,6 +89,7 @@ def new_table_properties(
         partition_types: Of each partition field of a CUSTOM key generator.
         populate_meta_fields: Whether records carry the meta columns.
         drop_partition_columns: Whether files leave partition columns out.
+        change_log: What the logs of changes beside base files hold; None for no logs.
         key_properties: Further properties of the key generator, time formats for example.
         create_schema_json: Avro schema of the table without meta columns, if known already.
         table_id: Our identity of the table.
@@ -127,7 +130,7 @@ def new_table_properties(
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.table.multiple.base.file.formats.enable": "false",
         "hoodie.partition.metafile.use.base.format": "false",
-        "hoodie.table.cdc.enabled": "false",
+        "hoodie.table.cdc.enabled": _flag(change_log is not None),
         "hoodie.populate.meta.fields": _flag(populate_meta_fields),
         "hoodie.table.partition.fields": ",".join(_typed(partition_fields, partition_types)),
         "hoodie.table.keygenerator.type": key_generator_type
@@ -137,6 +140,8 @@ def new_table_properties(
         "hoodie.datasource.write.drop.partition.columns": _flag(drop_partition_columns),
         **(key_properties or {}),
     }
+    if change_log is not None:
+        properties["hoodie.table.cdc.supplemental.logging.mode"] = change_log.value
     if record_key_fields:
         properties["hoodie.table.recordkey.fields"] = ",".join(record_key_fields)
     if table_version == 8:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.merging import ChangeKind, Changes, key_codes, newest_positions
-from timeline.rules.ordering import Mask, Positions, order_numbers
+from timeline.rules.ordering import Mask, Positions, order_numbers, ordering_column
 
 __all__ = ["fold_changes", "join_changes"]
 
@@ -94,7 +94,7 @@ def _put_together(
 ) -> Changes:
     kinds = changes.kinds
     if rules.by_order:
-        ordering = [changes.rows.column(name) for name in rules.ordering_fields]
+        ordering = [ordering_column(changes.rows, name) for name in rules.ordering_fields]
         numbers, missing = order_numbers(ordering)
     else:
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -46,14 +46,20 @@ class MergeRules:
         The rules of a table.
 
         Args:
-            definition: What its properties say.
-            avro_json: Its schema, for the columns' defaults.
+            definition: What its properties say. Ordering fields that its schema lacks are left
+                out: to Java all rows are equal in them.
+            avro_json: Its schema, for that and for the columns' defaults.
 
         Raises:
             UnsupportedTableError: Its records are merged by a class that cannot be run here
                 (``custom_merger``).
         """
         definition.require_known()
+        if avro_json:
+            held = _column_names(avro_json)
+            fields = definition.ordering_fields
+            kept = tuple(name for name in fields if name.partition(".")[0] in held)
+            definition = replace(definition, ordering_fields=kept)
         ignores = definition.partial_update_mode is PartialUpdateMode.IGNORE_DEFAULTS
         return cls(
             definition=definition,
@@ -84,7 +90,8 @@ class MergeRules:
         """The columns merging looks at, of those a schema has: order first, then deletes."""
         ordering = self.ordering_fields if self.by_order else ()
         deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
-        return [name for name in (*ordering, *deletes) if name in names]
+        heads = [name if name in names else name.partition(".")[0] for name in ordering]
+        return [name for name in (*heads, *deletes) if name in names]
 
     def deletes(self, rows: pa.Table) -> Mask:
         """Which rows mean a delete by what is in them. Shapes: (n rows) -> (n,)."""
@@ -133,6 +140,11 @@ def told_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
 
 def _true(values: Any) -> Mask:
     return np.asarray(pc.fill_null(values, False)).astype(np.bool_)
+
+
+@lru_cache(maxsize=64)
+def _column_names(avro_json: str) -> frozenset[str]:
+    return frozenset(each["name"] for each in json.loads(avro_json).get("fields", ()))
 
 
 @lru_cache(maxsize=64)

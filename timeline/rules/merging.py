@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
 from timeline.rules.merge_rules import MergeRules, told_values
-from timeline.rules.ordering import Mask, Positions, not_below, order_numbers
+from timeline.rules.ordering import Mask, Positions, not_below, order_numbers, ordering_column
 
 __all__ = [
     "ChangeKind",
@@ -140,8 +140,7 @@ def newest_positions(
     if not rules.by_order:
         winners[codes] = np.arange(len(codes))  # the last assignment stays
         return np.sort(winners)
-    ordering = [changes.rows.column(name) for name in rules.ordering_fields]
-    numbers, missing = order_numbers(ordering)
+    numbers, missing = order_numbers(_ordering(changes.rows, rules))
     commit_time = changes.kinds == ChangeKind.COMMIT_TIME_DELETE
     restarts = missing | commit_time
     if not restarts.any():
@@ -197,19 +196,23 @@ def merge_base(
     elif deletes is DeleteKind.COLUMN:
         kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
     told = told_values(incoming, rules) if rules.reads_values else {}
-    return merge_changes(base, Changes(rows=incoming, kinds=kinds, told=told), rules)
+    changes = Changes(rows=incoming, kinds=kinds, told=told)
+    return merge_changes(base, changes, rules, every_copy=True)
 
 
-def merge_changes(base: pa.Table, changes: Changes, rules: MergeRules) -> MergeOutcome:
+def merge_changes(
+    base: pa.Table, changes: Changes, rules: MergeRules, *, every_copy: bool = False
+) -> MergeOutcome:
     """
     Merge changes into the rows of one file group (fmt 7, step B).
 
     Args:
-        base: All rows of the newest base file. Keys may repeat (a plain insert wrote them
-            twice); then every copy is updated. A row without an ordering value is older
+        base: All rows of the newest base file. A row without an ordering value is older
             than anything.
         changes: At most one for each key; records of the base's schema.
         rules: The table's.
+        every_copy: Keys of the base may repeat (a plain insert wrote them twice). Then Java's
+            copy-on-write writer changes every copy, its reader of logs only the first.
 
     Returns:
         Base rows in their order, changed ones in place, then the inserted ones. Unchanged
@@ -219,14 +222,16 @@ def merge_changes(base: pa.Table, changes: Changes, rules: MergeRules) -> MergeO
     position = _lookup(base.column(_KEY), rows.column(_KEY))
     matched_base = np.flatnonzero(position >= 0)
     matched = position[matched_base]
+    if not every_copy and len(matched) and np.bincount(matched).max() > 1:
+        firsts = np.sort(np.unique(matched, return_index=True)[1])
+        matched_base, matched = matched_base[firsts], matched[firsts]
     wins = np.ones(len(matched), np.bool_)
     if rules.by_order and len(matched):
         commit_time = changes.kinds[matched] == ChangeKind.COMMIT_TIME_DELETE
         if not commit_time.all():
-            names = list(rules.ordering_fields)
-            newer = rows.select(names).take(pa.array(matched))
-            older = base.select(names).take(pa.array(matched_base))
-            wins = commit_time | not_below(newer.columns, older.columns)
+            newer = [column.take(pa.array(matched)) for column in _ordering(rows, rules)]
+            older = [column.take(pa.array(matched_base)) for column in _ordering(base, rules)]
+            wins = commit_time | not_below(newer, older)
     removes = wins & is_delete[matched]
     replaces = wins & ~removes
 
@@ -282,6 +287,10 @@ def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArr
             pairs, codes = np.unique(codes * count + paths, return_inverse=True)
             distinct = len(pairs)
     return codes, distinct
+
+
+def _ordering(rows: pa.Table, rules: MergeRules) -> list[pa.ChunkedArray]:
+    return [ordering_column(rows, name) for name in rules.ordering_fields]
 
 
 def _plain(mode: MergeMode, ordering_fields: Sequence[str]) -> MergeRules:

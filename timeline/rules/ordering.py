@@ -15,10 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Mask", "Positions", "not_below", "order_numbers"]
+__all__ = ["Mask", "Positions", "not_below", "order_numbers", "ordering_column"]
 
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.intp]
+
+
+def ordering_column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """An ordering field of rows: a column, or by a dotted name a field inside a struct."""
+    position = rows.schema.get_field_index(name)
+    if position >= 0:
+        return rows.column(position)
+    head, *rest = name.split(".")
+    return pc.struct_field(rows.column(head), rest)
 
 
 def order_numbers(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[Any], Mask]:

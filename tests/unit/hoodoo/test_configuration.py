@@ -147,7 +147,7 @@ def test_a_check_finds_every_problem() -> None:
         {
             "hoodie.client.heartbeat.interval_in_ms": "soon",
             "hoodie.parquet.max.file.size": "big",
-            "hoodie.table.cdc.enabled": "true",
+            "hoodie.metaserver.enabled": "true",
             "hoodie.write.lock.wait_time_ms": "-1",
             "hoodie.tabel.name": "x",
         }
@@ -156,7 +156,7 @@ def test_a_check_finds_every_problem() -> None:
     assert {(problem.severity, problem.key) for problem in found} == {
         (Severity.ERROR, "hoodie.client.heartbeat.interval_in_ms"),
         (Severity.ERROR, "hoodie.parquet.max.file.size"),
-        (Severity.ERROR, "hoodie.table.cdc.enabled"),
+        (Severity.ERROR, "hoodie.metaserver.enabled"),
         (Severity.ERROR, "hoodie.write.lock.wait_time_ms"),
         (Severity.WARNING, ""),
     }

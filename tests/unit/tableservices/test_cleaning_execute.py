@@ -245,7 +245,6 @@ def test_a_restore_under_way_stops_cleaning(bench: Any) -> None:
     ("key", "value", "kind"),
     [
         ("hoodie.table.metadata.partitions", "files", "metadata_table_on"),
-        ("hoodie.table.cdc.enabled", "true", "not_cleanable"),
     ],
 )
 def test_a_table_that_cleaning_would_damage_is_refused(

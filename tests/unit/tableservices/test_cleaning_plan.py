@@ -242,6 +242,16 @@ def test_a_replaced_group_of_a_pending_clustering_stays() -> None:
     assert plan_clean(given, VERSIONS).paths == ()
 
 
+def test_change_logs_go_with_the_base_file_they_lie_beside() -> None:
+    logs = {(GROUP, t(number)): [f"p/.f1_{t(number)}.log.1_0-0-0.cdc"] for number in (20, 30)}
+    told = replace(facts(commit(40, 45), 10, 20, 30, 40), change_logs=logs)
+    assert plan_clean(told, COMMITS).paths == (
+        f"p/.f1_{t(20)}.log.1_0-0-0.cdc",
+        path(10),
+        path(20),
+    )
+
+
 # ---- logs
 
 

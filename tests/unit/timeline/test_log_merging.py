@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timeline.errors import UnsupportedTableError
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.model.operations import MergeMode
 from timeline.rules.log_merging import fold_changes, join_changes
@@ -286,3 +287,32 @@ def one_by_one(moves):
         if old is None or new[1] is None or old[1] is None or new[1] >= old[1]:
             kept[key] = new
     return kept.items()
+
+
+def test_ordering_fields_that_the_schema_lacks_order_nothing():
+    text = (
+        '{"type":"record","name":"t","fields":[{"name":"ts","type":"long"},'
+        '{"name":"n","type":"string","default":""},{"name":"m","type":["null","int"]}]}'
+    )
+
+    def rules(*fields: str, **more: object) -> MergeRules:
+        mode = MergeMode.EVENT_TIME_ORDERING
+        return MergeRules.of(MergeDefinition(mode=mode, ordering_fields=fields, **more), text)
+
+    assert rules("gone").by_order is False
+    assert rules("gone", "ts", "ts.inner").ordering_fields == ("ts", "ts.inner")
+    assert rules("ts").defaults == {}
+    ignoring = rules("ts", partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS)
+    assert ignoring.defaults == {"n": ""}
+    assert rules("ts", delete_field="m", delete_marker="D").columns_for({"ts", "m", "x"}) == [
+        "ts",
+        "m",
+    ]
+
+
+def test_mergers_of_strangers_are_refused_by_name():
+    definition = MergeDefinition(mode=MergeMode.CUSTOM, payload_class="com.acme.Payload")
+    with pytest.raises(UnsupportedTableError) as caught:
+        MergeRules.of(definition)
+    assert caught.value.kind == "custom_merger"
+    assert "com.acme.Payload" in caught.value.message

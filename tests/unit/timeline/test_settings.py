@@ -263,7 +263,7 @@ def test_settings_travel_between_processes() -> None:
     ("key", "value"),
     [
         ("hoodie.metadata.enable", "true"),
-        ("hoodie.table.cdc.enabled", "true"),
+        ("hoodie.avro.schema.external.transformation", "true"),
         ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),
@@ -305,11 +305,11 @@ def test_what_changes_nothing_is_accepted_in_silence(key: str, value: str) -> No
 
 def test_every_refused_property_is_listed() -> None:
     properties = as_property_set(
-        {"hoodie.table.cdc.enabled": "true", "hoodie.metadata.enable": "true"}
+        {"hoodie.metaserver.enabled": "true", "hoodie.metadata.enable": "true"}
     )
     assert [found.key for found in unsupported_keys(properties)] == [
-        "hoodie.table.cdc.enabled",
         "hoodie.metadata.enable",
+        "hoodie.metaserver.enabled",
     ]
 
 
@@ -416,7 +416,7 @@ def test_an_incremental_read_takes_its_range() -> None:
     [
         ({"hoodie.datasource.query.type": "incremental"}, "setting_missing"),
         ({"hoodie.datasource.query.type": "realtime"}, "setting_value"),
-        ({"hoodie.datasource.query.incremental.format": "cdc"}, "unsupported_setting"),
+        ({"hoodie.datasource.query.incremental.format": "every"}, "setting_value"),
         (
             {
                 "hoodie.datasource.query.type": "incremental",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -366,3 +368,80 @@ def test_a_log_that_is_gone_or_damaged_is_told():
     group.storage.delete(group.logs[0].path)
     with pytest.raises(MissingFileError):
         group.read()
+
+
+def typed_group(
+    kind: pa.DataType, base: object, deleted: object, *, nested: bool = False
+) -> list[tuple]:
+    """What is left of a base row after a delete with another ordering value of the same type."""
+    field = pa.field("n", pa.struct([("o", kind)])) if nested else pa.field("o", kind)
+    own = pa.schema([("id", pa.string()), field])
+    schema = TableSchema.from_arrow(own, "t")
+    value = {"o": base} if nested else base
+    table = pa.table(
+        {**{name: ["k"] for name in with_meta(own).names[:5]}, "id": ["k"],
+         field.name: pa.array([value], field.type)},
+        schema=with_meta(own),
+    )  # fmt: skip
+    text = avro_with_meta(schema.avro_json)
+    record = encode_block(BlockType.AVRO_DATA, header(2, schema=text), encode_records(table, text))
+    content = encode_deletes(pa.array(["k"]), "", (pa.array([deleted], kind),))
+    delete = encode_block(BlockType.DELETE, header(3, schema=text), content)
+    name = "n.o" if nested else "o"
+    definition = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=(name,))
+    group = Group().log(2, record).log(3, delete)
+    above = group.read("id", file_schema=with_meta(own), rules=MergeRules(definition=definition))
+    group.base = None
+    path = f"g-0_0-0-0_{time(1)}.parquet"
+    size = write_base_file(group.storage, path, table, avro_json=schema.avro_json)
+    group.base = BaseFile(file_group=GROUP, name=path, requested_time=time(1), size_bytes=size)
+    group.logs = group.logs[1:]
+    below = group.read("id", file_schema=with_meta(own), rules=MergeRules(definition=definition))
+    assert above == below, "the fold and the base file agree"
+    return above
+
+
+DAY = dt.date(2026, 1, 2)
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=dt.UTC)
+ORDERINGS = [
+    (pa.int32(), 5, 6),
+    (pa.int64(), 5, 6),
+    (pa.float32(), 0.5, 1.5),
+    (pa.float64(), 0.5, 1.5),
+    (pa.string(), "5", "6"),
+    (pa.binary(), b"5", b"6"),
+    (pa.bool_(), False, True),
+    (pa.date32(), DAY, DAY + dt.timedelta(days=1)),
+    (pa.timestamp("us", "UTC"), MOMENT, MOMENT + dt.timedelta(microseconds=1)),
+    (pa.timestamp("ms", "UTC"), MOMENT, MOMENT + dt.timedelta(milliseconds=1)),
+    (pa.timestamp("us"), MOMENT.replace(tzinfo=None), MOMENT.replace(tzinfo=None, year=2027)),
+    (pa.decimal128(10, 2), Decimal("5.25"), Decimal("5.26")),
+]
+
+
+@pytest.mark.parametrize(("kind", "less", "more"), ORDERINGS, ids=str)
+def test_deletes_compare_in_every_type_of_ordering_field(kind, less, more):
+    assert typed_group(kind, less, more) == []
+    assert typed_group(kind, more, less) == [("k",)]
+    assert typed_group(kind, more, more) == []
+
+
+def test_ordering_fields_lie_inside_structs_too():
+    assert typed_group(pa.int64(), 5, 6, nested=True) == []
+    assert typed_group(pa.int64(), 6, 5, nested=True) == [("k",)]
+
+
+def test_several_ordering_fields_of_deletes_compare_left_to_right():
+    definition = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=("ts", "w"))
+    for second, left in ((5, []), (4, []), (3, [("a", 10)])):
+        orderings = (pa.array([10], pa.int64()), pa.array([second], pa.int32()))
+        content = encode_deletes(pa.array(["a"]), "", orderings)
+        group = Group().with_base(BASE[0])
+        group.log(2, encode_block(BlockType.DELETE, header(2), content))
+        assert group.read("id", "ts", rules=MergeRules(definition=definition)) == left
+
+
+def test_of_a_key_that_stands_twice_in_the_base_file_the_first_is_changed():
+    group = Group().with_base(("a", 1, "one"), ("a", 1, "two"), ("b", 1, "one"), ("b", 1, "two"))
+    group.log(2, avro(2, ("a", 2, "new")), deletes(2, "b"))
+    assert group.read("id", "v") == [("a", "new"), ("a", "two"), ("b", "two")]

@@ -1,0 +1,68 @@
+"""
+Tables that nobody has seen before are read as Java reads them: of every kind, and at random.
+
+Each test makes its tables with one release of Java Hudi and compares all our answers with
+its own. `HOODOO_UNSEEN_SEED` makes the random ones again that a failure names,
+`HOODOO_UNSEEN_TABLES` keeps tables and accounts in a folder, where a second run finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.java import JavaOracle, JavaRefusedError
+from tests.interop.unseen import Recipe, make, settle
+from tests.interop.unseen_answers import differences
+from tests.interop.unseen_kinds import kinds
+from tests.interop.unseen_walks import walk
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(10_800)]
+
+RELEASES = ("1.2.0", "1.0.2", "0.15.0")
+WALKS = 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    kept = os.environ.get("HOODOO_UNSEEN_TABLES")
+    return Path(kept) if kept else tmp_path
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_tables_of_every_kind_are_read_as_java_reads_them(
+    java_oracle: Callable[..., JavaOracle], folder: Path, release: str
+) -> None:
+    assert_read_alike(java_oracle(release), kinds(release), folder / release)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_tables_made_at_random_are_read_as_java_reads_them(
+    java_oracle: Callable[..., JavaOracle], folder: Path, release: str
+) -> None:
+    seed = int(os.environ.get("HOODOO_UNSEEN_SEED", random.SystemRandom().randrange(1_000_000)))
+    print(f"HOODOO_UNSEEN_SEED={seed}")
+    chosen = (walk(seed + number, release) for number in range(WALKS))
+    assert_read_alike(java_oracle(release), chosen, folder / release)
+
+
+def assert_read_alike(java: JavaOracle, recipes: Iterable[Recipe], folder: Path) -> None:
+    found: dict[str, list[str]] = {}
+    settled = False
+    for recipe in recipes:
+        account = make(java, recipe, folder)
+        if not settled:
+            try:
+                settle(java, folder / recipe.name)
+                settled = True
+            except JavaRefusedError:
+                pass  # a table without any write; the next one will do
+        apart = differences(folder / recipe.name, account)
+        if apart:
+            found[recipe.name] = apart
+    assert not found, json.dumps(found, indent=1, ensure_ascii=False)

@@ -1,0 +1,206 @@
+"""The change log beside a rewritten base file: what is written, in which mode, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from timeline.codecs.log_blocks import BlockType, HeaderKey
+from timeline.errors import CorruptTableError, InstantNotFoundError
+from timeline.files.change_log import read_change_log
+from timeline.files.markers import marker_files
+from timeline.files.rewrite import FileGroupTask, write_file_group
+from timeline.model.change_log import ChangeLogMode, change_log_schema
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.model.schema import TableSchema
+from timeline.settle import data_files_of
+
+MODES = [mode.value for mode in ChangeLogMode]
+ROWS = [{"id": name, "part": "p", "ts": 10, "v": number} for number, name in enumerate("abcd")]
+
+
+def make(path: Path, mode: str, **more: str) -> hoodoo.Table:
+    table = hoodoo.create_table(
+        path,
+        record_key="id",
+        partition_by="part",
+        ordering="ts",
+        properties={
+            "hoodie.table.cdc.enabled": "true",
+            "hoodie.table.cdc.supplemental.logging.mode": mode,
+            "hoodoo.storage.durability": "relaxed",
+            **more,
+        },
+    )
+    table.insert(ROWS)
+    return table
+
+
+@pytest.fixture(params=MODES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hoodoo.Table]:
+    made = make(tmp_path / "t", request.param)
+    yield made
+    made.close()
+
+
+def newest_stats(table: hoodoo.Table) -> Sequence[WriteStat]:
+    snapshot = table.core.snapshot
+    newest = snapshot.newest_write
+    assert newest is not None
+    return snapshot.commits.read(newest).write_stats()
+
+
+def changed(table: hoodoo.Table) -> list[tuple[str, Any, Any]]:
+    found = table.core.changes("0", images=True).read_all().to_pylist()
+    return [(row["op"], row["before"], row["after"]) for row in found]
+
+
+def test_first_rows_have_no_change_log(table: hoodoo.Table) -> None:
+    (stat,) = newest_stats(table)
+    assert stat.cdc_stats is None
+
+
+def test_every_mode_tells_the_same_changes(table: hoodoo.Table) -> None:
+    a, b, c, d = ROWS
+    new = {"id": "e", "part": "p", "ts": 1, "v": 9}
+    newer, same, late = {**a, "ts": 11, "v": 7}, dict(b), {**c, "ts": 9, "v": 8}
+    table.upsert([newer, same, late, new])
+    table.delete([{"id": "d", "part": "p"}])
+    assert changed(table)[4:] == [
+        ("u", a, newer),
+        ("u", b, same),  # written again with equal values: an update, as Java tells it
+        ("i", None, new),
+        ("d", d, None),
+    ]
+
+
+def test_the_log_is_java_s(table: hoodoo.Table) -> None:
+    receipt = table.upsert([{**ROWS[0], "ts": 11}])
+    (stat,) = newest_stats(table)
+    ((path, size_bytes),) = (stat.cdc_stats or {}).items()
+    storage, time = table.core.context.world.storage, receipt.requested_time
+    token = (stat.path or "").rpartition("/")[2].split("_")[1]
+    assert path == f"p/.{stat.file_id}_{time}.log.1_{token}.cdc"
+    found = storage.stat(path)
+    assert found is not None
+    assert found.size_bytes == size_bytes
+    assert stat.total_write_bytes == stat.file_size_in_bytes
+    ((block, rows),) = read_change_log(storage, path, time)
+    assert block.block_type is BlockType.CDC_DATA
+    assert set(block.header) == {HeaderKey.SCHEMA, HeaderKey.INSTANT_TIME}
+    mode = table.config.change_log_mode
+    assert (
+        rows.schema.names
+        == {
+            ChangeLogMode.OP_KEY_ONLY: ["op", "record_key"],
+            ChangeLogMode.DATA_BEFORE: ["op", "record_key", "before"],
+            ChangeLogMode.DATA_BEFORE_AFTER: ["op", "ts_ms", "before", "after"],
+        }[mode or ChangeLogMode.DATA_BEFORE_AFTER]
+    )
+
+
+def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -> None:
+    receipt = table.upsert([{**ROWS[0], "ts": 11}])
+    (path,) = newest_stats(table)[0].cdc_stats or {}
+    storage = table.core.context.world.storage
+    with pytest.raises(CorruptTableError):
+        list(read_change_log(storage, path, "20200101000000000"))
+    whole = storage.read(path)
+    storage.write(path, whole[:-5])
+    with pytest.raises(CorruptTableError):
+        list(read_change_log(storage, path, receipt.requested_time))
+
+
+def test_rows_that_move_to_another_partition_are_told_in_both(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", "OP_KEY_ONLY", **{"hoodie.index.type": "GLOBAL_SIMPLE"})
+    moved = {**ROWS[0], "part": "q", "ts": 11}
+    with table:
+        table.upsert([moved])
+        told = changed(table)[4:]
+    assert sorted(told, key=str) == [("d", ROWS[0], None), ("i", None, moved)]
+
+
+def test_overwritten_rows_are_deletes_without_a_log(table: hoodoo.Table) -> None:
+    new = {"id": "z", "part": "p", "ts": 1, "v": 1}
+    table.insert_overwrite([new])
+    assert newest_stats(table)[0].cdc_stats is None
+    assert changed(table)[4:] == [*(("d", row, None) for row in ROWS), ("i", None, new)]
+
+
+def test_a_column_added_since_is_null_in_older_images(tmp_path: Path) -> None:
+    with make(tmp_path / "t", "DATA_BEFORE_AFTER") as table:
+        table.upsert([{**ROWS[0], "ts": 11}])
+        table.upsert([{**ROWS[0], "ts": 12, "more": 1}])
+        told = changed(table)[4:]
+    first, second = {**ROWS[0], "more": None}, {**ROWS[0], "ts": 11, "more": None}
+    assert told == [("u", first, second), ("u", second, {**ROWS[0], "ts": 12, "more": 1})]
+
+
+def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Table) -> None:
+    storage = table.core.context.world.storage
+    (one,) = table.file_slices()
+    base, time = one.base_file, "29991121100000000"
+    assert base is not None
+    task = FileGroupTask(
+        requested_time=time,
+        operation=WriteOperation.UPSERT,
+        partition_path="p",
+        file_id=one.file_group.file_id,
+        write_token="3-0-0",
+        task_number=3,
+        avro_json=TableSchema.from_arrow(table.schema, "t").avro_json,
+        base_path=base.path,
+        base_requested_time=base.requested_time,
+        change_log=table.config.change_log_mode,
+    )
+    rows = pa.Table.from_pylist([{"_hoodie_record_key": "a", **ROWS[0]}])
+    (stat,) = write_file_group(storage, task, rows)
+    log = f"p/.{one.file_group.file_id}_{time}.log.1_3-0-0.cdc"
+    assert list(stat.cdc_stats or ()) == [log]
+    assert [f"p/{name}" for _, name, _ in marker_files(storage, time)] == [log, stat.path]
+    assert data_files_of(storage, time) == [log, stat.path]
+
+
+def test_a_task_travels_as_text_with_its_mode() -> None:
+    task = FileGroupTask(
+        requested_time="20261121100000000",
+        operation=WriteOperation.UPSERT,
+        partition_path="p",
+        file_id="f-0",
+        write_token="0-0-0",
+        task_number=0,
+        avro_json='{"type":"record","name":"r","fields":[]}',
+        change_log=ChangeLogMode.DATA_BEFORE,
+    )
+    assert FileGroupTask.from_json(task.to_json()) == task
+
+
+def test_schemas_are_java_s() -> None:
+    row = '{"type":"record","name":"t_record","namespace":"hoodie.t","fields":[]}'
+    assert change_log_schema(ChangeLogMode.OP_KEY_ONLY, row) == (
+        '{"type": "record", "name": "Record", "fields": [{"name": "op", "type": ["string", '
+        '"null"]}, {"name": "record_key", "type": ["string", "null"]}]}'
+    )
+    both = change_log_schema(ChangeLogMode.DATA_BEFORE_AFTER, row)
+    assert '{"name": "after", "type": ["null", "hoodie.t.t_record"], "default": null}' in both
+    assert both.endswith('"namespace": "hoodie.t"}')
+
+
+@pytest.mark.parametrize("mode", ["OP_KEY_ONLY", "DATA_BEFORE"])
+def test_images_of_files_that_were_cleaned_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+    with make(tmp_path / "t", mode) as table:
+        (first,) = (tmp_path / "t" / "p").glob("*.parquet")
+        receipt = table.upsert([{**ROWS[0], "ts": 11}])
+        first.unlink()
+        started = table.timeline[0].completion_time
+        assert started is not None
+        with pytest.raises(InstantNotFoundError) as caught:
+            table.core.changes(started, images=True)
+    assert caught.value.fields["requested_time"] == receipt.requested_time
+    assert caught.value.fields["path"] == f"p/{first.name}"
