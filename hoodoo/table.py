@@ -172,10 +172,26 @@ class Table:
         return self._core.as_of(time)
 
     def changes(
-        self, since: str, until: str | None = None, columns: Sequence[str] | None = None
+        self,
+        since: str,
+        until: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        images: bool = False,
     ) -> pa.RecordBatchReader:
-        """Rows last written by instants that completed in (since, until]."""
-        return self._core.changes(since, until, columns=columns)
+        """
+        Rows last written by instants that completed in (since, until].
+
+        With ``images`` every change on the way instead, in the order of completion: ``op``
+        (``i``, ``u``, ``d``), ``ts_ms`` (requested time of the instant) and the row ``before``
+        and ``after``. Tables with and without change logs (``hoodie.table.cdc.enabled``) tell
+        it alike, as long as the files of the range are there.
+
+        Raises:
+            InvalidInputError: Not a time, or an unknown column.
+            InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
+        """
+        return self._core.changes(since, until, columns=columns, images=images)
 
     # ---- writing
 

@@ -339,6 +339,12 @@ class ReadSettings(_Settings):
         values, origins = _read_all(as_property_set(properties), READ_OPTIONS)
         return cls(**values, origins=origins)
 
+    @property
+    def every_change(self) -> bool:
+        """Whether changes with their images are asked for instead of rows."""
+        cdc = self.incremental_format is IncrementalFormat.CDC
+        return cdc and self.query_type is QueryType.INCREMENTAL
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         incremental = self.query_type is QueryType.INCREMENTAL

@@ -18,7 +18,8 @@ from timeline.settings import ReadSettings
 
 __all__ = ["read"]
 
-_KINDS = ("snapshot", "read_optimized", "incremental", "cdc")
+_CHANGES = "cdc"  # Hudi's format of an incremental query, a kind of its own here
+_KINDS = ("snapshot", "read_optimized", "incremental", _CHANGES)
 
 
 @click.command()
@@ -45,18 +46,21 @@ def read(
     limit: int | None,
     meta: bool,
 ) -> None:
-    """Print the rows of TABLE, one JSON object a row."""
-    if query_type == "cdc":
-        raise InvalidInputError(
-            "reading every change (cdc) is not supported yet; incremental returns the rows as "
-            "they are at the end of the range",
-            kind="unsupported_query",
-            query_type=query_type,
-        )
+    """
+    Print the rows of TABLE, one JSON object a row.
+
+    With query type cdc each change since a time: op (i, u, d), ts_ms (its instant), and the row
+    before and after.
+    """
+    incremental_format = None
+    if query_type == _CHANGES:
+        query_type, incremental_format = QueryType.INCREMENTAL.value, _CHANGES
+        since = since or "earliest"
     if query_type is None and (since or until):
         query_type = QueryType.INCREMENTAL.value
     told = {
         "hoodie.datasource.query.type": query_type,
+        "hoodie.datasource.query.incremental.format": incremental_format,
         "as.of.instant": as_of,
         "hoodie.datasource.read.begin.instanttime": since,
         "hoodie.datasource.read.end.instanttime": until,
@@ -68,7 +72,11 @@ def read(
     conditions = None
     if condition is not None:
         conditions = parse_filter(condition, with_meta(table.schema))
-    if settings.query_type is QueryType.INCREMENTAL:
+    if settings.every_change:
+        _refuse_for_changes(condition, meta=meta)
+        since_then, until_then = settings.begin_time or "earliest", settings.end_time
+        batches = iter(table.changes(since_then, until_then, names, images=True))
+    elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, conditions, meta=meta)
     else:
         pinned = table.as_of(settings.as_of) if settings.as_of else table.core.pin()
@@ -85,6 +93,16 @@ def read(
 
 def _named(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _refuse_for_changes(condition: str | None, *, meta: bool) -> None:
+    if condition is not None or meta:
+        raise InvalidInputError(
+            "changes are printed as they are: a filter would have to choose between the row "
+            "before and after, and images have no meta columns; leave out --filter and --meta",
+            kind="unsupported_query",
+            query_type=_CHANGES,
+        )
 
 
 def _changes(

@@ -17,8 +17,9 @@ from pyspark import TaskContext
 
 from hoodoo.spark.carried import TaskFailedError, error_to_json
 from timeline.errors import HoodooError, UnavailableError
+from timeline.files.append import write_task
 from timeline.files.parquet import read_base_file, read_keys
-from timeline.files.rewrite import FileGroupTask, stats_to_json, write_file_group
+from timeline.files.rewrite import FileGroupTask, stats_to_json
 from timeline.files.virtual_keys import read_virtual_keys
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import META_FIELDS, drop_meta, normalise
@@ -223,7 +224,7 @@ class WriteGroups:
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         token = f"{task.write_token.rpartition('-')[0]}-{attempt}"
-        return stats_to_json(write_file_group(storage, replace(task, write_token=token), rows))
+        return stats_to_json(write_task(storage, replace(task, write_token=token), rows))
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

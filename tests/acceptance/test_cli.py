@@ -89,8 +89,19 @@ def test_read_goes_back_in_time_and_shows_changes(table: Path) -> None:
     )
 
 
-def test_reading_every_change_is_refused_by_name(table: Path) -> None:
-    answer = run("read", table, "--query-type", "cdc", "--output", "json")
+def test_every_change_is_printed_with_its_images(table: Path) -> None:
+    (first,) = run("timeline", "show", table).document["instants"]
+    new = [{"id": 2, "name": "bert", "age": 30}]
+    run("write", table, *rows_file(new))
+    answer = run("read", table, "--query-type", "cdc", "--since", first["completion_time"])
+    (change,) = answer.rows
+    assert (change["op"], change["before"]["name"], change["after"]["name"]) == ("u", "bob", "bert")
+    every = run("read", table, "--query-type", "cdc", "--columns", "id").rows
+    assert [(row["op"], row["after"]) for row in every[:2]] == [("i", {"id": 1}), ("i", {"id": 2})]
+
+
+def test_changes_take_no_filter(table: Path) -> None:
+    answer = run("read", table, "--query-type", "cdc", "--filter", "id = 1", "--output", "json")
     assert (answer.exit_code, answer.error["kind"]) == (1, "unsupported_query")
 
 

@@ -20,14 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from timeline.codecs.avro_columns import decode_block
+from timeline.codecs.avro_columns import decode_block, decode_records
 from timeline.codecs.delete_block import decode_deletes, ordering_names
-from timeline.codecs.log_blocks import BlockType, LogBlock, iter_blocks, read_content
+from timeline.codecs.hfile import open_hfile
+from timeline.codecs.log_blocks import (
+    BlockType,
+    BytesSource,
+    LogBlock,
+    iter_blocks,
+    read_content,
+)
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
     MissingFileError,
-    UnsupportedTableError,
 )
 from timeline.files.block_selection import select_blocks
 from timeline.model.casting import promote
@@ -160,35 +166,20 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
 
 def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, frozenset[str]]:
     """The wanted columns that a data block has, and the names of all columns it has."""
-    if block.block_type not in (BlockType.AVRO_DATA, BlockType.PARQUET_DATA):
-        raise UnsupportedTableError(
-            "log blocks in the hfile format are not read yet; compact the file group with Java "
-            f"Hudi: {block.path}",
-            kind="log_block_type",
-            path=block.path,
-        )
-    is_avro = block.block_type is BlockType.AVRO_DATA
     renaming = read.history.renaming_for(block.instant_time) if read.history else None
     try:
         if renaming is not None:
             # Names of another time, at any level: decoded as written, then looked up by id.
-            every = (
-                decode_block(content, block.schema_json, path=block.path)
-                if is_avro
-                else pq.read_table(pa.BufferReader(content), use_threads=False)
-            )
-            rows = renaming.apply(every)
+            rows = renaming.apply(_written(block, content, None))
             held = frozenset(rows.schema.names)
             wanted = _held(read.schema, held)
             return promote(rows.select(wanted.names), wanted), held
-        if is_avro:
+        if block.block_type is BlockType.PARQUET_DATA:
+            held = frozenset(pq.read_schema(pa.BufferReader(content)).names)
+        else:
             held = _field_names(block.schema_json, block.path)
-            wanted = _held(read.schema, held)
-            return decode_block(content, block.schema_json, wanted, path=block.path), held
-        file = pq.ParquetFile(pa.BufferReader(content))
-        held = frozenset(file.schema_arrow.names)
         wanted = _held(read.schema, held)
-        return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
+        return promote(_written(block, content, wanted), wanted), held
     except (pa.ArrowException, OSError, InvalidInputError) as error:
         raise CorruptTableError(
             f"a block of a log file does not fit the table's schema: {block.path} "
@@ -196,6 +187,31 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
             kind="bad_log_block",
             path=block.path,
         ) from error
+
+
+def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Table:
+    """The rows of a data block: all columns as written, or the wanted ones of those it has."""
+    if block.block_type is BlockType.AVRO_DATA:
+        return decode_block(content, block.schema_json, wanted, path=block.path)
+    if block.block_type is BlockType.PARQUET_DATA:
+        columns = None if wanted is None else wanted.names
+        return pq.read_table(pa.BufferReader(content), columns=columns, use_threads=False)
+    entries = open_hfile(BytesSource(content), len(content), path=block.path).read_all()
+    values = pc.cast(entries.column("value").combine_chunks(), pa.binary())
+    lengths = np.asarray(pc.binary_length(values)).astype(">i4")
+    prefixes = pa.Array.from_buffers(
+        pa.binary(4), len(lengths), [None, pa.py_buffer(lengths.tobytes())]
+    )
+    framed = pc.binary_join_element_wise(pc.cast(prefixes, pa.binary()), values, b"")
+    size = int(lengths.sum()) + 4 * len(lengths)
+    data = memoryview(framed.buffers()[2] or b"")[:size]
+    rows = decode_records(data, len(lengths), block.schema_json, wanted, path=block.path)
+    position = rows.schema.get_field_index(_KEY)
+    if position < 0:
+        return rows
+    # The file's key is not repeated inside the record.
+    keys = pc.cast(entries.column("key"), pa.string())
+    return rows.set_column(position, rows.schema.field(position), keys)
 
 
 def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:

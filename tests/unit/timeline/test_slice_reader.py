@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.test_hfile import made
 from timeline.codecs.avro_columns import encode_records
 from timeline.codecs.delete_block import encode_deletes
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
-from timeline.errors import CorruptTableError, MissingFileError, UnsupportedTableError
+from timeline.errors import CorruptTableError, MissingFileError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.parquet import write_base_file
 from timeline.files.slice_reader import SliceRead, read_slice
@@ -353,11 +354,23 @@ def test_a_delete_that_cannot_be_compared_is_an_error():
     assert caught.value.kind == "delete_ordering"
 
 
-def test_blocks_of_a_kind_that_is_not_read_are_refused_by_name():
-    group = Group().log(2, encode_block(BlockType.HFILE_DATA, header(2), b"x"))
-    with pytest.raises(UnsupportedTableError) as caught:
-        group.read()
-    assert caught.value.kind == "log_block_type"
+def test_blocks_of_hfiles_have_their_keys_outside_of_the_records():
+    table = rows(("a", 20, "new"), ("d", 1, "new"), at=2)
+    inside = table.set_column(2, KEY, pa.array(["", ""]))
+    content = encode_records(inside, header(2)[HeaderKey.SCHEMA])
+    values, at = [], 8
+    while at < len(content):
+        length = int.from_bytes(content[at : at + 4], "big")
+        values.append(content[at + 4 : at + 4 + length])
+        at += 4 + length
+    file = made([[(b"a", values[0])], [(b"d", values[1])]])
+    block = encode_block(BlockType.HFILE_DATA, header(2), file)
+    group = Group().with_base(*BASE[:2]).log(2, block, deletes(2, "b"))
+    assert group.read(KEY, "id", "v") == [("a", "a", "new"), ("d", "d", "new")]
+    assert group.read("v") == [("new",), ("new",)]
+    damaged = Group().log(2, encode_block(BlockType.HFILE_DATA, header(2), file[:-9]))
+    with pytest.raises(CorruptTableError):
+        damaged.read()
 
 
 def test_a_log_that_is_gone_or_damaged_is_told():

@@ -1,0 +1,40 @@
+"""DataFrames saved into merge-on-read tables: the same tasks append on Spark's workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+OPERATION = "hoodie__datasource__write__operation"
+MERGE_ON_READ = {"hoodie__datasource__write__table__type": "MERGE_ON_READ"}
+BUCKETS = {
+    **MERGE_ON_READ,
+    "hoodie__index__type": "BUCKET",
+    "hoodie__bucket__index__num__buckets": "2",
+}
+START = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+
+
+def logs(path: str) -> list[Path]:
+    return sorted(Path(path).glob("*/.*.log.*_*"))
+
+
+@pytest.mark.parametrize("options", [MERGE_ON_READ, BUCKETS], ids=["simple", "bucket"])
+def test_updates_and_deletes_are_appended(
+    save: Any, rows: Any, path: str, options: dict[str, str]
+) -> None:
+    assert save(START, **options).action == "deltacommit"
+    before = sorted(Path(path).glob("*/*.parquet"))
+    changed = save([(1, "mon", 11, 7.0), (2, "mon", 9, 9.0)], **options)
+    assert (changed.action, changed.rows_updated) == ("deltacommit", 2)
+    deleting = {**options, OPERATION: "delete"}
+    gone = save([(3, "tue"), (77, "tue")], columns="id long, day string", **deleting)
+    assert gone.rows_deleted == 1
+    assert sorted(Path(path).glob("*/*.parquet")) == before
+    assert len(logs(path)) == changed.files_written + gone.files_written
+    assert not list(Path(path, ".hoodie", ".temp").iterdir())
+    assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0)]
