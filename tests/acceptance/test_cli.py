@@ -90,12 +90,12 @@ def test_read_goes_back_in_time_and_shows_changes(table: Path) -> None:
 
 
 def test_every_change_is_printed_with_its_images(table: Path) -> None:
-    (first,) = run("timeline", "show", table).document["instants"]
-    new = [{"id": 2, "name": "bert", "age": 30}]
-    run("write", table, *rows_file(new))
-    answer = run("read", table, "--query-type", "cdc", "--since", first["completion_time"])
-    (change,) = answer.rows
-    assert (change["op"], change["before"]["name"], change["after"]["name"]) == ("u", "bob", "bert")
+    first = run("timeline", "show", table).document["instants"][0]
+    upsert(table, LATER)
+    changes = run("read", table, "--query-type", "cdc", "--since", first["completion_time"]).rows
+    assert [(row["op"], row["after"]["name"]) for row in changes] == [("u", "bert"), ("i", "dan")]
+    assert changes[0]["before"]["name"] == "bob"
+    assert changes[1]["before"] is None
     every = run("read", table, "--query-type", "cdc", "--columns", "id").rows
     assert [(row["op"], row["after"]) for row in every[:2]] == [("i", {"id": 1}), ("i", {"id": 2})]
 

@@ -85,6 +85,7 @@ def append_to_file_group(
     """
     check_partition_path(task.partition_path)
     schema = TableSchema.from_avro(task.avro_json).arrow
+    base_name, below = _lies_upon(task, target)
     records, deletes = _changes(storage, task, target, incoming, schema)
     blocks = _blocks(task, target.settings, records, deletes)
     stats: list[WriteStat] = []
@@ -122,11 +123,23 @@ def append_to_file_group(
                 file_size_in_bytes=size_bytes,
                 log_version=len(stats) + 1,
                 log_offset=0,
-                base_file="",
-                log_files=(name,),
+                base_file=base_name,
+                log_files=(*below, name),
             )
         )
     return tuple(stats)
+
+
+def _lies_upon(task: FileGroupTask, target: LogTarget) -> tuple[str, tuple[str, ...]]:
+    """
+    The base file and the logs that a log's stat says it lies upon: told as by Java.
+
+    Java Hudi looks there for the row before a change, so tables with change logs tell it.
+    """
+    if task.change_log is None:
+        return "", ()
+    base_name = "" if task.base_path is None else task.base_path.rpartition("/")[2]
+    return base_name, tuple(log.name for log in target.logs)
 
 
 def current_rows(

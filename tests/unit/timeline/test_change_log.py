@@ -167,6 +167,21 @@ def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Ta
     assert data_files_of(storage, time) == [log, stat.path]
 
 
+def test_a_log_s_stat_tells_what_it_lies_upon_where_java_looks_for_it(tmp_path: Path) -> None:
+    kind = {"hoodie.table.type": "MERGE_ON_READ"}
+    with make(tmp_path / "t", "OP_KEY_ONLY", **kind) as table:
+        base = (newest_stats(table)[0].path or "").rpartition("/")[2]
+        names = []
+        for time in (11, 12):
+            table.upsert([{**ROWS[0], "ts": time}])
+            (stat,) = newest_stats(table)
+            names.append((stat.path or "").rpartition("/")[2])
+            assert (stat.base_file, stat.log_files) == (base, tuple(names))
+            assert stat.cdc_stats is None
+        last = changed(table)[-1]
+    assert last == ("u", {**ROWS[0], "ts": 11}, {**ROWS[0], "ts": 12})
+
+
 def test_a_task_travels_as_text_with_its_mode() -> None:
     task = FileGroupTask(
         requested_time="20261121100000000",
