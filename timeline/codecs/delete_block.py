@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timeline.codecs.avro_columns_cursor import PADDING_BYTES, Chunk, Cursor
-from timeline.codecs.avro_columns_decode import read_record
-from timeline.codecs.avro_columns_items import find_items, skip
-from timeline.codecs.avro_columns_types import Choice, Record
+from timeline.codecs.avro_columns.cursor import PADDING_BYTES, Chunk, Cursor
+from timeline.codecs.avro_columns.decode import read_record
+from timeline.codecs.avro_columns.items import find_items, skip
+from timeline.codecs.avro_columns.types import Choice, Record
 from timeline.codecs.delete_wrappers import (
     ARRAY,
     BRANCHES,

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.codecs.avro_columns_decode import RecordPlan, plan_record
-from timeline.codecs.avro_columns_types import Items, Record, arrow_type, parse_schema
+from timeline.codecs.avro_columns.decode import RecordPlan, plan_record
+from timeline.codecs.avro_columns.types import Items, Record, arrow_type, parse_schema
 from timeline.codecs.ragged import blobs, cells, joined, longs, with_lengths
 from timeline.errors import InvalidInputError
 

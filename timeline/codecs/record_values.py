@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from timeline.codecs.avro_columns_encode import encode_rows
-from timeline.codecs.avro_columns_types import arrow_type, parse_schema
+from timeline.codecs.avro_columns.encode import encode_rows
+from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.model.casting import cast_column
 
 __all__ = ["record_values"]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timeline.codecs.avro_columns import decode_block, encode_records
-from timeline.codecs.avro_columns_types import arrow_type, parse_schema
+from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 
 # An Avro type (named types by number) and the strategy of its values.
 Kind = tuple[Any, st.SearchStrategy[Any]]

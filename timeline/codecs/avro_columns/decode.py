@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timeline.codecs.avro_columns_cursor import Cursor, Live
-from timeline.codecs.avro_columns_items import find_items, skip
-from timeline.codecs.avro_columns_types import (
+from timeline.codecs.avro_columns.cursor import Cursor, Live
+from timeline.codecs.avro_columns.items import find_items, skip
+from timeline.codecs.avro_columns.types import (
     Choice,
     Items,
     Leaf,

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timeline.codecs.avro_columns_cursor import PADDING_BYTES, Chunk, Cursor
-from timeline.codecs.avro_columns_decode import RecordPlan, plan_record, read_record
-from timeline.codecs.avro_columns_encode import encode_rows
-from timeline.codecs.avro_columns_frames import damaged_block, record_borders
-from timeline.codecs.avro_columns_types import arrow_type, parse_schema
+from timeline.codecs.avro_columns.cursor import PADDING_BYTES, Chunk, Cursor
+from timeline.codecs.avro_columns.decode import RecordPlan, plan_record, read_record
+from timeline.codecs.avro_columns.encode import encode_rows
+from timeline.codecs.avro_columns.frames import damaged_block, record_borders
+from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.errors import InvalidInputError
 from timeline.model.casting import cast_column, promote
 

@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from timeline.codecs.avro_columns_cursor import Cursor, Live
-from timeline.codecs.avro_columns_types import Choice, Items, Leaf, Node, Record
+from timeline.codecs.avro_columns.cursor import Cursor, Live
+from timeline.codecs.avro_columns.types import Choice, Items, Leaf, Node, Record
 
 __all__ = ["find_items", "skip"]
 

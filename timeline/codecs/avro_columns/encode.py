@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.codecs.avro_columns_types import (
+from timeline.codecs.avro_columns.types import (
     Choice,
     Items,
     Leaf,
