@@ -138,7 +138,6 @@ def test_file_slices_are_java_s(opened: Callable[[str], Table], name: str) -> No
         *((name, UnsupportedTableError, "table_version") for name in golden_tables.names("v6")),
         ("v8_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
         ("v9_cow_mdt_record_index", TableConfigConflictError, "metadata_table_on"),
-        ("v9_all_types", UnsupportedTableError, "not_writable"),
     ],
 )
 def test_what_we_cannot_maintain_is_read_but_not_written(
