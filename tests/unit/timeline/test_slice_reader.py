@@ -458,3 +458,14 @@ def test_of_a_key_that_stands_twice_in_the_base_file_the_first_is_changed():
     group = Group().with_base(("a", 1, "one"), ("a", 1, "two"), ("b", 1, "one"), ("b", 1, "two"))
     group.log(2, avro(2, ("a", 2, "new")), deletes(2, "b"))
     assert group.read("id", "v") == [("a", "new"), ("a", "two"), ("b", "two")]
+
+
+def test_a_slice_of_more_logs_than_are_kept_open():
+    group = Group()
+    for number in range(70):
+        group.log(
+            2, avro(2, (f"k{number:02}", 1, "x"), ("same", number, str(number))), version=number
+        )
+    found = group.read("id", "v")
+    assert len(found) == 71
+    assert ("same", "69") in found
