@@ -211,8 +211,8 @@ class LocalWorkload:
         """As the contract."""
         self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
         written = self._world.executor.map(partial(_rewrite_one, self), tasks)
-        for stats in written:  # log files that grow too big get successors
-            self._attempted.update(stat.path for stat in stats if stat.path)
+        for stats in written:  # successors of log files that grew too big, and change logs
+            self._attempted.update(path for stat in stats for path in stat.paths)
         return written
 
     def attempted(self) -> frozenset[str]:

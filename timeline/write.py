@@ -315,7 +315,7 @@ def _reconcile(
     it (fmt 4.1), so it goes before the slot.
     """
     storage = context.world.storage
-    kept = {stat.path for _, stats in written.stats for stat in stats}
+    kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     attempted = frozenset[str]() if workload is None else workload.attempted()
     if attempted is None:
         marked = marker_files(storage, begun.requested_time)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from hoodoo.spark.carried import TaskFailedError
+from hoodoo.spark.changes import load_changes, refuse_every_change
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
@@ -103,7 +104,9 @@ def load_dataframe(
         schema: A Spark schema (or its text) to read instead of the table's, for fewer columns.
 
     Returns:
-        A DataFrame with the five meta columns first, as Hudi gives it.
+        A DataFrame with the five meta columns first, as Hudi gives it. With
+        ``hoodie.datasource.query.incremental.format=cdc`` each change of the range: ``op``,
+        ``ts_ms``, ``before`` and ``after``, the last two as JSON.
 
     Raises:
         TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
@@ -111,6 +114,11 @@ def load_dataframe(
     """
     layers = layers_for(spark, options)
     with Table.open(path, layers) as table:
+        settings = ReadSettings.from_properties(table.properties)
+        if settings.every_change:
+            changes = load_changes(spark, table, settings, arrow_shape)
+            wanted = () if schema is None else spark.createDataFrame([], schema).columns
+            return changes.select(*wanted) if wanted else changes
         found = plan_load(table, table.properties)
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.paths and not found.merged:
@@ -156,6 +164,7 @@ def _no_pattern(path: str) -> str:
 def plan_load(table: Table, properties: PropertySet) -> Load:
     """Choose the slices of a load by the read options. Errors: as ``load_dataframe``."""
     settings = ReadSettings.from_properties(properties)
+    refuse_every_change(settings)
     core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)

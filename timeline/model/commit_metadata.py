@@ -81,6 +81,11 @@ class WriteStat:
     temp_path: str | None = None
     num_updates: int = 0
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its file and the change logs beside it; untrusted when decoded."""
+        return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:

@@ -1,0 +1,104 @@
+"""
+Every change of a range as a DataFrame: Hudi's change data query, in Hudi's columns.
+
+Each task reads what one instant did to one file group. As Hudi gives them, ``before`` and
+``after`` are JSON texts; fields without a value are in them as null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from hoodoo.spark.carried import TaskFailedError
+from hoodoo.spark.saving import storage_options
+from hoodoo.spark.schemas import spark_schema_of
+from hoodoo.spark.tasks import StorageAddress
+from hoodoo.table import Table
+from timeline.change_data import plan_changes
+from timeline.errors import HoodooError, InvalidInputError
+from timeline.files.change_reader import ChangeRead, ChangeUnit, read_changes
+from timeline.incremental import range_of
+from timeline.machine import LoggingEvents
+from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION
+from timeline.settings import ReadSettings
+
+__all__ = ["ReadUnits", "load_changes", "refuse_every_change"]
+
+_JSON = {"ignoreNullFields": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadUnits:
+    """Read the units whose numbers arrive."""
+
+    address: StorageAddress
+    units: tuple[ChangeUnit, ...]
+    read: ChangeRead
+    shape: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        storage, events = self.address.open(), LoggingEvents()
+        try:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    unit = self.units[number]
+                    for changes in read_changes(storage, events, unit, self.read):
+                        yield changes.cast(self.shape)
+        except HoodooError as error:
+            raise TaskFailedError(error) from error
+
+
+def load_changes(spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any) -> Any:
+    """
+    The changes of a range: ``op``, ``ts_ms``, ``before``, ``after``, all texts.
+
+    Args:
+        spark: The session.
+        table: Opened; not needed once this returns.
+        settings: The range.
+        arrow_shape: Gives the Arrow form of a Spark schema.
+
+    Raises:
+        InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
+    """
+    start, end = range_of(settings.begin_time or "earliest", settings.end_time)
+    plan = plan_changes(table.core.context, start, end)
+    shape = spark_schema_of(plan.output_schema)
+    storage = table.core.context.world.storage
+    found = spark.createDataFrame([], shape)
+    if plan.units:
+        work = ReadUnits(
+            address=StorageAddress(
+                base_uri=storage.base_uri, options=tuple(storage_options(table).items())
+            ),
+            units=plan.units,
+            read=plan.read,
+            shape=arrow_shape(found.schema),
+        )
+        count = len(plan.units)
+        found = spark.range(0, count, 1, count).mapInArrow(work, found.schema)
+    images = [F.to_json(F.col(name), _JSON).alias(name) for name in (BEFORE, AFTER)]
+    return found.select(OPERATION, CHANGE_TIME, *images)
+
+
+def refuse_every_change(settings: ReadSettings) -> None:
+    """
+    Refuse a change data query where only rows are read.
+
+    Raises:
+        InvalidInputError: It is one.
+    """
+    if settings.every_change:
+        raise InvalidInputError(
+            "this source reads rows; every change is read by spark.read.format('hudi') behind "
+            "hoodoo.spark.install(spark), by table.changes(.., images=True) or hoodoo read "
+            "--query-type cdc",
+            kind="unsupported_query",
+            query_type="cdc",
+        )
