@@ -8,7 +8,7 @@ like any pending clustering, so ranges never change under a write unseen.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from timeline.codecs.hashing_metadata import (
     FIRST_INSTANT,
@@ -59,7 +59,7 @@ def load_ranges(
     names = storage.names(folder)
     marked = {name.removesuffix(_COMMIT_SUFFIX) for name in names if name.endswith(_COMMIT_SUFFIX)}
     found = sorted((name for name in names if name.endswith(_SUFFIX)), reverse=True)
-    for name in found:
+    for place, name in enumerate(found):
         instant = name.removesuffix(_SUFFIX)
         first = instant == FIRST_INSTANT
         if not first and instant not in marked and not snapshot.is_committed(instant):
@@ -67,10 +67,23 @@ def load_ranges(
         path = f"{folder}/{name}"
         metadata = decode_hashing_metadata(storage.read(path), path=path)
         settled = first or instant in marked or instant in snapshot.completions
-        # Archived long ago, or failed before the timeline begins: its file groups tell.
-        if settled or {node.file_id for node in metadata.nodes} & set(file_ids):
+        # Archived long ago, or failed before the timeline begins: file groups of its own tell.
+        if settled or _fresh(storage, folder, metadata, found[place + 1 :]) & set(file_ids):
             return _settled(metadata, path)
     return _first(storage, folder, first_hashing_metadata(partition_path, buckets))
+
+
+def _fresh(
+    storage: Storage, folder: str, metadata: HashingMetadata, older: Sequence[str]
+) -> set[str]:
+    """File ids that no older metadata knows."""
+    fresh = {node.file_id for node in metadata.nodes}
+    for name in older:
+        path = f"{folder}/{name}"
+        fresh -= {
+            node.file_id for node in decode_hashing_metadata(storage.read(path), path=path).nodes
+        }
+    return fresh
 
 
 def _first(storage: Storage, folder: str, metadata: HashingMetadata) -> HashingMetadata:

@@ -13,6 +13,7 @@ from timeline.begin import begin
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableContext, TableLimits
 from timeline.files.rewrite import FileGroupTask
+from timeline.index import LookupRules
 from timeline.local_workload import LocalWorkload
 from timeline.machine import SystemClock, SystemIds, ThreadExecutor
 from timeline.model.operations import MergeMode, TableType, WriteOperation
@@ -180,6 +181,7 @@ def planned(
     combine: bool | None = None,
     detect_early: bool = True,
     buckets: BucketRules | None = None,
+    lookup: LookupRules | None = None,
 ) -> WritePlan:
     """What one write does on this table."""
     config = table.config
@@ -205,6 +207,7 @@ def planned(
             tags=upserts or drop_found,
             drop_found=drop_found,
             buckets=buckets,
+            lookup=lookup or LookupRules(),
         ),
         files=files,
         detect_early=detect_early,

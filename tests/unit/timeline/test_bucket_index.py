@@ -13,6 +13,8 @@ import pytest
 import hoodoo
 from tests.interop import golden_tables
 from timeline.codecs.hashing_metadata import (
+    HashingMetadata,
+    HashingNode,
     decode_hashing_metadata,
     encode_hashing_metadata,
     first_hashing_metadata,
@@ -250,6 +252,15 @@ def test_two_file_groups_of_one_bucket_are_named() -> None:
     assert known == {("p", 1): twins[0]}
 
 
+def test_a_bucket_beyond_the_configured_number_is_refused() -> None:
+    group = FileGroupId("p", "00000004-4059-494c-88db-1b3bfb6ab2ed-0")
+    for buckets in (1, 4):
+        rules = BucketRules(buckets=buckets, hash_fields=("id",))
+        with pytest.raises(SettingError) as caught:
+            find_buckets(None, None, rules, ["p"], [group])  # type: ignore[arg-type]
+        assert caught.value.kind == "bucket_count"
+
+
 # ---- two at once
 
 
@@ -350,7 +361,14 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
     with made(tmp_path, RING) as table:
         table.upsert(batch(range(40), 1))
         folder = tmp_path / "t/.hoodie/.bucket_index/consistent_hashing_metadata/p"
-        later = first_hashing_metadata("p", 2)
+        *kept, last = first_hashing_metadata("p", 4).nodes
+        halves = (
+            HashingNode(value=2_000_000_000, file_id_prefix="a" * 8),
+            HashingNode(value=last.value, file_id_prefix="b" * 8),
+        )
+        later = HashingMetadata(
+            partition_path="p", instant="29991231235959999", nodes=(*kept, *halves)
+        )
         (folder / "29991231235959999.hashing_meta").write_bytes(encode_hashing_metadata(later))
         context = table.core.context
         rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
@@ -393,3 +411,35 @@ def test_golden_merge_on_read_buckets_are_written_on(
             pa.Table.from_pylist([{**rows[0], "id": "new", "region": "eu"}], schema=table.schema)
         )
         assert len(table.to_arrow()) == len(before) + 1
+
+
+def test_archived_ranges_count_by_file_groups_of_their_own(tmp_path: Path) -> None:
+    """A split that failed before the timeline begins keeps most file groups, but has none."""
+    with made(tmp_path, RING) as table:
+        table.upsert(batch(range(40), 1))
+        *kept, last = first_hashing_metadata("p", 4).nodes
+        failed = HashingMetadata(
+            partition_path="p",
+            instant="20200101000000000",
+            nodes=(
+                *kept,
+                HashingNode(value=2_000_000_000, file_id_prefix="a" * 8),
+                HashingNode(value=last.value, file_id_prefix="b" * 8),
+            ),
+        )
+        folder = tmp_path / "t/.hoodie/.bucket_index/consistent_hashing_metadata/p"
+        file = folder / "20200101000000000.hashing_meta"
+        file.write_bytes(encode_hashing_metadata(failed))
+        context = table.core.context
+        rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
+        files = [one.file_group for one in table.file_slices()]
+        where = find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
+        assert len(where.fixed) == 4
+        where = find_buckets(
+            context.world.storage,
+            context.snapshot(),
+            rules,
+            ["p"],
+            [FileGroupId("p", node.file_id) for node in failed.nodes[:4]],
+        )
+        assert len(where.fixed) == 5

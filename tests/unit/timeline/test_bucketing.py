@@ -46,6 +46,10 @@ def test_hashes_and_buckets_are_those_java_was_measured_to_give(
     assert bucket(key, *fields) == number
 
 
+def test_the_sign_of_a_hash_is_dropped_before_the_remainder() -> None:
+    assert bucket("uuid-334e26e9-8355", "id", buckets=97) == 34  # 1414270316, not 3561753964
+
+
 def test_text_hashes_count_utf_16_code_units() -> None:
     texts = pa.array(["", "a", "ab", "é", "漢", "\U0001f600", "a\x00b"])
     # the last but one is the surrogate pair d83d de00: 55357 * 31 + 56832

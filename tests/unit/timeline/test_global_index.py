@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of, upsert
+from timeline.index import LookupRules
 from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 
@@ -178,3 +180,25 @@ def test_two_writers_never_leave_a_key_twice(
         assert workload.attempts == 2
         found = [row for row in stored(table) if row[0] == mine[0]]
         assert found == [expected]
+
+
+def test_merging_again_is_not_enough_where_a_key_may_have_moved() -> None:
+    """
+    The other began earlier, so its file could be merged onto: the newer row it wrote would be lost.
+    """
+    table, everywhere = new_table(), LookupRules(whole_table=True)
+    upsert(table, [{"id": "a", "p": "p", "ts": 0, "v": 0}], lookup=everywhere)
+    newer = [{"id": "a", "p": "p", "ts": 3, "v": 2}]
+    finish = begun(opened(table), WriteOperation.UPSERT, newer, lookup=everywhere)
+    upsert(table, [{"id": "a", "p": "q", "ts": 2, "v": 1}], finish, lookup=everywhere)
+    assert rows_of(table, "id", "p", "ts", "v") == [("a", "p", 3, 2)]
+
+
+def test_a_delete_follows_a_key_that_moves_at_the_same_time() -> None:
+    table, everywhere = new_table(), LookupRules(whole_table=True)
+    rows = [{"id": key, "p": "p", "ts": 0, "v": 0} for key in ("a", "b")]
+    upsert(table, rows, lookup=everywhere)
+    moved = [{"id": "a", "p": "q", "ts": 3, "v": 2}]
+    finish = begun(opened(table), WriteOperation.UPSERT, moved, lookup=everywhere)
+    put(table, WriteOperation.DELETE, [{"id": "a", "p": "p"}], finish, lookup=everywhere)
+    assert rows_of(table, "id", "p", "ts", "v") == [("b", "p", 0, 0)]
