@@ -42,6 +42,7 @@ ENGINES = {
 }
 #: Suite -> who takes part. A thousand commits of pyiceberg alone would take minutes.
 TAKE_PART = {
+    "mor": ("floor", "hoodoo", "hudi"),
     "big": ("floor", "hoodoo", "delta-rs", "ducklake", "pyiceberg", "hudi"),
     "small": tuple(ENGINES),
     "hist": ("floor", "hoodoo", "delta-rs", "ducklake", "hudi"),
@@ -51,6 +52,12 @@ GROWTH_MAX = 1.5
 HELD_CREATES_MAX = 8.0
 UPSERT_FACTOR = 5.0
 LOAD_FACTOR = 3.0
+MOR_UPSERT_FACTOR = 10.0
+MERGED_READ_FACTOR = 3.0
+PRUNED_READ_MAX = 1.3  # over pyarrow's time for the same columns of the same files
+MERGED_SPEED_MIN = 0.5  # of reading the base files alone; told, not a target
+PEAK_GROUPS_MAX = 4.0  # peak memory in decoded sizes of the largest file group, but for
+PEAK_FREE_MB = 64  # what allocators, thread stacks and buffers take anyhow
 BUSY = 0.25  # share of the machine that others took: such a run decides nothing for good
 
 Records = list[dict[str, Any]]
@@ -103,7 +110,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--commits", type=int, help="small commits of each kind")
     parser.add_argument("--history", type=int, help="commits of the table that is opened")
     parser.add_argument("--engines", help=f"some of {', '.join(ENGINES)}")
-    parser.add_argument("--suites", default="small,big,hist")
+    parser.add_argument("--suites", default="small,big,mor,hist")
     parser.add_argument("--save", metavar="NAME", help="write results/NAME.md and NAME.json")
     options = parser.parse_args(arguments)
     full = {"rows": 2_000_000, "rounds": 2, "commits": 200, "history": 1_000}
@@ -173,6 +180,7 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     """A suite's words for run.py."""
     known = {
         "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
+        "mor": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],
     }
@@ -186,6 +194,7 @@ def judge(records: Records) -> list[Verdict]:
         *held_targets(records),
         big_target(records, "W1", "bulk load", LOAD_FACTOR),
         big_target(records, "W2-1", "upsert of 1 %", UPSERT_FACTOR),
+        *mor_targets(records),
         *comparisons(records),
         *failures(records),
     ]
@@ -252,9 +261,67 @@ def big_target(records: Records, work: str, title: str, wanted: float) -> Verdic
     return verdict(factor >= wanted, text)
 
 
+def mor_targets(records: Records) -> list[Verdict]:
+    """Merge-on-read: writes and merged reads against Spark, pruned reads against pyarrow, memory."""
+    if not any(record["suite"] == "mor" and record.get("ok") for record in records):
+        return []
+    found = []
+    for work, blocks in (("M", "Parquet"), ("MA", "Avro")):
+        text = f"MOR upsert of 1 % ({blocks} blocks)"
+        found.append(big_target(records, f"{work}-upsert", text, MOR_UPSERT_FACTOR))
+        text = f"merged read ({blocks} blocks)"
+        found.append(big_target(records, f"{work}-read", text, MERGED_READ_FACTOR))
+    found.append(big_target(records, "M-two", "merged read of two columns", MERGED_READ_FACTOR))
+    ours, plain = (paired(records, work) for work in ("M-ro", "M-plain"))
+    if ours and plain:
+        factor = statistics.median(one / other for one, other in zip(ours, plain, strict=False))
+        text = f"column-pruned read takes {factor:.2f} times pyarrow's time for the same files"
+        found.append(
+            verdict(factor <= PRUNED_READ_MAX, f"{text}, wanted at most {PRUNED_READ_MAX}")
+        )
+    found.extend(peak_targets(records))
+    merged, base = (paired(records, work) for work in ("M-read", "M-base"))
+    if merged and base:
+        share = statistics.median(other / one for one, other in zip(merged, base, strict=False))
+        found.append(("told", f"merged read at {share:.2f} of the speed of its base files alone"))
+    return found
+
+
+def peak_targets(records: Records) -> list[Verdict]:
+    """Memory of a streamed read: bounded by the largest file group, whatever the table's size."""
+    found = []
+    for work, blocks in (("M", "Parquet"), ("MA", "Avro")):
+        told = [
+            record["result"]
+            for record in records
+            if record["w"] == f"{work}-peak" and record["engine"] == "hoodoo" and record.get("ok")
+        ]
+        if told:
+            peak = max(one["peak_mb"] for one in told)
+            group = max(one["group_mb"] for one in told)
+            text = f"peak memory of a merged read ({blocks} blocks): {peak:.0f} MB for a largest "
+            text += f"file group of {group:.0f} MB decoded, wanted at most "
+            text += f"{PEAK_GROUPS_MAX:.0f} times that and {PEAK_FREE_MB} MB"
+            found.append(verdict(peak <= PEAK_GROUPS_MAX * group + PEAK_FREE_MB, text))
+    return found
+
+
+def paired(records: Records, work: str) -> list[float]:
+    """Our seconds, turn by turn: engines and works take turns, so a turn saw one machine."""
+    return [
+        record["seconds"]
+        for record in records
+        if record["w"] == work and record["engine"] == "hoodoo" and record.get("ok")
+    ]
+
+
 def comparisons(records: Records) -> list[Verdict]:
     """Ours over each peer's, for all that has no target of its own."""
     works = {"W1": "bulk load", "W2-1": "upsert of 1 %", "W2-10": "upsert of 10 %"}
+    works |= {"M-load": "MOR load", "M-upsert": "MOR upsert of 1 %", "M-read": "merged read"}
+    works |= {"MA-upsert": "MOR upsert, Avro blocks", "MA-read": "merged read, Avro blocks"}
+    works |= {"M-two": "merged read of two columns", "M-ro": "read-optimized read"}
+    works |= {"M-inc": "MOR changes", "M-points": "100 rows by key"}
     works |= {
         record["w"]: f"opening after {record['w'].rpartition('-')[2]} commits"
         for record in records
