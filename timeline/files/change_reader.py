@@ -142,11 +142,13 @@ def read_changes(
     if unit.source is ChangeSource.LOGGED:
         for path in unit.logs:
             for block, rows in read_change_log(storage, path, unit.requested_time):
-                yield from _logged(block, rows, sides)
+                if _keys_suffice(rows, sides):
+                    yield from _logged(block, rows, sides)
+                else:
+                    yield from _compared(sides)
+                    return
     elif unit.source is ChangeSource.COMPARED:
-        before, after = sides.before(), sides.after()
-        changes = changes_between(before, after, unit.requested_time, _values(before, after, read))
-        yield from _pieces(changes, before, after, sides)
+        yield from _compared(sides)
     elif unit.source is ChangeSource.INSERTED:
         for rows in sides.stream(unit.after, inclusive=True):
             yield from _pieces(RecordChanges.all_inserted(rows.num_rows), rows[:0], rows, sides)
@@ -192,6 +194,30 @@ class _Sides:
             pieces = list(self.stream(one, inclusive=inclusive))
             self._held[inclusive] = pa.concat_tables(pieces) if pieces else empty
         return self._held[inclusive]
+
+
+def _compared(sides: _Sides) -> Iterator[pa.RecordBatch]:
+    before, after = sides.before(), sides.after()
+    values = _values(before, after, sides.read)
+    changes = changes_between(before, after, sides.unit.requested_time, values)
+    yield from _pieces(changes, before, after, sides)
+
+
+def _keys_suffice(rows: pa.Table, sides: _Sides) -> bool:
+    """
+    Whether a log's keys find the images it lacks.
+
+    Plain inserts may have written a key twice; then its name alone does not tell which of
+    its rows was meant, and the slices tell the whole of it.
+    """
+    held = rows.schema.names
+    lacking = [
+        state for name, state in ((BEFORE, sides.before), (AFTER, sides.after)) if name not in held
+    ]
+    return all(
+        pc.count_distinct(state().column(_KEY), mode="all").as_py() == state().num_rows
+        for state in lacking
+    )
 
 
 def _values(

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import hoodoo
+from tests.unit.timeline.engine import begun, new_table, opened, put, upsert
 from timeline.codecs.log_blocks import BlockType, HeaderKey
 from timeline.errors import CorruptTableError, InstantNotFoundError
 from timeline.files.change_log import read_change_log
@@ -19,8 +21,16 @@ from timeline.model.change_log import ChangeLogMode, change_log_schema
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
+from timeline.properties_file import update_properties
 from timeline.settle import data_files_of
+from timeline.table import Table
 
+OPERATIONS = (
+    WriteOperation.UPSERT,
+    WriteOperation.INSERT,
+    WriteOperation.DELETE,
+    WriteOperation.INSERT_OVERWRITE,
+)
 MODES = [mode.value for mode in ChangeLogMode]
 ROWS = [{"id": name, "part": "p", "ts": 10, "v": number} for number, name in enumerate("abcd")]
 
@@ -219,3 +229,86 @@ def test_images_of_files_that_were_cleaned_are_refused_by_name(tmp_path: Path, m
             table.core.changes(started, images=True)
     assert caught.value.fields["requested_time"] == receipt.requested_time
     assert caught.value.fields["path"] == f"p/{first.name}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "key",
+    ["hoodie.populate.meta.fields=false", "hoodie.datasource.write.drop.partition.columns=true"],
+)
+def test_tables_without_meta_or_partition_columns_are_told(
+    tmp_path: Path, mode: str, key: str
+) -> None:
+    name, _, value = key.partition("=")
+    a, _, _, d = ROWS
+    with make(tmp_path / "t", mode, **{name: value}) as table:
+        table.upsert([{**a, "ts": 11}])
+        table.delete([{"id": "d", "part": "p"}])
+        told = changed(table)[4:]
+    assert told == [("u", a, {**a, "ts": 11}), ("d", d, None)]
+
+
+def test_cleaning_takes_change_logs_with_their_base_files(tmp_path: Path) -> None:
+    keep_one = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "true"}
+    with make(tmp_path / "t", "DATA_BEFORE_AFTER", **keep_one) as table:
+        for time in range(11, 16):
+            table.upsert([{**ROWS[0], "ts": time}])
+        assert any(entry.action == "clean" for entry in table.timeline)
+    names = [file.name for file in (tmp_path / "t" / "p").iterdir()]
+    base_times = {name.rpartition("_")[2].split(".")[0] for name in names if "parquet" in name}
+    log_times = {name.split("_")[1].split(".")[0] for name in names if name.endswith(".cdc")}
+    assert 1 < len(log_times) < 5
+    assert log_times <= base_times
+
+
+def test_superseded_change_logs_of_a_redo_are_deleted_before_the_publication() -> None:
+    mine = with_logs(new_table())
+    upsert(mine, [row("a", 1, 1)])
+    rival = begun(opened(mine), WriteOperation.UPSERT, [row("a", 2, 7)])
+    receipt = upsert(mine, [row("a", 3, 8)], rival)
+    assert receipt.attempts == 2
+    files = [
+        name
+        for name in mine.context.world.storage.names("x")
+        if receipt.requested_time in name and not name.endswith(".crc")
+    ]
+    assert len(files) == 2, files  # a base file and its change log
+    told = mine.changes("0", images=True).read_all().to_pylist()
+    assert [(each["op"], each["after"]["v"]) for each in told] == [("i", 1), ("u", 7), ("u", 8)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_logs_tell_what_the_files_tell_after_any_writes(mode: str, seed: int) -> None:
+    """The same writes to a table with logs and to one without: the same story of both."""
+    tables = with_logs(new_table(), mode), new_table()
+    draw = np.random.default_rng(seed)
+    for turn in range(8):
+        keys = draw.choice(list("abcdefgh"), size=3, replace=False)
+        rows = [row(str(key), int(draw.integers(5)), int(draw.integers(99))) for key in keys]
+        chosen = int(draw.integers(7)) if turn > 1 else 0
+        operation = OPERATIONS[chosen] if chosen < len(OPERATIONS) else WriteOperation.UPSERT
+        for table in tables:
+            put(table, operation, rows)
+    first, second = (
+        [
+            (each["op"], each["before"], each["after"])
+            for each in table.changes("0", images=True).read_all().to_pylist()
+        ]
+        for table in tables
+    )
+    assert sorted(first, key=str) == sorted(second, key=str)
+    assert {op for op, _, _ in first} >= {"i", "u"}
+
+
+def row(key: str, ts: int, v: int) -> dict[str, object]:
+    return {"id": key, "p": "x", "ts": ts, "v": v}
+
+
+def with_logs(table: Table, mode: str = "DATA_BEFORE_AFTER") -> Table:
+    keys = {
+        "hoodie.table.cdc.enabled": "true",
+        "hoodie.table.cdc.supplemental.logging.mode": mode,
+    }
+    update_properties(table.context.world.storage, keys, now="20261121100000000")
+    return opened(table, application="")
