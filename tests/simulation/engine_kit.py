@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ from timeline.errors import (
 from timeline.files.parquet import ParquetSettings
 from timeline.local_workload import LocalWorkload
 from timeline.model.new_table import new_table_properties
-from timeline.model.operations import ConcurrencyMode, MergeMode, WriteOperation
+from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.places import HEARTBEATS, MARKERS, TIMELINE, slot_path
 from timeline.placing import FileRules
 from timeline.ports.world import World as EngineWorld
@@ -88,7 +89,13 @@ def outside(world: World, name: str = "outside") -> EngineWorld:
     return ports_of(make_ports(world, world.new_actor(name, seed=0)))
 
 
-def new_world(scenario: str, *, lease_ms: int = 2_000, table_version: int = 9) -> World:
+def new_world(
+    scenario: str,
+    *,
+    lease_ms: int = 2_000,
+    table_version: int = 9,
+    table_type: TableType = TableType.COPY_ON_WRITE,
+) -> World:
     """A world with an empty table in it."""
     world = World(scenario=scenario, lease_ms=lease_ms)
     Table.create(
@@ -99,6 +106,7 @@ def new_world(scenario: str, *, lease_ms: int = 2_000, table_version: int = 9) -
             partition_fields=("part",),
             merge_mode=MergeMode.COMMIT_TIME_ORDERING,
             table_version=table_version,
+            table_type=table_type,
         ),
         LIMITS,
     )
@@ -313,7 +321,9 @@ def check_healed(facts: EngineFacts, world: World) -> list[Violation]:
     table = Table(open_table(outside(world, "auditor")))
     pinned = table.pin()
     number = facts.slot_of(pinned.snapshot)
-    visible = {one.base_file.path for one in pinned.file_slices() if one.base_file is not None}
+    slices = pinned.file_slices()
+    visible = {one.base_file.path for one in slices if one.base_file is not None}
+    visible.update(log.path for one in slices for log in one.log_files)
     told = facts.facts(visible={number: frozenset(visible)})
     found = facts.judge(told)
     read = sorted(
@@ -347,7 +357,7 @@ def healed(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2
 # ---------------------------------------------------------------- written interleavings
 
 
-def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: int) -> World:
+def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: Any) -> World:
     """A world whose table already has these keys, each of operation ``seed``."""
     world = new_world(scenario, **options)
     ports = make_ports(world, world.new_actor("loader", seed=0))

@@ -27,8 +27,8 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from timeline.errors import ChecksumError
-from timeline.model.operations import WriteOperation
-from timeline.testing.faults import Chooser, Fault, Move, PlannedFault, PlannedPolicy
+from timeline.model.operations import TableType, WriteOperation
+from timeline.testing.faults import Chooser, Fault, Faults, Move, PlannedFault, PlannedPolicy
 from timeline.testing.ports import Actor
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.script import Until
@@ -51,6 +51,17 @@ def writing(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
     world = seeded("crash-writer", KEYS)
     return world, [
         writer("A", [JOBS[kind]]),
+        writer("B", [Job(operation="B", keys=("a1", "a3"))], start_after="A"),
+        cleaner(rounds=1),
+    ]
+
+
+def appending(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+    """A appends to logs of two file groups; B to one of them, and opens another; then a clean."""
+    world = seeded("crash-appender", KEYS, table_type=TableType.MERGE_ON_READ)
+    play(world, [writer("old", [Job(operation="old", keys=("a1",))])], [])
+    return world, [
+        writer("A", [Job(operation="A", keys=("a1", "b1"), kind=kind)]),
         writer("B", [Job(operation="B", keys=("a1", "a3"))], start_after="A"),
         cleaner(rounds=1),
     ]
@@ -95,6 +106,35 @@ def test_writer_killed_at_every_call(kind: WriteOperation) -> None:
     assert len(cases) >= 30
     for case in cases:
         expect_healed(case.world, case.trace, f"{kind.value}, call {case.call} {case.fault}")
+
+
+@pytest.mark.parametrize("kind", [WriteOperation.UPSERT, WriteOperation.DELETE])
+def test_appender_killed_at_every_call(kind: WriteOperation) -> None:
+    cases = list(crash_points(partial(appending, kind), "A"))
+    assert len(cases) >= 30
+    assert any(".log." in path for path in cases[0].world.files)
+    for case in cases:
+        expect_healed(case.world, case.trace, f"{kind.value}, call {case.call} {case.fault}")
+
+
+def test_two_appenders_in_any_order_lose_nothing() -> None:
+    """Both append to one file group; the order of slots and of requested times must agree."""
+    for seed in range(200 if NIGHTLY else 12):
+        world = seeded("appenders", KEYS, table_type=TableType.MERGE_ON_READ)
+        actors = [
+            writer(
+                name,
+                [
+                    Job(operation=f"{name}1", keys=("a1", "b1")),
+                    Job(operation=f"{name}2", keys=("a1",), kind=kind),
+                ],
+            )
+            for name, kind in (("A", WriteOperation.DELETE), ("B", WriteOperation.UPSERT))
+        ]
+        facts = checks(world)
+        faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
+        trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
+        expect_healed(world, trace, f"seed {seed}")
 
 
 def test_cleaner_and_rollbacker_killed_at_every_call() -> None:
@@ -155,7 +195,10 @@ class _PowerCut(PlannedPolicy):
 @pytest.mark.parametrize("seed", range(20 if NIGHTLY else 1))
 def test_power_cut_at_every_call_of_a_write_and_of_a_clean(seed: int) -> None:
     """LOC-2: what was acknowledged survives, what was torn is never visible."""
-    for make in (partial(writing, WriteOperation.UPSERT), cleaning):
+    makes = [partial(writing, WriteOperation.UPSERT), cleaning]
+    if NIGHTLY:
+        makes.append(partial(appending, WriteOperation.UPSERT))
+    for make in makes:
         world, actors = make()
         steps = len(run(world, actors, policy=PlannedPolicy()).steps)
         for at in range(steps):

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timeline.active import ActiveTimeline
+from timeline.codecs.delete_block import decode_deletes
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
 from timeline.codecs.slot import decode_slot
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import (
@@ -75,7 +77,7 @@ class EngineFacts:
     _facts_of_slots: list[SlotFact] = field(default_factory=list)
     _completed: dict[str, InstantFact] = field(default_factory=dict)
     _paths: dict[tuple[tuple[str, str], str], str] = field(default_factory=dict)
-    _rows_of_files: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    _rows_of_files: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
     _seen: int = 0
     _slots_created: int = 0
     _owners: dict[str, str] = field(default_factory=dict)
@@ -288,27 +290,56 @@ class EngineFacts:
             one for one in self._deletions if one.path != path or one.actor != one.owner
         ]
 
-    def _rows(self, paths: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-        """Record key to the operations of its rows; more than one is a doubled key."""
-        rows: dict[str, tuple[str, ...]] = {}
-        for path in sorted(paths):
-            known = self._rows_of_files.get(path)
-            if known is None:
-                table = pq.read_table(
-                    pa.BufferReader(self.world.files[path].data),
-                    columns=[_RECORD_KEY, self.operation_column],
-                    use_threads=False,
-                )
-                known = self._rows_of_files[path] = list(
-                    zip(
-                        table.column(_RECORD_KEY).to_pylist(),
-                        table.column(self.operation_column).to_pylist(),
-                        strict=True,
-                    )
-                )
-            for key, operation in known:
-                rows[key] = (*rows.get(key, ()), operation)
+    def _rows(self, paths: Mapping[str, StatFact]) -> dict[str, tuple[str, ...]]:
+        """
+        Record key to the operations of its rows; more than one is a doubled key.
+
+        Logs count in the order of their slots: readers take the order of requested times,
+        and among conflicting writers both must be the same.
+        """
+        groups: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        for path, stat in paths.items():
+            rows = groups.setdefault(stat.file_group, {})
+            for key, operation in self._rows_of(path, stat):
+                if stat.is_base and operation is not None:
+                    rows[key] = (*rows.get(key, ()), operation)
+                else:
+                    rows[key] = () if operation is None else (operation,)
+        found: dict[str, tuple[str, ...]] = {}
+        for rows in groups.values():
+            for key, operations in rows.items():
+                if operations:
+                    found[key] = (*found.get(key, ()), *operations)
+        return found
+
+    def _rows_of(self, path: str, stat: StatFact) -> list[tuple[str, str | None]]:
+        """Record key and operation of each row of a file; without one where a log deletes."""
+        known = self._rows_of_files.get(path)
+        if known is not None:
+            return known
+        data = self.world.files[path].data
+        rows: list[tuple[str, str | None]] = []
+        if stat.is_base:
+            rows = self._stored(data)
+        else:
+            source = BytesSource(data)
+            for block in iter_blocks(source, len(data), path=path):
+                content = read_content(source, block)
+                if block.block_type is BlockType.DELETE:
+                    deletes = decode_deletes(content, path=path)
+                    rows += [(key, None) for key in deletes.column(_RECORD_KEY).to_pylist()]
+                else:
+                    rows += self._stored(content)
+        self._rows_of_files[path] = rows
         return rows
+
+    def _stored(self, parquet: bytes) -> list[tuple[str, str | None]]:
+        table = pq.read_table(
+            pa.BufferReader(parquet),
+            columns=[_RECORD_KEY, self.operation_column],
+            use_threads=False,
+        )
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
