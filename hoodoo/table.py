@@ -35,11 +35,12 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.options import PropertySet
+from timeline.point_lookup import plan_look_up
 from timeline.ports.events import EventSink
 from timeline.read import Filter
 from timeline.settings import FailedWritesPolicy, ForeignWriters, WriteSettings
 from timeline.table import Table as CoreTable
-from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
+from timeline.table import TableSnapshot, TimelineEntry, collect, refuse_unwritable
 from timeline.unsupported import refuse_unsupported
 from timeline.workload import Workload
 from timeline.write import Receipt
@@ -160,6 +161,31 @@ class Table:
         return self._core.pin().to_arrow(
             columns=columns, filter=filter, partitions=partitions, query_type=query_type
         )
+
+    def look_up(
+        self,
+        keys: Sequence[str],
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """
+        The rows of some record keys, read from the file groups that may hold them.
+
+        Args:
+            keys: Record keys as stored in ``_hoodie_record_key``: the value, or
+                ``field:value,field:value`` for keys of several fields.
+            columns: Names to return; None for all.
+            partitions: Partition paths to look in; None for all.
+        """
+        pinned = self._core.pin()
+        plan = plan_look_up(
+            self._core.context,
+            pinned.snapshot,
+            pinned.file_slices(partitions),
+            keys,
+            columns=columns,
+        )
+        return collect(self._core.context, plan)
 
     def as_of(self, time: str) -> TableSnapshot:
         """

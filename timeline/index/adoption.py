@@ -20,7 +20,7 @@ from timeline.properties_file import update_properties
 from timeline.read import view_of
 from timeline.rules.bucketing import BucketEngine, BucketRules
 
-__all__ = ["adopt_buckets", "keeps_buckets", "kept_properties"]
+__all__ = ["adopt_buckets", "keeps_buckets", "kept_properties", "rules_kept_in"]
 
 _SAMPLED_FILES = 3
 
@@ -39,6 +39,22 @@ def kept_properties(rules: BucketRules) -> dict[str, str]:
 def keeps_buckets(config: TableConfig) -> bool:
     """Whether a table says itself how its buckets were made."""
     return config.raw.get(KEPT_KEYS["index_type"]) == "BUCKET"
+
+
+def rules_kept_in(config: TableConfig) -> BucketRules | None:
+    """How a table says that its buckets are made; None when it says nothing, or nothing right."""
+    told = {field: config.raw.get(key, "") for field, key in KEPT_KEYS.items()}
+    fields = tuple(name for name in told["bucket_hash_fields"].split(",") if name)
+    count = told["bucket_count"]
+    if not (
+        keeps_buckets(config) and fields and count.isascii() and count.isdigit() and int(count)
+    ):
+        return None
+    if told["bucket_engine"] not in BucketEngine.__members__:
+        return None
+    return BucketRules(
+        engine=BucketEngine[told["bucket_engine"]], buckets=int(count), hash_fields=fields
+    )
 
 
 def adopt_buckets(context: TableContext, rules: BucketRules) -> None:

@@ -30,7 +30,7 @@ from timeline.ports.storage import Storage
 from timeline.rules.keys import key_range
 from timeline.rules.placement import codes_of, rows_by_number
 
-__all__ = ["tag"]
+__all__ = ["may_hold_any", "tag"]
 
 _SURROGATES = 0xEE  # from this byte on, UTF-8 and Java's UTF-16 may order keys differently
 
@@ -117,7 +117,7 @@ def _look_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """The same; the file's keys are read only when its footer rules not all of them out."""
     if lookup.file.virtual_keys is not None:
         return _look(storage, lookup)
-    held = read_keys_if(storage, lookup.file.path, partial(_may_hold_any, lookup.keys))
+    held = read_keys_if(storage, lookup.file.path, partial(may_hold_any, lookup.keys))
     return _positions(held, lookup.keys)
 
 
@@ -128,7 +128,8 @@ def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.i
     return np.asarray(positions).astype(np.intp)
 
 
-def _may_hold_any(keys: pa.Array, footer: Footer) -> bool:
+def may_hold_any(keys: pa.Array, footer: Footer) -> bool:
+    """Whether a base file may hold one of some keys; False is certain. Shapes: keys (n,)."""
     inside = _within(keys, footer)
     if footer.bloom_base64 is None or len(inside) == 0:
         return len(inside) > 0

@@ -177,7 +177,9 @@ def open_record_index(
         if instant is not None and instant.completion_time is not None:
             completions[instant.requested_time] = instant.completion_time
     pending = {instant.requested_time for instant in snapshot.active.pending}
-    visible = frozenset(completions) - pending
+    newest = max((one.requested_time for one in snapshot.active.instants), default="")
+    # What began after the snapshot was taken may have moved keys that it shows elsewhere.
+    visible = frozenset(time for time in completions if time <= newest) - pending
     first = min(completions, default=None)
 
     def counts(time: str) -> bool:

@@ -12,7 +12,7 @@ from timeline.codecs.bloom import BloomFilter, BloomSettings
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.files.parquet import Footer, write_base_file
 from timeline.index import IndexedFile
-from timeline.index.lookup import _may_hold_any, tag
+from timeline.index.lookup import may_hold_any, tag
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -152,5 +152,5 @@ def test_a_damaged_filter_costs_a_look_and_no_answer() -> None:
     footer = Footer(
         rows=1, avro_json=None, key_min="a", key_max="z", bloom_base64="AAAA", bloom_kind="SIMPLE"
     )
-    assert _may_hold_any(pa.array(["b"]), footer)
-    assert not _may_hold_any(pa.array(["B"]), footer)
+    assert may_hold_any(pa.array(["b"]), footer)
+    assert not may_hold_any(pa.array(["B"]), footer)

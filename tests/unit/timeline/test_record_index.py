@@ -83,6 +83,8 @@ def test_a_deleted_key_is_gone_once_its_instant_completed_in_both_tables(path: P
     (timelines[1] / f"{LATER}.commit.requested").touch()
     assert there(), "the table itself has not completed it"
     (timelines[1] / f"{LATER}.commit.requested").unlink()
+    assert there(), "the table knows nothing so late yet"
+    (timelines[1] / f"{LATER}_{COMPLETED}.commit").touch()
     index = index_of(path)
     assert index is not None
     assert found(index.everything()) == {one for one in expected(path) if one[0] != "a01"}

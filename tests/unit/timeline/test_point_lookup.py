@@ -1,0 +1,71 @@
+"""Rows of single keys are read from the file groups that may hold them, whatever knows that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from tests.interop import golden_tables
+from timeline.point_lookup import slices_that_may_hold
+
+SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
+BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "8"}
+NO_FILLING = {"hoodie.parquet.small.file.limit": "0"}
+
+
+def filled(path: Path, properties: dict[str, str]) -> hoodoo.Table:
+    """Three writes of keys of their own into two partitions."""
+    table = hoodoo.create_table(
+        path / "t", schema=SCHEMA, record_key="id", partition_by="p", properties=properties
+    )
+    for start in (0, 10, 20):
+        rows = [{"id": f"k{n:02d}", "p": "pq"[n % 2], "v": n} for n in range(start, start + 10)]
+        table.upsert(pa.Table.from_pylist(rows, schema=SCHEMA))
+    return table
+
+
+def considered(table: hoodoo.Table, *keys: str) -> int:
+    pinned = table.core.pin()
+    slices = pinned.file_slices()
+    context = table.core.context
+    return len(slices_that_may_hold(context, pinned.snapshot, slices, pa.array(keys, pa.string())))
+
+
+@pytest.mark.parametrize(
+    ("properties", "files", "of_one_key"),
+    [
+        (BUCKETS, 16, 2),  # its bucket in both partitions
+        (NO_FILLING, 6, 1),  # ranges and filters tell
+        ({**NO_FILLING, "hoodie.parquet.bloom.filter.enabled": "false"}, 6, 2),  # ranges alone
+    ],
+    ids=["buckets", "filters", "ranges"],
+)
+def test_a_key_is_read_from_few_files(
+    tmp_path: Path, properties: dict[str, str], files: int, of_one_key: int
+) -> None:
+    with filled(tmp_path, properties) as table:
+        assert 6 <= len(table.file_slices()) <= files
+        assert considered(table, "k13") == of_one_key
+        assert table.look_up(["k13"]).to_pylist() == [{"id": "k13", "p": "q", "v": 13}]
+        found = table.look_up(["k13", "k02", "k29", "nobody"], columns=["v"])
+        assert sorted(found.column("v").to_pylist()) == [2, 13, 29]
+        assert table.look_up(["k13"], partitions=["p"]).num_rows == 0
+        assert table.look_up([]).num_rows == 0
+        assert considered(table) == 0
+
+
+@pytest.mark.parametrize("name", ["v8_cow_mdt_record_index", "v9_cow_mdt_record_index"])
+def test_the_record_index_names_the_one_file_group(tmp_path: Path, name: str) -> None:
+    with hoodoo.open_table(golden_tables.unpack(name, tmp_path)) as table:
+        assert len(table.file_slices()) == 2
+        assert considered(table, "e01") == 1
+        assert considered(table, "nobody") == 0
+        assert table.look_up(["e01", "a00"], columns=["id"]).num_rows == 2
+
+
+def test_slices_with_logs_are_merged(tmp_path: Path) -> None:
+    with hoodoo.open_table(golden_tables.unpack("v9_simple_bucket", tmp_path)) as table:
+        assert table.look_up(["a01"]).column("ts").to_pylist() == [20]
