@@ -1,0 +1,1 @@
+"""Tables that nobody has seen: recipes, their making by Java Hudi, and the comparison."""

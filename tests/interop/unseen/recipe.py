@@ -1,0 +1,316 @@
+"""
+Makes tables with the real Java Hudi, and writes down what it says about each.
+
+A recipe is the settings of a table and what happens to it, step by step. The account that is
+made of it has the keys of the golden tables' accounts (`golden/PROVENANCE.md`), so both are
+compared by the same rules. Where Java refuses a step, that is noted and the recipe goes on:
+whatever is there then is a table that Java made.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop.java import JavaOracle, JavaRefusedError
+
+__all__ = [
+    "WRITE",
+    "Recipe",
+    "Service",
+    "Sql",
+    "Step",
+    "Write",
+    "account_of",
+    "ask_newer",
+    "make",
+    "settle",
+]
+
+WRITE = "hoodie.datasource.write."
+
+#: What all tables have in common: nothing happens by itself, and files are small.
+COMMON: Mapping[str, str] = {
+    "hoodie.archive.automatic": "false",
+    "hoodie.bloom.index.filter.dynamic.max.entries": "1000",
+    "hoodie.clean.automatic": "false",
+    "hoodie.compact.inline": "false",
+    "hoodie.embed.timeline.server": "false",
+    "hoodie.index.bloom.num_entries": "200",
+    "hoodie.metadata.enable": "false",
+    "hoodie.table.timeline.timezone": "UTC",
+    "hoodie.write.markers.type": "DIRECT",
+    "hoodie.write.auto.upgrade": "false",
+    WRITE + "recordkey.field": "id",
+    WRITE + "partitionpath.field": "region",
+    WRITE + "precombine.field": "ts",
+    WRITE + "hive_style_partitioning": "true",
+    WRITE + "table.type": "MERGE_ON_READ",
+    # Services know no word of the data source's.
+    "hoodie.compact.inline.max.delta.commits": "1",
+    "hoodie.clustering.async.max.commits": "1",
+    "hoodie.clustering.inline.max.commits": "1",
+    "hoodie.clustering.plan.strategy.small.file.limit": "10000000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A write by the data source; one that `crashes` leaves its files, markers and no result."""
+
+    rows: Sequence[Mapping[str, Any]]
+    operation: str = "upsert"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    schema: str | None = None  # from now on
+    crashes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A table service; `instant` counts the completed writes, so -1 is the newest."""
+
+    what: str
+    instant: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    schedule_only: bool = False
+    pending: bool = False  # runs the oldest pending plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sql:
+    """Spark SQL; `{t}` is the table. The settings count for this statement only."""
+
+    statement: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+Step = Write | Service | Sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A table to be made."""
+
+    name: str
+    schema: str
+    steps: Sequence[Step]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    releases: tuple[str, ...] = ("1.2.0", "1.0.2", "0.15.0")
+    incremental: bool = True  # Java runs out of memory over blocks of partial updates
+
+
+def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """
+    Make a table under `folder` and its account `<name>.json` beside it.
+
+    The account of a table that is there already is returned without asking again.
+    """
+    path, told = folder / recipe.name, folder / f"{recipe.name}.json"
+    if told.exists():
+        known: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+        return known
+    shutil.rmtree(path, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = {**COMMON, **recipe.conf}
+    conf = {key: text for key, text in conf.items() if text != ""}
+    refused = []
+    schema = recipe.schema
+    for number, step in enumerate(recipe.steps):
+        try:
+            if isinstance(step, Write):
+                schema = step.schema or schema
+                _write(java, path, step, conf, schema)
+            elif isinstance(step, Service):
+                _service(java, path, step, conf)
+            else:
+                _sql(java, path, step)
+        except JavaRefusedError as error:
+            refused.append({"step": number, **error.answer})
+    account = account_of(java, path, incremental=recipe.incremental)
+    account |= {"conf": conf, "refused": refused}
+    told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
+    return account
+
+
+def settle(java: JavaOracle, table: Path) -> None:
+    """
+    Tell a JVM's Spark how to read, once; any table serves.
+
+    Days before 1582 are read as they are written down, which Spark refuses to guess; and so
+    few rows are not worth compiled code.
+    """
+    words = (
+        "spark.sql.parquet.datetimeRebaseModeInRead=CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead=CORRECTED",
+        "spark.sql.codegen.wholeStage=false",
+        "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    )
+    java.sql(table, ";;".join([*(f"set {word}" for word in words), "select 1"]))
+
+
+def account_of(java: JavaOracle, path: Path, *, incremental: bool = True) -> dict[str, Any]:
+    """What Java says about a table: timeline, slices, and rows in every way of reading."""
+    properties = java.properties(path)
+    version = int(properties["hoodie.table.version"])
+    timeline = java.timeline(path, archived=True)
+    done = [one for one in timeline if _is_write(one)]
+    times = sorted(one["requested"] for one in done)
+    by_completion = version > 6
+    ends = sorted(one["completion"] for one in done) if by_completion else times
+    asked: list[tuple[str, str | None]] = []
+    if ends and incremental:
+        middle = ends[len(ends) // 2]
+        asked = [("0", None), (middle, None), (ends[0], middle)]
+    read_optimized = properties.get("hoodie.table.type") == "MERGE_ON_READ"
+    return {
+        "hudi": java.version,
+        "table_version": version,
+        "properties": properties,
+        "timeline": timeline,
+        "slices": _answer(lambda: java.slices(path)),
+        "snapshot": _answer(lambda: java.read(path)),
+        "read_optimized": _answer(lambda: java.read(path, query_type="read_optimized"))
+        if read_optimized
+        else None,
+        "as_of": {
+            time: _answer(lambda time=time: java.read(path, as_of=time))
+            for time in dict.fromkeys([*times[len(times) // 2 :][:1], *times[-2:-1]])
+        },
+        "incremental": [
+            {
+                "start": start,
+                "end": end,
+                "rows": _answer(
+                    lambda start=start, end=end: java.read(
+                        path, incremental=[start, *([end] if end else [])]
+                    )
+                ),
+            }
+            for start, end in dict.fromkeys(asked)
+        ],
+    }
+
+
+def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """
+    The account of a table, with a newer release's answers where its own release failed.
+
+    1.0.2 cannot read every table it writes (`golden/PROVENANCE.md`).
+    """
+    path, told = folder / recipe.name, folder / f"{recipe.name}.json"
+    account: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+    if account["hudi"] != "1.0.2":
+        return account
+    asked = 0
+    for what, query in {"snapshot": "snapshot", "read_optimized": "read_optimized"}.items():
+        if isinstance(account[what], dict):
+            account[what] = _answer(lambda query=query: newer.read(path, query_type=query))
+            asked += 1
+    for time, theirs in account["as_of"].items():
+        if isinstance(theirs, dict):
+            account["as_of"][time] = _answer(lambda time=time: newer.read(path, as_of=time))
+            asked += 1
+    for one in account["incremental"]:
+        if isinstance(one["rows"], dict):
+            start = one["start"] if one["start"] == "0" else str(int(one["start"]) - 1)
+            words = [start, *([one["end"]] if one["end"] else [])]
+            one["rows"] = _answer(lambda words=words: newer.read(path, incremental=words))
+            asked += 1
+    if asked:
+        told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
+    return account
+
+
+def _is_write(entry: Mapping[str, Any]) -> bool:
+    return entry["state"] == "COMPLETED" and entry["action"] in (
+        "commit",
+        "deltacommit",
+        "replacecommit",
+    )
+
+
+def _answer(ask: Any) -> Any:
+    try:
+        return ask()
+    except JavaRefusedError as error:
+        return error.answer
+
+
+def _sql(java: JavaOracle, path: Path, step: Sql) -> None:
+    settings = {"hoodie.compact.inline": "false", **step.settings}
+    told = [f"set {key}={text}" for key, text in settings.items()]
+    undone = [*(f"reset {key}" for key in settings), "select 1"]
+    try:
+        java.sql(path, ";;".join([*told, step.statement, *undone]))
+    except JavaRefusedError:
+        java.sql(path, ";;".join(undone))
+        raise
+
+
+def _write(java: JavaOracle, path: Path, step: Write, conf: Mapping[str, str], schema: str) -> None:
+    before = _files(path) if step.crashes else set()
+    java.write(
+        path,
+        [dict(row) for row in step.rows],
+        step.operation,
+        schema=schema,
+        conf={**conf, **step.conf},
+    )
+    if step.crashes:
+        _crash(java, path, before)
+
+
+def _crash(java: JavaOracle, path: Path, before: set[Path]) -> None:
+    """Take the result of the newest write back and put the markers there that it had."""
+    newest = max(
+        (one for one in java.timeline(path) if _is_write(one)), key=lambda one: one["requested"]
+    )
+    time, layout_1 = newest["requested"], not (path / ".hoodie" / "timeline").exists()
+    timeline = path / ".hoodie" if layout_1 else path / ".hoodie" / "timeline"
+    completed = f"{time}.{newest['action']}" if layout_1 else f"{time}_*.{newest['action']}"
+    for file in timeline.glob(completed):
+        file.unlink()
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    groups = {file.name.partition("_")[0] for file in before if not file.name.startswith(".")}
+    for file in _files(path) - before:
+        kind = "CREATE"
+        if file.name.startswith("."):
+            kind = "APPEND" if layout_1 else "CREATE"
+        elif file.name.partition("_")[0] in groups:
+            kind = "MERGE"
+        marker = path / ".hoodie" / ".temp" / time / file.parent.relative_to(path)
+        marker.mkdir(parents=True, exist_ok=True)
+        (marker / f"{file.name}.marker.{kind}").touch()
+
+
+def _files(path: Path) -> set[Path]:
+    found = (*path.rglob("*.parquet"), *path.rglob(".*.log.*"))
+    return {file for file in found if ".hoodie" not in file.parts and file.suffix != ".crc"}
+
+
+def _service(java: JavaOracle, path: Path, step: Service, conf: Mapping[str, str]) -> None:
+    words = ["service", str(path), step.what]
+    if step.instant is not None:
+        words.append(
+            [one["requested"] for one in java.timeline(path) if _is_write(one)][step.instant]
+        )
+    words += ["--schedule-only"] if step.schedule_only else []
+    if step.pending:
+        actions = {"compact": "compaction", "logcompact": "logcompaction", "cluster": "clustering"}
+        action = actions[step.what]
+        waiting = [
+            one["requested"]
+            for one in java.timeline(path)
+            if one["state"] != "COMPLETED"
+            and one["action"] in (action, *(["replacecommit"] if action == "clustering" else []))
+        ]
+        if not waiting:
+            return
+        words += ["--pending", waiting[0]]
+    for key, text in {**conf, **step.conf}.items():
+        words += ["--conf", f"{key}={text}"]
+    java.ask(*words)
