@@ -16,7 +16,8 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError, ServiceConflictError, UnsupportedTableError
 from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
-from timeline.index import IndexedFile
+from timeline.files.slice_reader import SliceRead
+from timeline.index import IndexedFile, MergedSlice
 from timeline.index.buckets import Buckets, find_buckets
 from timeline.model.appending import LogSettings, LogTarget
 from timeline.model.change_log import ChangeLogMode
@@ -24,12 +25,11 @@ from timeline.model.claim import WHOLE_TABLE, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
+from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS, TableSchema
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering
-from timeline.read import view_of
+from timeline.read import plan_scan, view_of
 from timeline.rules.bucketing import BucketEngine
-from timeline.rules.keys import VirtualKeys
 from timeline.rules.merging import DeleteKind
 from timeline.rules.placement import (
     Bucket,
@@ -38,10 +38,12 @@ from timeline.rules.placement import (
     learn_record_bytes,
     place_inserts,
 )
+from timeline.snapshot import Snapshot
 from timeline.workload import RowRules, Workload, WorkloadProfile
 
 __all__ = ["FileRules", "Placement", "place"]
 
+_KEY = META_COLUMNS[2]
 _LEARN_FILES_MAX = 4
 _BLOOM_TEXT_BYTES = 440_000  # what a default bloom filter adds to every file
 
@@ -98,7 +100,7 @@ def place(
     Raises:
         InvalidInputError: An insert that must not meet known keys meets some.
         ServiceConflictError: A key lives in a file group that a pending clustering owns.
-        UnsupportedTableError: Keys are to be looked up where only log files hold them.
+        UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view_of(context, begun.snapshot)
@@ -131,9 +133,8 @@ def place(
         latest = _latest_of(view.latest_slices(None if everywhere else touched))
     # In a bucket index only inserts that mind known keys look for them.
     looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
-    if looks and everywhere:
-        _refuse_keys_in_logs(latest.values())
-    counts = workload.tag(_candidates(latest.values(), rules.keys.virtual) if looks else {})
+    candidates = _candidates(context, begun.snapshot, latest.values(), rules) if looks else {}
+    counts = workload.tag(candidates)
     if rules.refuse_found and counts.updates:
         raise InvalidInputError(
             "the insert has keys that are there already; upsert them, or set "
@@ -228,40 +229,43 @@ def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
 
 
 def _candidates(
-    slices: Iterable[FileSlice], virtual_keys: VirtualKeys | None
+    context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice], rules: RowRules
 ) -> dict[str, list[IndexedFile]]:
+    """
+    Where keys are looked for: base files, or whole slices where it matters what logs say.
+
+    New keys of one partition lie in base files, and one that a log deleted comes back where
+    it was, so that base files tell enough there, as to Java. In the whole table such a key
+    would be found where it no longer lives, and an insert would be taken for known.
+    """
+    minds_logs = rules.lookup.whole_table or rules.drop_found or rules.refuse_found
+    listed = list(slices)
+    logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
+    read = _read_of_keys(context, snapshot, logged, rules) if logged else None
+    merged = {one.file_group for one in logged}
     found: dict[str, list[IndexedFile]] = {}
-    for one in slices:
-        if one.base_file is None:
-            raise UnsupportedTableError(
-                "a file group has log files only, in which this index does not look for keys; "
-                "compact it first, or use the bucket index it was made with: "
-                f"{one.file_group}",
-                kind="keys_in_logs",
-                file_group=str(one.file_group),
-            )
+    for one in listed:
         group = one.file_group
         found.setdefault(group.partition_path, []).append(
-            IndexedFile(file_id=group.file_id, path=one.base_file.path, virtual_keys=virtual_keys)
+            IndexedFile(
+                file_id=group.file_id,
+                path="" if one.base_file is None else one.base_file.path,
+                virtual_keys=rules.keys.virtual,
+                merged=MergedSlice(slice=one, read=read) if read and group in merged else None,
+            )
         )
     return found
 
 
-def _refuse_keys_in_logs(slices: Iterable[FileSlice]) -> None:
-    """
-    A key that left a file group by its log still lies in the base file below.
-
-    In one partition that does no harm: the key comes back where it was. Looked for in the
-    whole table it would be found where it no longer lives, and be inserted a second time.
-    """
-    for one in slices:
-        if one.log_files:
-            raise UnsupportedTableError(
-                "a global index does not look into log files yet; compact the table first, or "
-                f"use another index: {one.file_group}",
-                kind="keys_in_logs",
-                file_group=str(one.file_group),
-            )
+def _read_of_keys(
+    context: TableContext, snapshot: Snapshot, slices: list[FileSlice], rules: RowRules
+) -> SliceRead:
+    """How keys are read of slices with logs, and the order of rows where it decides a move."""
+    virtual = rules.keys.virtual
+    fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
+    ordering = rules.ordering_fields if rules.moves_rows else ()
+    columns = tuple(dict.fromkeys((_KEY, *fields, *ordering)))
+    return plan_scan(context, snapshot, slices, columns=columns).read
 
 
 def _refuse_owned(groups: Iterable[FileGroupId], owned: Mapping[FileGroupId, object]) -> None:

@@ -8,7 +8,7 @@ functions the local executor uses; a worker holds one batch, or the rows of one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,9 +18,9 @@ from pyspark import TaskContext
 from hoodoo.spark.carried import TaskFailedError, error_to_json
 from timeline.errors import HoodooError, UnavailableError
 from timeline.files.append import write_task
-from timeline.files.parquet import read_base_file, read_keys
 from timeline.files.rewrite import FileGroupTask, stats_to_json
-from timeline.files.virtual_keys import read_virtual_keys
+from timeline.index import IndexedFile, MergedSlice
+from timeline.index.held import held_rows
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import META_FIELDS, drop_meta, normalise
 from timeline.ports.storage import Storage
@@ -151,6 +151,7 @@ class ReadKeys:
     address: StorageAddress
     virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
     ordering: tuple[pa.Field, ...] = ()  # columns to read beside the keys
+    merged: Mapping[int, MergedSlice] = field(default_factory=dict)  # by number: logs count, too
 
     @property
     def answers(self) -> pa.Schema:
@@ -166,7 +167,13 @@ class ReadKeys:
         for batch in batches:
             for file in batch.to_pylist():
                 try:
-                    rows = self._rows(storage, file["path"])
+                    indexed = IndexedFile(
+                        file_id="",
+                        path=file["path"],
+                        virtual_keys=self.virtual_keys,
+                        merged=self.merged.get(file["number"]),
+                    )
+                    rows = held_rows(storage, indexed, self.ordering)
                 except HoodooError as error:
                     raise TaskFailedError(error) from error
                 for piece in rows.to_batches():
@@ -178,18 +185,6 @@ class ReadKeys:
                         *ordering,
                     ]
                     yield pa.RecordBatch.from_arrays(columns, schema=self.answers)
-
-    def _rows(self, storage: Storage, path: str) -> pa.Table:
-        keys = self._keys(storage, path)
-        if not self.ordering:
-            return pa.table([keys], names=[KEY])
-        rows = read_base_file(storage, path, schema=pa.schema(self.ordering))
-        return pa.table([keys, *rows.columns], names=[KEY, *rows.schema.names])
-
-    def _keys(self, storage: Storage, path: str) -> pa.ChunkedArray:
-        if self.virtual_keys is None:
-            return read_keys(storage, path)
-        return read_virtual_keys(storage, path, self.virtual_keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

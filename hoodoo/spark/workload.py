@@ -142,8 +142,12 @@ class SparkWorkload:
             [(number, path, each.path) for number, (path, each) in enumerate(files)],
             "number int, partition_path string, path string",
         ).repartition(self._width(len(files)))
+        merged = {n: each.merged for n, (_, each) in enumerate(files) if each.merged is not None}
         reading = ReadKeys(
-            address=self._address, virtual_keys=rules.keys.virtual, ordering=self._read_order()
+            address=self._address,
+            virtual_keys=rules.keys.virtual,
+            ordering=self._read_order(),
+            merged=merged,
         )
         held = named.mapInArrow(reading, spark_schema_of(reading.answers))
         if rules.lookup.whole_table:

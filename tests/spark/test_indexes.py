@@ -70,6 +70,14 @@ def test_rows_of_a_global_index_move(save: Any, rows: Any, kind: str) -> None:
     assert [row[0] for row in rows()] == [2, 3]
 
 
+def test_rows_of_a_global_index_move_out_of_logs(save: Any, rows: Any) -> None:
+    told = {INDEX: "GLOBAL_SIMPLE", "hoodie__datasource__write__table__type": "MERGE_ON_READ"}
+    save([(1, "mon", 10, 1.0), (2, "mon", 10, 1.0)], **told)
+    save([(1, "mon", 20, 2.0), (2, "tue", 20, 2.0)], **told)  # a log, and one row leaves by it
+    save([(1, "tue", 15, 9.0), (2, "wed", 30, 3.0)], **told)  # late by what the log says; on
+    assert rows() == [(1, "mon", 20, 2.0), (2, "wed", 30, 3.0)]
+
+
 def test_rows_of_a_global_index_may_stay_where_their_key_is(
     save: Any, rows: Any, path: str
 ) -> None:

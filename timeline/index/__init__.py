@@ -11,18 +11,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from timeline.files.slice_reader import SliceRead
+from timeline.model.file_group import FileSlice
 from timeline.rules.keys import VirtualKeys
 
-__all__ = ["IndexedFile", "LookupRules"]
+__all__ = ["IndexedFile", "LookupRules", "MergedSlice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedSlice:
+    """A slice whose logs count, and how its keys and their order are read."""
+
+    slice: FileSlice
+    read: SliceRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedFile:
-    """The newest base file of a file group that may hold keys."""
+    """The newest base file of a file group that may hold keys, or its whole slice."""
 
     file_id: str
-    path: str
+    path: str  # "" where there are log files only
     virtual_keys: VirtualKeys | None = None  # how to compute keys that the file does not store
+    merged: MergedSlice | None = None  # instead of the base file alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

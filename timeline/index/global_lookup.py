@@ -10,7 +10,7 @@ group, where merging decides as always.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.files.parquet import read_base_file
-from timeline.files.virtual_keys import read_virtual_keys
 from timeline.index import IndexedFile, LookupRules
+from timeline.index.held import held_rows
 from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
 from timeline.ports.executor import Executor
@@ -74,7 +73,7 @@ def find_everywhere(
     """
     files = [(path, each) for path, some in base_files.items() for each in some]
     keys, own_paths = rows.column(_KEY), _texts(rows.column(_PARTITION))
-    everything = [IndexedFile(file_id=str(n), path=each.path) for n, (_, each) in enumerate(files)]
+    everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
     one_place = pa.repeat(pa.scalar(""), rows.num_rows)
     found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
     numbers = pc.cast(found, pa.int64())
@@ -108,12 +107,8 @@ def _replaces(
     storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
-    shape = pa.schema([rows.schema.field(name) for name in (_KEY, *ordering_fields)])
-    old = read_base_file(storage, file.path, schema=shape)
-    keys = old.column(_KEY)
-    if file.virtual_keys is not None:
-        keys = read_virtual_keys(storage, file.path, file.virtual_keys)
-    positions = pc.index_in(rows.column(_KEY), value_set=keys)
+    old = held_rows(storage, file, [rows.schema.field(name) for name in ordering_fields])
+    positions = pc.index_in(rows.column(_KEY), value_set=old.column(_KEY))
     held = old.select(list(ordering_fields)).take(positions)
     return not_below([rows.column(name) for name in ordering_fields], list(held.columns))
 

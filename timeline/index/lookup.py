@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError
 from timeline.files.parquet import Footer, read_keys_between, read_keys_if
-from timeline.files.virtual_keys import read_virtual_keys
 from timeline.index import IndexedFile
+from timeline.index.held import held_keys
 from timeline.ports.executor import Executor
 from timeline.ports.storage import Storage
 from timeline.rules.keys import key_range
@@ -64,7 +64,7 @@ def tag(
         MissingFileError: A candidate was cleaned meanwhile; plan anew.
         CorruptTableError: A candidate is damaged.
 
-    Outside: at most 1 open_input a candidate file.
+    Outside: at most 1 open_input a candidate file; the files of a slice whose logs count.
     """
     file_ids: list[str] = []
     lookups: list[_Lookup] = []
@@ -107,15 +107,15 @@ class _Lookup:
 def _look(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """Positions in ``lookup.keys`` of the keys that the file holds."""
     file = lookup.file
-    if file.virtual_keys is not None:
-        return _positions(read_virtual_keys(storage, file.path, file.virtual_keys), lookup.keys)
+    if file.virtual_keys is not None or file.merged is not None:
+        return _positions(held_keys(storage, file), lookup.keys)
     held = read_keys_between(storage, file.path, *lookup.limits)
     return _positions(held, lookup.keys)
 
 
 def _look_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """The same; the file's keys are read only when its footer rules not all of them out."""
-    if lookup.file.virtual_keys is not None:
+    if lookup.file.virtual_keys is not None or lookup.file.merged is not None:
         return _look(storage, lookup)
     held = read_keys_if(storage, lookup.file.path, partial(may_hold_any, lookup.keys))
     return _positions(held, lookup.keys)

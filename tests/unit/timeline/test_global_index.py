@@ -13,7 +13,7 @@ import hoodoo
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of, upsert
 from timeline.index import LookupRules
 from timeline.local_workload import LocalWorkload
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import TableType, WriteOperation
 
 SCHEMA = pa.schema(
     [
@@ -37,13 +37,22 @@ def properties(kind: str = "GLOBAL_SIMPLE", *, moves: bool = True, **more: str) 
     return {"hoodie.index.type": kind, key: str(moves).lower(), **more}
 
 
-def made(path: Path, told: dict[str, str], *, ordering: str = "ts") -> hoodoo.Table:
+@pytest.fixture(params=["COPY_ON_WRITE", "MERGE_ON_READ"], ids=["cow", "mor"])
+def table_type(request: pytest.FixtureRequest) -> str:
+    """Every test of this file runs on tables of both types."""
+    return str(request.param)
+
+
+def made(
+    path: Path, told: dict[str, str], *, ordering: str = "ts", table_type: str = "COPY_ON_WRITE"
+) -> hoodoo.Table:
     return hoodoo.create_table(
         path / "t",
         schema=SCHEMA,
         record_key="id",
         partition_by="p",
         ordering=ordering,
+        table_type=table_type,
         properties=told,
     )
 
@@ -63,8 +72,8 @@ def stored(table: hoodoo.Table) -> list[tuple[str, str, int, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_found_in_another_partition_moves(tmp_path: Path, kind: str) -> None:
-    with made(tmp_path, properties(kind)) as table:
+def test_a_row_found_in_another_partition_moves(tmp_path: Path, kind: str, table_type: str) -> None:
+    with made(tmp_path, properties(kind), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("b", "p", 1, 1), ("c", "q", 1, 1)))
         receipt = table.upsert(batch(("a", "q", 2, 2), ("b", "p", 2, 2), ("d", "r", 2, 2)))
         assert stored(table) == [
@@ -77,58 +86,62 @@ def test_a_row_found_in_another_partition_moves(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_may_be_told_to_stay_in_its_old_partition(tmp_path: Path, kind: str) -> None:
-    with made(tmp_path, properties(kind, moves=False)) as table:
+def test_a_row_may_be_told_to_stay_in_its_old_partition(
+    tmp_path: Path, kind: str, table_type: str
+) -> None:
+    with made(tmp_path, properties(kind, moves=False), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("c", "q", 1, 1)))
         table.upsert(batch(("a", "q", 2, 2), ("d", "r", 2, 2)))
         assert stored(table) == [("a", "p", 2, "q"), ("c", "q", 1, "q"), ("d", "r", 2, "r")]
 
 
-def test_a_late_row_does_not_move_its_key(tmp_path: Path) -> None:
-    with made(tmp_path, properties()) as table:
+def test_a_late_row_does_not_move_its_key(tmp_path: Path, table_type: str) -> None:
+    with made(tmp_path, properties(), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 10, 1), ("b", "p", 10, 1)))
         table.upsert(batch(("a", "q", 9, 2), ("b", "q", 10, 2)))
         assert stored(table) == [("a", "p", 1, "p"), ("b", "q", 2, "q")]
 
 
-def test_without_order_the_newest_write_moves_it(tmp_path: Path) -> None:
-    with made(tmp_path, properties(), ordering="") as table:
+def test_without_order_the_newest_write_moves_it(tmp_path: Path, table_type: str) -> None:
+    with made(tmp_path, properties(), ordering="", table_type=table_type) as table:
         table.upsert(batch(("a", "p", 10, 1)))
         table.upsert(batch(("a", "q", 9, 2)))
         assert stored(table) == [("a", "q", 2, "q")]
 
 
-def test_a_key_moves_back_and_on(tmp_path: Path) -> None:
-    with made(tmp_path, properties()) as table:
+def test_a_key_moves_back_and_on(tmp_path: Path, table_type: str) -> None:
+    with made(tmp_path, properties(), table_type=table_type) as table:
         for number, place in enumerate(("p", "q", "p", "r")):
             table.upsert(batch(("a", place, number, number), ("b", "p", number, number)))
         assert stored(table) == [("a", "r", 3, "r"), ("b", "p", 3, "p")]
 
 
-def test_deletes_find_their_keys_in_any_partition(tmp_path: Path) -> None:
-    with made(tmp_path, properties()) as table:
+def test_deletes_find_their_keys_in_any_partition(tmp_path: Path, table_type: str) -> None:
+    with made(tmp_path, properties(), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("b", "p", 1, 1), ("c", "p", 5, 1), ("d", "p", 1, 1)))
         table.delete(batch(("a", "q", 0, 0)).select(["id", "p"]))
         table.upsert(batch(("b", "q", 2, 0), ("c", "q", 2, 0), deleted=True))  # c comes late
         assert stored(table) == [("c", "p", 1, "p"), ("d", "p", 1, "p")]
 
 
-def test_of_a_batch_s_rows_of_one_key_one_stays_whatever_their_partitions(tmp_path: Path) -> None:
-    with made(tmp_path, properties()) as table:
+def test_of_a_batch_s_rows_of_one_key_one_stays_whatever_their_partitions(
+    tmp_path: Path, table_type: str
+) -> None:
+    with made(tmp_path, properties(), table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1), ("a", "q", 3, 3), ("a", "r", 2, 2)))
         assert stored(table) == [("a", "q", 3, "q")]
 
 
-def test_inserts_may_drop_keys_that_are_in_any_partition(tmp_path: Path) -> None:
+def test_inserts_may_drop_keys_that_are_in_any_partition(tmp_path: Path, table_type: str) -> None:
     told = properties(**{"hoodie.datasource.insert.dup.policy": "drop"})
-    with made(tmp_path, told) as table:
+    with made(tmp_path, told, table_type=table_type) as table:
         table.insert(batch(("a", "p", 1, 1)))
         table.insert(batch(("a", "q", 2, 2), ("b", "q", 2, 2)))
         assert stored(table) == [("a", "p", 1, "p"), ("b", "q", 2, "q")]
 
 
-def test_the_partition_index_keeps_a_key_in_each(tmp_path: Path) -> None:
-    with made(tmp_path, {"hoodie.index.type": "BLOOM"}) as table:
+def test_the_partition_index_keeps_a_key_in_each(tmp_path: Path, table_type: str) -> None:
+    with made(tmp_path, {"hoodie.index.type": "BLOOM"}, table_type=table_type) as table:
         table.upsert(batch(("a", "p", 1, 1)))
         table.upsert(batch(("a", "q", 2, 2)))
         assert stored(table) == [("a", "p", 1, "p"), ("a", "q", 2, "q")]
@@ -170,9 +183,13 @@ def test_two_writers_never_leave_a_key_twice(
     mine: tuple[str, str, int, int],
     theirs: tuple[str, str, int, int],
     expected: tuple[str, str, int, str],
+    table_type: str,
 ) -> None:
     told = properties(**MANY)
-    with made(tmp_path, told) as table, hoodoo.open_table(tmp_path / "t", properties=told) as other:
+    with (
+        made(tmp_path, told, table_type=table_type) as table,
+        hoodoo.open_table(tmp_path / "t", properties=told) as other,
+    ):
         table.upsert(batch(("a", "p", 0, 0), ("x", "q", 0, 0)))
         workload = Meddled(table.core.context.world, batch(mine))
         workload.act = lambda: other.upsert(batch(theirs))
@@ -182,11 +199,12 @@ def test_two_writers_never_leave_a_key_twice(
         assert found == [expected]
 
 
-def test_merging_again_is_not_enough_where_a_key_may_have_moved() -> None:
+def test_merging_again_is_not_enough_where_a_key_may_have_moved(table_type: str) -> None:
     """
     The other began earlier, so its file could be merged onto: the newer row it wrote would be lost.
     """
-    table, everywhere = new_table(), LookupRules(whole_table=True)
+    table = new_table(table_type=TableType(table_type))
+    everywhere = LookupRules(whole_table=True)
     upsert(table, [{"id": "a", "p": "p", "ts": 0, "v": 0}], lookup=everywhere)
     newer = [{"id": "a", "p": "p", "ts": 3, "v": 2}]
     finish = begun(opened(table), WriteOperation.UPSERT, newer, lookup=everywhere)
@@ -194,8 +212,9 @@ def test_merging_again_is_not_enough_where_a_key_may_have_moved() -> None:
     assert rows_of(table, "id", "p", "ts", "v") == [("a", "p", 3, 2)]
 
 
-def test_a_delete_follows_a_key_that_moves_at_the_same_time() -> None:
-    table, everywhere = new_table(), LookupRules(whole_table=True)
+def test_a_delete_follows_a_key_that_moves_at_the_same_time(table_type: str) -> None:
+    table = new_table(table_type=TableType(table_type))
+    everywhere = LookupRules(whole_table=True)
     rows = [{"id": key, "p": "p", "ts": 0, "v": 0} for key in ("a", "b")]
     upsert(table, rows, lookup=everywhere)
     moved = [{"id": "a", "p": "q", "ts": 3, "v": 2}]

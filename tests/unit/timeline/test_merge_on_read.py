@@ -25,7 +25,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import decode_commit
-from timeline.errors import ConflictError, UnsupportedTableError
+from timeline.errors import ConflictError
 from timeline.model.appending import LogFormat, LogSettings
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_group import FileSlice
@@ -220,18 +220,14 @@ def test_a_bucket_gets_a_base_file_first_and_logs_afterwards() -> None:
     assert rows_of(table, "id", "v") == [("a", 3), ("c", 1), ("n", 1)]
 
 
-def test_keys_are_not_looked_up_where_only_logs_hold_them() -> None:
+def test_keys_are_looked_up_in_logs_where_only_they_hold_them() -> None:
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, START, buckets=BUCKETS)
     upsert(table, [row("a", "x", 6, 2)], buckets=BUCKETS)
     storage = table.context.world.storage
     (base,) = (path for path in data_files(table) if path.startswith("x/"))
     storage.delete(base)  # as another engine leaves it that writes logs only
-    with pytest.raises(UnsupportedTableError) as caught:
-        upsert(table, [row("a", "x", 7, 3)])
-    assert caught.value.kind == "keys_in_logs"
-    assert leftovers(table) == []
-    upsert(table, [row("a", "x", 7, 3)], buckets=BUCKETS)
+    upsert(table, [row("a", "x", 7, 3)])
     assert rows_of(table, "id", "v") == [("a", 3), ("c", 1)]
 
 
