@@ -8,6 +8,7 @@ there before must end with the table, and must meet every image before on the wa
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,22 @@ def test_changes_replay_to_the_table(opened: Callable[[str], Table], name: str) 
         if change["after"] is not None:
             rows.append(text(change["after"]))
     assert sorted(rows) == sorted(text(row) for row in table.pin().to_arrow().to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("v8_cow_clustering_done", {"i": 9, "u": 1}),
+        ("v6_cow_clustering_done", {"i": 9, "u": 1}),
+        ("v8_log_compaction", {"i": 4, "u": 4}),
+        ("v9_mor_compaction_done", {"i": 7, "u": 4, "d": 2}),
+    ],
+)
+def test_what_only_moves_rows_is_no_change(
+    opened: Callable[[str], Table], name: str, counts: dict[str, int]
+) -> None:
+    found = opened(name).changes("0", images=True).read_all().column("op").to_pylist()
+    assert Counter(found) == counts
 
 
 @pytest.mark.parametrize("name", CLEANED)
