@@ -24,17 +24,17 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import ConflictError
+from timeline.files.parquet import write_base_file
 from timeline.model.appending import LogFormat, LogSettings
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import FileSlice
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.filenames import BaseFileName, parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.placing import FileRules
 from timeline.rules.bucketing import BucketRules
-from timeline.rules.placement import SizeSettings
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
@@ -43,7 +43,6 @@ from timeline.write import write
 
 INSERT, UPSERT, DELETE = WriteOperation.INSERT, WriteOperation.UPSERT, WriteOperation.DELETE
 MERGE_ON_READ = TableType.MERGE_ON_READ
-NEVER_FILL = FileRules(bloom=SMALL.bloom, sizes=SizeSettings(small_file_bytes=0))
 BUCKETS = BucketRules(buckets=1, hash_fields=("id",))
 
 
@@ -305,6 +304,56 @@ def test_an_append_meets_the_filling_of_its_file(table: Table) -> None:
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
+def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: Table) -> None:
+    """A log's stat names itself as its previous commit, which says nothing of what it saw."""
+    filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
+    receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
+    assert receipt.attempts == 2
+    assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
+
+
+def test_another_engine_s_compaction_does_not_meet_an_append(table: Table) -> None:
+    """What completes after it was requested lies on top of it, whenever it began (fmt 6.1)."""
+    upsert(table, [row("a", "x", 6, 2)])
+    times: list[str] = []
+
+    def compact() -> None:
+        (pending,) = table.context.active().pending
+        times.append(str(int(pending.requested_time) + 1))
+        compacted(table, times[0], str(int(pending.requested_time) + 3))
+
+    receipt = upsert(table, [row("b", "x", 6, 3)], compact)
+    assert receipt.attempts == 1
+    assert receipt.requested_time < times[0] < receipt.completion_time
+    (one,) = slices(table)
+    assert (one.base_instant_time, len(one.log_files)) == (times[0], 1)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 1)]
+
+
+def compacted(table: Table, requested: str, completed: str) -> None:
+    """What Java leaves that compacted the partition x, without a slot."""
+    storage = table.context.world.storage
+    (one,) = slices(table)
+    rows = table.pin().to_arrow(with_hoodie_columns=True, partitions=["x"])
+    name = BaseFileName(one.file_group.file_id, "9-9-9", requested).text
+    schema = table.context.snapshot().newest_schema_json or ""
+    size = write_base_file(storage, f"x/{name}", rows, avro_json=schema)
+    stat = WriteStat(
+        file_id=one.file_group.file_id,
+        path=f"x/{name}",
+        partition_path="x",
+        prev_commit=one.base_instant_time,
+        num_writes=rows.num_rows,
+        file_size_in_bytes=size,
+    )
+    metadata = CommitMetadata(
+        partition_to_write_stats={"x": (stat,)}, operation_type="COMPACT", compacted=True
+    )
+    for suffix in (".compaction.requested", ".compaction.inflight"):
+        storage.create(f".hoodie/timeline/{requested}{suffix}", b"")
+    storage.create(f".hoodie/timeline/{requested}_{completed}.commit", encode_commit(metadata))
+
+
 def test_an_overwrite_and_an_append_meet(table: Table) -> None:
     def rival() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
@@ -401,6 +450,20 @@ def test_every_history_reads_as_a_dictionary_says(
                     model[key] = (model[key][0], number, True)
     expected = sorted((key, v) for key, (_, v, gone) in model.items() if not gone)
     assert rows_of(table, "id", "v") == expected
+
+
+def test_a_log_that_grew_successors_keeps_them_all() -> None:
+    """What a task made beside its first file is no stray of a failed attempt (PUB-1)."""
+    table = new_table(table_type=MERGE_ON_READ)
+    upsert(table, START)
+    sizes = LogSettings(block_bytes_max=1, file_bytes_max=1)
+    upsert(
+        table,
+        [row("a", "x", 6, 2), row("b", "x", 6, 2)],
+        files=FileRules(bloom=SMALL.bloom, logs=sizes),
+    )
+    assert len(logs(table)) == 2
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 1)]
 
 
 def test_base_and_log_names_tell_their_instant(table: Table) -> None:
