@@ -115,6 +115,19 @@ def test_images_have_the_columns_asked_for(opened: Callable[[str], Table]) -> No
     assert caught.value.kind == "unknown_column"
 
 
+def test_an_older_file_does_not_stand_in_for_the_one_that_was_rewritten(tmp_path: Path) -> None:
+    """A savepoint may keep an old slice where cleaning took the next one."""
+    path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    with hoodoo.open_table(path) as table:
+        *_, before_last, last = table.core.snapshot.active.completed_writes
+        assert len(list(path.glob(f"*_{before_last.requested_time}.parquet"))) == 1
+        next(path.glob(f"*_{before_last.requested_time}.parquet")).unlink()
+        with pytest.raises(InstantNotFoundError) as caught:
+            table.core.changes(before_last.requested_time, images=True)
+    assert caught.value.fields["requested_time"] == last.requested_time
+    assert caught.value.fields["path"] == f"*_{before_last.requested_time}.parquet"
+
+
 def test_a_change_log_that_is_gone_is_named(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cdc_cow", tmp_path)
     (log,) = path.glob(".*_20261121101645768.log.*")

@@ -248,6 +248,32 @@ def test_tables_without_meta_or_partition_columns_are_told(
     assert told == [("u", a, {**a, "ts": 11}), ("d", d, None)]
 
 
+@pytest.mark.parametrize("logs", ["true", "false"])
+def test_values_tell_where_rows_have_no_commit_time(tmp_path: Path, logs: str) -> None:
+    more = {"hoodie.populate.meta.fields": "false", "hoodie.table.cdc.enabled": logs}
+    a, b = ROWS[:2]
+    with make(tmp_path / "t", "OP_KEY_ONLY", **more) as table:
+        table.upsert([{**a, "ts": 11}, b])
+        told = changed(table)[4:]
+    # Without a log and a commit time nothing shows that a row was written again as it was.
+    written_again = [("u", b, b)] if logs == "true" else []
+    assert told == [("u", a, {**a, "ts": 11}), *written_again]
+
+
+@pytest.mark.parametrize("logs", ["true", "false"])
+def test_a_late_row_that_fills_a_value_in_is_an_update(tmp_path: Path, logs: str) -> None:
+    more = {
+        "hoodie.table.cdc.enabled": logs,
+        "hoodie.table.partial.update.mode": "IGNORE_DEFAULTS",
+    }
+    with make(tmp_path / "t", "DATA_BEFORE_AFTER", **more) as table:
+        bare = {**ROWS[0], "id": "z", "v": None}
+        table.upsert([bare])
+        table.upsert([{**bare, "ts": 9, "v": 5}])
+        told = changed(table)[4:]
+    assert told == [("i", None, bare), ("u", bare, {**bare, "v": 5})]
+
+
 def test_cleaning_takes_change_logs_with_their_base_files(tmp_path: Path) -> None:
     keep_one = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "true"}
     with make(tmp_path / "t", "DATA_BEFORE_AFTER", **keep_one) as table:
