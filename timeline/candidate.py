@@ -99,7 +99,7 @@ def candidate_of(
                 batch_id=plan.batch_id,
                 schemas=(written.schema.avro_json, written.schema_before),
                 claim=claim,
-                missed_in=written.placement.missed_in,
+                missed_in=_missed_in(written),
                 inserted_into=tuple(
                     stat.path
                     for _, stats in written.stats
@@ -109,6 +109,20 @@ def candidate_of(
             ),
         ),
     )
+
+
+def _missed_in(written: Written) -> tuple[str, ...]:
+    """
+    Partitions in which a delete did not find its key, by key or by a row that says so.
+
+    Rows of an upsert that found no file group were inserted, or they delete (hole 3).
+    """
+    fewer = dict(written.placement.new_rows)
+    for task, stats in written.stats:
+        if task.partition_path in fewer:
+            fewer[task.partition_path] -= sum(stat.num_inserts for stat in stats)
+    rows = (path for path, count in fewer.items() if count > 0)
+    return tuple(sorted({*written.placement.missed_in, *rows}))
 
 
 def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:

@@ -43,7 +43,7 @@ class WhatIPublish:
     batch_id: str | None
     schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
     claim: Claim
-    missed_in: tuple[str, ...]  # partitions in which my delete did not find all its keys
+    missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
     whole_table: bool = False  # a key is unique in the table, not in its partition
     in_buckets: bool = False  # a bucket has one file group in its partition
@@ -115,7 +115,7 @@ def _owned_by_new_plan(
 
 def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     """
-    Whether a key that my delete did not find may have been inserted meanwhile (hole 3).
+    Whether a key that my deletes did not find may have been inserted meanwhile (hole 3).
 
     Not exact: the keys are not compared, a new look at the table finds them if they are there.
     """

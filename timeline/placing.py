@@ -71,6 +71,7 @@ class Placement:
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
+    new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
 
 
 def place(
@@ -177,6 +178,7 @@ def place(
         claimed_partitions=claimed,
         profile=_profile(operation, planned, latest),
         missed_in=tuple(counts.inserts) if deletes else (),
+        new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
     )
 
 
