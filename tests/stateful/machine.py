@@ -1,0 +1,342 @@
+"""The machine: random operations on a table, and after each one all reads against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hoodoo.table import Table
+from hoodoo.verify import verify
+from tests.stateful.model import IS_DELETED, Groups, Key, Model, Row
+from tests.stateful.tables import Features, create, features, open_again
+from tests.unit.timeline.engine import Meddled, StillClock
+from timeline.errors import HoodooError, InstantNotFoundError
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
+from timeline.ports.storage import Storage
+from timeline.storage.memory import MemoryStorage
+from timeline.write import Receipt
+
+__all__ = ["TableMachine", "in_order"]
+
+KEYS = ("a", "b", "k:1", "ü", "e f", "Z")
+PARTITIONS = ("x", "y z")
+
+told_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.sampled_from(KEYS),
+            "p": st.sampled_from(PARTITIONS),
+            "ts": st.integers(0, 4),  # so few that ties and late rows come by themselves
+            "ts2": st.integers(0, 2),
+            IS_DELETED: st.sampled_from([False, False, False, True]),
+        }
+    ),
+    min_size=1,
+    max_size=5,
+)
+BAD: dict[str, Callable[[Row], Row]] = {
+    "null key": lambda row: {**row, "id": None},
+    "null ordering": lambda row: {**row, "ts": None},
+    "missing column": lambda row: {name: row[name] for name in row if name != "v"},
+    "another type": lambda row: {**row, "ts": "soon"},
+    "no key column": lambda row: {name: row[name] for name in row if name != "id"},
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What was there once, and the instants that had completed by then."""
+
+    time: str
+    rows: list[Row]
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: [(name, str(row[name])) for name in sorted(row)])
+
+
+class TableMachine(RuleBasedStateMachine):
+    """
+    One table and its model.
+
+    Subclasses choose another storage or kinds of tables.
+    """
+
+    kinds: st.SearchStrategy[Features] = features()
+
+    table: Table
+    model: Model
+    chosen: Features
+
+    def new_storage(self) -> Storage:
+        return MemoryStorage()
+
+    @initialize(data=st.data())
+    def a_table(self, data: st.DataObject) -> None:
+        self.chosen = data.draw(self.kinds, label="table")
+        self.clock = StillClock()
+        self.storage = self.new_storage()
+        self.handles = [create(self.storage, self.chosen, self.clock)]
+        self.model = self.chosen.model()
+        self.moments: list[Moment] = []
+        self.completions: dict[str, str] = {}  # requested time -> completion time
+        self.cleaned = False
+        self.evolved = False
+        self.steps = 0
+        self.values = 0
+
+    @property
+    def table(self) -> Table:
+        """The handle whose turn it is: two writers, one table."""
+        return self.handles[self.steps % len(self.handles)]
+
+    # ---- operations
+
+    @rule(told=told_rows)
+    def upsert(self, told: list[Row]) -> None:
+        rows = self._rows(told)
+        receipt, groups = self._write(lambda: self.table.upsert(self._arrow(rows)))
+        self.model.upsert(self._keyed(rows), receipt.requested_time, groups)
+        self._settle(receipt, groups)
+
+    @rule(told=told_rows, bulk=st.booleans())
+    def insert_of_fresh_keys(self, told: list[Row], bulk: bool) -> None:
+        held = {self._distinct(key) for key in self.model.records}
+        rows = self._unique([row for row in told if self._distinct(self._key(row)) not in held])
+        if not rows:
+            return
+        operation = self.table.bulk_insert if bulk else self.table.insert
+        receipt, groups = self._write(lambda: operation(self._arrow(rows)))
+        self.model.insert(self._keyed(rows), receipt.requested_time, groups)
+        self._settle(receipt, groups)
+
+    @precondition(lambda self: self.moments)
+    @rule(told=told_rows)
+    def delete(self, told: list[Row]) -> None:
+        rows = self._rows(told)
+        keys = self._arrow(rows).select(["id", "p"])
+        receipt, groups = self._write(lambda: self.table.delete(keys))
+        self.model.delete([self._key(row) for row in rows], receipt.requested_time)
+        self._settle(receipt, groups)
+
+    @rule(told=told_rows, whole=st.booleans())
+    def insert_overwrite(self, told: list[Row], whole: bool) -> None:
+        rows = self._unique(told)
+        paths = {self._key(row)[0] for row in rows}
+        if self.model.everywhere and not whole:
+            elsewhere = {key[1] for key in self.model.records if key[0] not in paths}
+            rows = [row for row in rows if row["id"] not in elsewhere]
+            paths = {self._key(row)[0] for row in rows}
+            if not rows:
+                return
+        operation = self.table.insert_overwrite_table if whole else self.table.insert_overwrite
+        receipt, groups = self._write(lambda: operation(self._arrow(rows)))
+        self.model.replace(None if whole else paths)
+        self.model.insert(self._keyed(rows), receipt.requested_time, groups)
+        self._settle(receipt, groups)
+
+    @precondition(lambda self: self.moments)
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def delete_partition(self, partition: str) -> None:
+        path = self.chosen.partition_path(partition)
+        receipt, groups = self._write(lambda: self.table.delete_partitions([path]))
+        self.model.replace([path])
+        self._settle(receipt, groups)
+
+    @rule(told=told_rows, rival=told_rows)
+    def upsert_while_another_writer_publishes(self, told: list[Row], rival: list[Row]) -> None:
+        """The other one is done when this one has placed its rows: it loses nothing of either."""
+        mine, other = self._rows(told), self._rows(rival)
+        writer, second = self.table, self._another("rival")
+        published: list[tuple[Receipt, Groups]] = []
+
+        def meddle() -> None:
+            published.append(self._write(lambda: second.upsert(self._arrow(other))))
+            receipt, groups = published[0]
+            self.model.upsert(self._keyed(other), receipt.requested_time, groups)
+            self.model.settle(groups)
+
+        workload: Any = Meddled(LocalWorkload(writer.core.context.world, self._arrow(mine)), meddle)
+        before = self._buckets_there()
+        receipt = writer.run(WriteOperation.UPSERT, workload)
+        assert published
+        groups = self._groups(receipt, before)
+        theirs = published[0][0]
+        self.completions[theirs.requested_time] = theirs.completion_time
+        self.model.upsert(self._keyed(mine), receipt.requested_time, groups)
+        # Where both stand, this one may have begun first: both are there as of the later one.
+        self._settle(receipt, groups, as_of=max(receipt.requested_time, theirs.requested_time))
+        second.close()
+
+    @rule()
+    def clean(self) -> None:
+        if self.table.services.clean() is not None:
+            self.cleaned = True
+
+    @precondition(lambda self: not self.evolved)
+    @rule()
+    def add_a_column_from_now_on(self) -> None:
+        self.evolved = True
+
+    @rule()
+    def a_second_writer_or_a_new_handle(self) -> None:
+        name = f"writer {self.steps}"
+        if len(self.handles) == 1:
+            self.handles.append(self._another(name))
+        else:
+            self.handles.pop(0).close()
+
+    @rule(told=told_rows, how=st.sampled_from(sorted(BAD)))
+    def bad_rows_are_refused(self, told: list[Row], how: str) -> None:
+        if how in ("null ordering", "another type") and "ts" not in self.chosen.ordering:
+            return
+        if how == "null ordering" and not self.chosen.by_event:
+            return
+        bad = BAD[how](self._rows(told)[-1])
+        before = [str(entry) for entry in self.table.timeline]
+        with pytest.raises(HoodooError):
+            self.table.upsert(pa.Table.from_pylist([bad]))
+        assert [str(entry) for entry in self.table.timeline] == before
+
+    # ---- what must hold after each of them
+
+    @invariant()
+    def the_snapshot_is_the_model(self) -> None:
+        self.steps += 1
+        wanted = self._filled(self.model.rows())
+        assert in_order(self.table.to_arrow().to_pylist()) == in_order(wanted)
+
+    @invariant()
+    def a_filtered_projection_is_that_of_the_model(self) -> None:
+        if not self.moments:
+            return
+        least, partition = self.steps % 5, PARTITIONS[self.steps % 2]
+        found = self.table.scan(columns=["v", "id"], filter=[("ts", ">=", least)]).read_all()
+        wanted = [row for row in self.model.rows() if row["ts"] >= least]
+        told = [{"v": row["v"], "id": row["id"]} for row in wanted]
+        assert in_order(found.to_pylist()) == in_order(told)
+        path = self.chosen.partition_path(partition)
+        inside = [one.row for key, one in self.model.visible().items() if key[0] == path]
+        some = self.table.scan(columns=["id"], partitions=[path]).read_all()
+        assert sorted(some.column("id").to_pylist()) == sorted(row["id"] for row in inside if row)
+
+    @invariant()
+    def an_earlier_time_shows_what_was_there_then(self) -> None:
+        if not self.moments:
+            return
+        chosen = self.moments[(self.steps * 7) % len(self.moments)]
+        try:
+            found = self.table.as_of(chosen.time).to_arrow()
+        except InstantNotFoundError:
+            assert self.cleaned, "refused though nothing was cleaned"
+            return
+        wanted = [{name: row.get(name) for name in found.schema.names} for row in chosen.rows]
+        assert in_order(found.to_pylist()) == in_order(wanted)
+
+    @invariant()
+    def changes_are_what_was_written_since(self) -> None:
+        if not self.moments:
+            return
+        times = sorted(self.completions.values())
+        since = times[(self.steps * 5) % len(times)]
+        among = frozenset(time for time, done in self.completions.items() if done > since)
+        found = in_order(self.table.changes(since).read_all().to_pylist())
+        wanted = [self.model.changed(among)]
+        if self.cleaned:
+            wanted.append(self.model.last_written(among))
+        note(f"changes since {since}: {sorted(among)}")
+        assert found in [in_order(self._filled(each)) for each in wanted]
+
+    @invariant()
+    def the_table_is_sound(self) -> None:
+        found = verify(self.table.core.context)
+        assert found.problems == ()
+
+    def teardown(self) -> None:
+        for handle in getattr(self, "handles", ()):
+            handle.close()
+
+    # ---- how
+
+    def _write(self, act: Callable[[], Receipt]) -> tuple[Receipt, Groups]:
+        before = self._buckets_there()
+        receipt = act()
+        return receipt, self._groups(receipt, before)
+
+    def _buckets_there(self) -> frozenset[tuple[str, int]]:
+        if self.chosen.buckets is None:
+            return frozenset()
+        groups = [one.file_group for one in self.handles[0].file_slices()]
+        return frozenset((group.partition_path, int(group.file_id[:8])) for group in groups)
+
+    def _groups(self, receipt: Receipt, there: frozenset[tuple[str, int]]) -> Groups:
+        pinned = self.handles[0].core.pin()
+        rewritten = frozenset(
+            (one.file_group.partition_path, one.file_group.file_id)
+            for one in pinned.file_slices()
+            if one.base_file is not None and one.base_file.requested_time == receipt.requested_time
+        )
+        columns = ["_hoodie_partition_path", "_hoodie_record_key", "_hoodie_file_name"]
+        homes = {
+            (path, key): (path, file_name.partition("_")[0])
+            for path, key, file_name in zip(
+                *(
+                    pinned.to_arrow(with_hoodie_columns=True).column(name).to_pylist()
+                    for name in columns
+                ),
+                strict=True,
+            )
+        }
+        return Groups(rewritten, homes, self.chosen.buckets, there)
+
+    def _settle(self, receipt: Receipt, groups: Groups, as_of: str | None = None) -> None:
+        self.model.settle(groups)
+        self.completions[receipt.requested_time] = receipt.completion_time
+        self.moments.append(Moment(as_of or receipt.requested_time, self.model.rows()))
+
+    def _another(self, name: str) -> Table:
+        first = (self.steps + 1) * 1_000_003
+        return open_again(self.storage, self.chosen, self.clock, name=name, first_id=first)
+
+    def _rows(self, told: Sequence[Row]) -> list[Row]:
+        """Drawn rows with a value that no other row has."""
+        made = []
+        for row in told:
+            self.values += 1
+            one = {**row, "v": f"v{self.values}"}
+            if not self.chosen.delete_column:
+                del one[IS_DELETED]
+            if self.evolved:
+                one["more"] = self.values
+            made.append(one)
+        return made
+
+    def _unique(self, told: Sequence[Row]) -> list[Row]:
+        """One row a key, none of them a delete."""
+        last = {self._distinct(self._key(row)): {**row, IS_DELETED: False} for row in told}
+        return self._rows(list(last.values()))
+
+    def _arrow(self, rows: Sequence[Row]) -> pa.Table:
+        columns = [*self.chosen.columns, *([("more", pa.int64())] if self.evolved else [])]
+        return pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
+
+    def _filled(self, rows: Sequence[Row]) -> list[Row]:
+        names = self.table.schema.names
+        return [{name: row.get(name) for name in names} for row in rows]
+
+    def _key(self, row: Row) -> Key:
+        return self.chosen.partition_path(row["p"]), row["id"]
+
+    def _distinct(self, key: Key) -> object:
+        return key[1] if self.model.everywhere else key
+
+    def _keyed(self, rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+        return [(self._key(row), row) for row in rows]
