@@ -143,7 +143,7 @@ def test_the_filter_and_key_range_cover_old_and_new_keys():
     storage = first()
     write_file_group(storage, SECOND_TASK, rows(("z", 1, "Z")))
     footer = read_footer(storage, f"p=1/{SECOND_FILE}")
-    expected = BloomFilter(BloomSettings(entries=100))
+    expected = BloomFilter(BloomSettings(entries=100).fitted(3))
     expected.add(pa.array(["a", "b", "c", "z"]))
     assert footer.bloom_base64 == expected.to_base64()
     assert (footer.key_min, footer.key_max) == ("a", "z")
