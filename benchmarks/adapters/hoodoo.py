@@ -184,15 +184,16 @@ class Hoodoo(Adapter):
         rows = self.open(table).to_arrow(filter=pc.field("id").isin(ids))
         return {"rows": rows.num_rows}
 
-    def read_stream(self, table: str) -> dict[str, Any]:
-        return {"rows": sum(batch.num_rows for batch in self.open(table).scan())}
+    def read_stream(self, table: str, part: str | None = None) -> dict[str, Any]:
+        batches = self.open(table).scan(partitions=None if part is None else [part])
+        return {"rows": sum(batch.num_rows for batch in batches)}
 
-    def largest_group(self, table: str) -> int:
-        opened = self.open(table)
+    def largest_group(self, table: str) -> str:
         largest = max(
-            opened.file_slices(), key=lambda one: one.base_file.size_bytes if one.base_file else 0
+            self.open(table).file_slices(),
+            key=lambda one: one.base_file.size_bytes if one.base_file else 0,
         )
-        return int(opened.to_arrow(partitions=[largest.file_group.partition_path]).nbytes)
+        return largest.file_group.partition_path
 
     def base_files(self, table: str) -> list[str]:
         slices = self.open(table).file_slices()

@@ -158,6 +158,7 @@ def merged_slice_rows(
             position = base.schema.get_field_index(_KEY)
             base = base.set_column(position, schema.field(_KEY), read.keys.of(base))
     rows = merge_changes(base, changes, read.rules).table
+    del base, changes  # else a filter would hold the file group a third time
     if read.keys is not None and _KEY in read.columns:
         position = rows.schema.get_field_index(_KEY)
         nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
