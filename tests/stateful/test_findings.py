@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.unit.timeline.engine import new_table, opened, put, rows_of
+from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of
 from timeline.model.operations import WriteOperation
+from timeline.placing import FileRules
+from timeline.rules.placement import SizeSettings
 from timeline.storage.memory import MemoryStorage
 
 
@@ -12,15 +14,11 @@ def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:
 
 
 def test_a_row_that_deletes_what_another_writer_just_inserted_deletes_it() -> None:
-    """Both also change q, the rival first: what it inserted must not outlive the delete."""
+    """Both change q, the rival first: what it inserted then must not outlive the delete."""
     table = new_table(MemoryStorage())
     rival = opened(table)
-    upsert = WriteOperation.UPSERT
+    upsert, never_filled = WriteOperation.UPSERT, FileRules(sizes=SizeSettings(small_file_bytes=0))
     put(table, upsert, [row("q", 1)])
-
-    def meddle() -> None:
-        put(rival, upsert, [row("q", 2)])
-        put(rival, WriteOperation.BULK_INSERT, [row("b", 2)])
-
-    put(table, upsert, [row("q", 3), row("b", 3, gone=True)], meddle)
+    finish = begun(rival, upsert, [row("q", 2), row("b", 2)], files=never_filled)
+    put(table, upsert, [row("q", 3), row("b", 3, gone=True)], finish, files=never_filled)
     assert rows_of(table, "id", "ts") == [("q", 3)]
