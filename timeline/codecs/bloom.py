@@ -280,7 +280,9 @@ def _positions(
         raise InvalidInputError("a record key is null", kind="null_key", rows=keys.null_count)
     offsets, data = _text_buffers(keys)
     lengths = np.diff(offsets)
-    least, most = int(lengths.min(initial=1)), int(lengths.max(initial=1))
+    if len(lengths) == 0:
+        return
+    least, most = int(lengths.min()), int(lengths.max())
     if least == 0:
         raise InvalidInputError("a record key is empty", kind="null_key")
     if least == most:
