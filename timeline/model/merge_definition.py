@@ -93,6 +93,9 @@ class MergeDefinition:
         partial_update_mode: What a winner takes from the loser. Defaults of columns come
             from the Avro schema of the winning record.
         unavailable_marker: The text of ``FILL_UNAVAILABLE``.
+        precombines: Logs fold as in version 6, by Java's ``preCombine``: of two records of the
+            logs the one with the greater ordering value stays, whatever the mode says of a
+            base file's row, and a delete gives way to any later record.
         strategy_id: The merger's identifier, None when the table names none.
         payload_class: The payload class, of older or upgraded tables.
     """
@@ -105,6 +108,7 @@ class MergeDefinition:
     unavailable_marker: str | None = None
     strategy_id: str | None = None
     payload_class: str | None = None
+    precombines: bool = False
 
     @property
     def orders(self) -> bool:
@@ -243,13 +247,16 @@ def merge_definition_of(
     mode = _mode(properties, payload, strategy_id, ordering, table_version=table_version, path=path)
     known = definition_of_payload(payload) if payload else None
     rules = MergeDefinition(mode=mode, ordering_fields=ordering)
-    if known is not None and (mode is not MergeMode.CUSTOM or _by_payload(strategy_id)):
+    # Version 6 writes the id of its only merger whatever the payload is, which decides (fmt 11.2).
+    by_payload = _by_payload(strategy_id) or table_version < _FIRST_VERSION_OF_MODES
+    if known is not None and (mode is not MergeMode.CUSTOM or by_payload):
         rules = replace(known, ordering_fields=known.ordering_fields or ordering)
     return _with_merge_properties(
         replace(
             rules,
             strategy_id=strategy_id,
             payload_class=payload or properties.get("hoodie.table.legacy.payload.class") or None,
+            precombines=table_version < _FIRST_VERSION_OF_MODES,
         ),
         properties,
         path,

@@ -74,14 +74,28 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
 
     Shapes: changes (n rows) -> (at most n rows).
     """
+    folded = _folded(changes, rules)
+    if not rules.definition.precombines:
+        return folded
+    # The payload of a delete is empty in version 6: against a base file it has no order.
+    deletes = folded.kinds == ChangeKind.DELETE
+    kinds = np.where(deletes, ChangeKind.COMMIT_TIME_DELETE, folded.kinds).astype(np.int8)
+    told = folded.told
+    if rules.reads_values and not rules.fold_reads_values:
+        told = {**told, **told_values(folded.rows, rules)}
+    return Changes(rows=folded.rows, kinds=kinds, told=told)
+
+
+def _folded(changes: Changes, rules: MergeRules) -> Changes:
     codes, distinct = key_codes(changes.rows)
     told = dict(changes.told)
-    if rules.reads_values:
+    if rules.fold_reads_values:
         for name, counts in told_values(changes.rows, rules).items():
             told[name] = counts & told[name] if name in told else counts
     if distinct == len(codes):
         return Changes(rows=changes.rows, kinds=changes.kinds, told=told)
-    if not told:
+    steps = rules.definition.precombines and bool((changes.kinds == ChangeKind.DELETE).any())
+    if not told and not steps:
         stay = newest_positions(changes, codes, distinct, rules)
         return Changes(rows=changes.rows.take(pa.array(stay)), kinds=changes.kinds[stay])
     return _put_together(
@@ -93,7 +107,7 @@ def _put_together(
     changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
 ) -> Changes:
     kinds = changes.kinds
-    if rules.by_order:
+    if rules.folds_by_order:
         ordering = [ordering_column(changes.rows, name) for name in rules.ordering_fields]
         numbers, missing = order_numbers(ordering)
     else:
@@ -113,10 +127,12 @@ def _put_together(
         old, old_order = stays[key], order_from[key]
         there = old != _NOTHING
         old_gone = there & (kinds[old] == ChangeKind.COMMIT_TIME_DELETE)
+        if rules.definition.precombines:
+            old_gone |= there & (kinds[old] == ChangeKind.DELETE)
         new_gone = kinds[new] == ChangeKind.COMMIT_TIME_DELETE
         unordered = missing[new] | (old_order == _NOTHING)
         wins = ~there | new_gone | old_gone | unordered | (numbers[new] >= numbers[old_order])
-        if rules.by_order:
+        if rules.folds_by_order:
             wins &= ~(old_gone & (kinds[new] == ChangeKind.DELETE))
         both = there & (kinds[new] == ChangeKind.RECORD) & (kinds[old] == ChangeKind.RECORD)
         for name, source in sources.items():

@@ -77,6 +77,17 @@ class MergeRules:
         return self.definition.orders
 
     @property
+    def folds_by_order(self) -> bool:
+        """Whether ordering values decide between two changes in the logs."""
+        precombines = self.definition.precombines and bool(self.ordering_fields)
+        return self.by_order or precombines
+
+    @property
+    def fold_reads_values(self) -> bool:
+        """Whether single values may not count between two records in the logs, either."""
+        return self.reads_values and (not self.definition.precombines or self.by_order)
+
+    @property
     def reads_values(self) -> bool:
         """Whether single values of a full record may not count."""
         return self.definition.updates_partially
@@ -88,7 +99,7 @@ class MergeRules:
 
     def columns_for(self, names: set[str]) -> list[str]:
         """The columns merging looks at, of those a schema has: order first, then deletes."""
-        ordering = self.ordering_fields if self.by_order else ()
+        ordering = self.ordering_fields if self.folds_by_order else ()
         deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
         heads = [name if name in names else name.partition(".")[0] for name in ordering]
         return [name for name in (*heads, *deletes) if name in names]

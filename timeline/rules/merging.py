@@ -139,7 +139,7 @@ def newest_positions(
     Shapes: changes (n rows), codes (n,) -> ascending positions (distinct,).
     """
     winners = np.zeros(distinct, np.intp)
-    if not rules.by_order:
+    if not rules.folds_by_order:
         winners[codes] = np.arange(len(codes))  # the last assignment stays
         return np.sort(winners)
     numbers, missing = order_numbers(_ordering(changes.rows, rules))

@@ -316,3 +316,44 @@ def test_mergers_of_strangers_are_refused_by_name():
         MergeRules.of(definition)
     assert caught.value.kind == "custom_merger"
     assert "com.acme.Payload" in caught.value.message
+
+
+SIX_LATEST = rules_of(MergeMode.COMMIT_TIME_ORDERING, "ts", precombines=True)
+SIX_EVENT = rules_of(MergeMode.EVENT_TIME_ORDERING, "ts", precombines=True)
+
+
+@pytest.mark.parametrize(
+    ("logs", "latest", "event"),
+    [
+        # what Java 0.15 tells of tables of version 6; base row 10 below each
+        ([record(5, "late")], [(5, "late", "b")], [(10, "base", "b")]),
+        ([record(20, "u"), record(15, "late")], [(20, "u", "b")], [(20, "u", "b")]),
+        ([record(20, "u"), record(20, "tie")], [(20, "tie", "b")], [(20, "tie", "b")]),
+        ([delete(5)], [], []),  # against a base file a delete has no order
+        ([record(20, "u"), delete(15)], [(20, "u", "b")], [(20, "u", "b")]),
+        ([record(20, "u"), delete(20)], [], []),
+        ([record(20, "u"), delete()], [], []),
+        ([delete(20), record(15, "back")], [(15, "back", "b")], [(15, "back", "b")]),
+        ([delete(20), record(5, "back")], [(5, "back", "b")], [(10, "base", "b")]),
+        ([delete(20), delete(5), record(1, "back")], [(1, "back", "b")], [(10, "base", "b")]),
+        (
+            [record(30, "u"), delete(20), record(25, "v")],
+            [(30, "u", "b")],
+            [(30, "u", "b")],
+        ),
+    ],
+)
+def test_logs_of_version_6_fold_by_order_and_forget_deletes(
+    logs: list[Changes], latest: list[tuple], event: list[tuple]
+) -> None:
+    assert read(*logs, base=base_row(), rules=SIX_LATEST) == latest
+    assert read(*logs, base=base_row(), rules=SIX_EVENT) == event
+
+
+def test_values_count_against_the_base_file_only_where_version_6_ignores_defaults() -> None:
+    partly = {"partial_update_mode": PartialUpdateMode.IGNORE_DEFAULTS, "precombines": True}
+    whole = rules_of(MergeMode.COMMIT_TIME_ORDERING, "ts", **partly)
+    logs = [record(20, "u", None), record(21, None, "v")]
+    assert read(*logs, base=base_row(b="below"), rules=whole) == [(21, "base", "v")]
+    filling = rules_of(MergeMode.EVENT_TIME_ORDERING, "ts", **partly)
+    assert read(*logs, base=base_row(b="below"), rules=filling) == [(21, "u", "v")]

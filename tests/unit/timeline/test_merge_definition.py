@@ -238,3 +238,16 @@ def test_properties_of_a_file_are_enough() -> None:
     text = b"hoodie.record.merge.mode=COMMIT_TIME_ORDERING\nhoodie.table.precombine.field=ts\n"
     found = merge_definition_of(parse_properties(text, path="p"), table_version=8)
     assert found.mode is MergeMode.COMMIT_TIME_ORDERING
+
+
+def test_version_6_merges_by_its_payload_whatever_the_id_of_its_only_merger() -> None:
+    properties = {
+        "hoodie.compaction.payload.class": MODEL + "OverwriteNonDefaultsWithLatestAvroPayload",
+        OLD_ID: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+        "hoodie.table.precombine.field": "ts",
+    }
+    found = merge_definition_of(properties, table_version=6)
+    assert found.mode is MergeMode.COMMIT_TIME_ORDERING
+    assert found.partial_update_mode is PartialUpdateMode.IGNORE_DEFAULTS
+    assert found.precombines
+    assert not merge_definition_of({}, table_version=8).precombines
