@@ -66,11 +66,25 @@ def test_a_path_that_is_no_table(tmp_path: Path, words: tuple[str, ...]) -> None
     assert contents(tmp_path).keys() == {"file.txt"}
 
 
-def test_an_unsupported_table_version(tmp_path: Path) -> None:
-    table = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+@pytest.mark.parametrize("version", ["5", "7", "10"])
+def test_an_unsupported_table_version(table: Path, version: str) -> None:
+    properties = table / ".hoodie" / "hoodie.properties"
+    text = properties.read_text()
+    assert "hoodie.table.version=9" in text
+    properties.write_text(text.replace("hoodie.table.version=9", f"hoodie.table.version={version}"))
     before = contents(table)
     for words in (("read", table), ("table", "verify", table)):
         refused(run(*words, "--output", "json"), "table_version")
+    assert contents(table) == before
+
+
+def test_a_table_of_version_6_is_read_and_never_written(tmp_path: Path) -> None:
+    table = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    before = contents(table)
+    assert run("read", table, "--output", "json").exit_code == 0
+    rows = tmp_path / "rows.ndjson"
+    rows.write_text('{"id": "new"}\n')
+    refused(run("write", table, "--input", rows, "--output", "json"), "table_version")
     assert contents(table) == before
 
 
