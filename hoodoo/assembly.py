@@ -37,6 +37,7 @@ from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.placement import SizeSettings
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
+from timeline.setting_names import ForeignWriters
 from timeline.settings import IndexType, InsertDuplicates, WriteSettings, agreement
 from timeline.storage.resolve import storage_for
 from timeline.table import refuse_unreadable
@@ -285,6 +286,7 @@ def plan_of(
         tags=upserts or drops or refuses,
         drop_found=drops,
         refuse_found=refuses,
+        for_java=settings.foreign_writers is ForeignWriters.EXPECTED,
         merge_definition=config.merge,
         lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),

@@ -23,6 +23,7 @@ from timeline.files.rewrite import FileGroupTask
 from timeline.index import IndexedFile
 from timeline.index.global_lookup import find_everywhere
 from timeline.index.lookup import tag
+from timeline.model.casting import refuse_null_elements
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
@@ -79,6 +80,8 @@ class LocalWorkload:
         else:
             validate_ordering(rows, rules.ordering_fields)
             kept = normalise(rows, schema)
+            if rules.for_java:
+                refuse_null_elements(kept)
             kept = kept.append_column(_KEY, keys).append_column(_PARTITION, paths)
         if rules.combine:
             ordering = () if rules.operation is WriteOperation.DELETE else rules.ordering_fields

@@ -40,6 +40,7 @@ class RowRules:
     tags: bool  # look for the keys in existing file groups
     drop_found: bool = False  # inserts of keys already there are left out
     refuse_found: bool = False  # an insert with keys already there is refused as a whole
+    for_java: bool = False  # Java writes this table, too: what it cannot rewrite is refused
     merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up

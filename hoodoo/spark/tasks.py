@@ -21,6 +21,7 @@ from timeline.files.append import write_task
 from timeline.files.rewrite import FileGroupTask, stats_to_json
 from timeline.index import IndexedFile, MergedSlice
 from timeline.index.held import held_rows
+from timeline.model.casting import refuse_null_elements
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import META_FIELDS, drop_meta, normalise
 from timeline.ports.storage import Storage
@@ -125,7 +126,10 @@ class PrepareRows:
         paths = partition_paths(rows, self.rules.keys)
         if self.rules.operation is not WriteOperation.DELETE:
             validate_ordering(rows, self.rules.ordering_fields)
-            columns.extend(normalise(rows, self.schema).columns)
+            own = normalise(rows, self.schema)
+            if self.rules.for_java:
+                refuse_null_elements(own)
+            columns.extend(own.columns)
         order = pa.array(np.arange(position, position + rows.num_rows))
         columns.extend([keys, paths, order, pa.nulls(rows.num_rows, pa.string())])
         return pa.Table.from_arrays(columns, schema=shape)

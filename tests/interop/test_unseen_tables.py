@@ -37,6 +37,10 @@ FAULTS_OF_JAVA: dict[tuple[str, str], str] = {
         ),
         "1.0.2 forgets the values of renamed fields inside structs of rows that lie in logs",
     ),
+    **dict.fromkeys(
+        (("0.15.0", "crash_then_writes_mor"), ("0.15.0", "crash_then_writes_bucket")),
+        "0.15 stops at a rollback's block that is younger than the write it reads up to",
+    ),
 }
 
 

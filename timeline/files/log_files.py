@@ -160,7 +160,7 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         return _deletes(block, content, read)
     rows, held = _records(block, content, read)
     rows = _with_keys(rows, block, read.keys)
-    for name in read.rules.ordering_fields if read.rules.folds_by_order else ():
+    for name in read.rules.ordering_fields if read.rules.reads_order else ():
         if name not in rows.schema.names and name.partition(".")[0] in held:
             rows = rows.append_column(name, ordering_column(rows, name))
     kinds = np.zeros(rows.num_rows, np.int8)
@@ -234,7 +234,7 @@ def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     commit_time = np.asarray(deletes.column("is_commit_time")).astype(np.bool_)
     kinds = np.where(commit_time, ChangeKind.COMMIT_TIME_DELETE, ChangeKind.DELETE)
     columns = {_KEY: deletes.column(_KEY)}
-    if read.rules.folds_by_order:
+    if read.rules.reads_order:
         names = ordering_names(deletes)
         for name, ordering in zip(read.rules.ordering_fields, names, strict=False):
             kind = read.schema.field(name).type
@@ -273,7 +273,7 @@ def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
 
 def _with_inner_ordering(schema: pa.Schema, rules: MergeRules) -> pa.Schema:
     """Also ordering fields inside structs as columns: a delete has nothing else of the struct."""
-    for name in rules.ordering_fields if rules.folds_by_order else ():
+    for name in rules.ordering_fields if rules.reads_order else ():
         if name not in schema.names:
             kind = ordering_column(schema.empty_table(), name).type
             schema = schema.append(pa.field(name, kind))

@@ -19,7 +19,7 @@ from timeline.errors import InvalidInputError
 from timeline.model.evolution import fits, is_list, mismatch, promotes
 from timeline.model.java_text import java_text
 
-__all__ = ["cast_column", "normalise", "promote"]
+__all__ = ["cast_column", "normalise", "promote", "refuse_null_elements"]
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)
@@ -35,14 +35,24 @@ def normalise(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
     Raises:
         InvalidInputError: A value does not fit its column's type without loss
-            (``lossy_value``), the type cannot be converted (``schema_mismatch``), or a list
-            has a null element, which no Java writer could keep (``null_element``, fmt 4.4).
+            (``lossy_value``), or the type cannot be converted (``schema_mismatch``).
     """
-    made = _shaped(table, schema, reading=False)
-    for each in made.schema:
+    return _shaped(table, schema, reading=False)
+
+
+def refuse_null_elements(table: pa.Table) -> None:
+    """
+    Refuse lists with null elements: Java's writers fail on a file that has one (fmt 4.4).
+
+    Readers of all kinds take them, so they are refused only where Java writes, too.
+
+    Raises:
+        InvalidInputError: There is one (``null_element``).
+    """
+    for each in table.schema:
         if pa.types.is_nested(each.type):
-            _refuse_null_elements(made.column(each.name), each.name)
-    return made
+            for chunk in table.column(each.name).chunks:
+                _refuse_null_elements_in(chunk, each.name)
 
 
 def promote(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -259,19 +269,14 @@ def _uuid_text(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_null(), None, text) if values.null_count else text
 
 
-def _refuse_null_elements(column: pa.ChunkedArray, name: str) -> None:
-    for chunk in column.chunks:
-        _refuse_null_elements_in(chunk, name)
-
-
 def _refuse_null_elements_in(values: pa.Array, name: str) -> None:
     kind = values.type
     if pa.types.is_list(kind):
         inner = values.flatten()
         if inner.null_count:
             raise InvalidInputError(
-                "a list has a null element, which Java writers of the table could not keep; leave "
-                f"it out or write another value: column={name!r}",
+                "a list has a null element, which the table's Java writers cannot rewrite; leave it "
+                f"out or write another value: column={name!r}",
                 kind="null_element",
                 column=name,
             )

@@ -96,6 +96,10 @@ class MergeDefinition:
         precombines: Logs fold as in version 6, by Java's ``preCombine``: of two records of the
             logs the one with the greater ordering value stays, whatever the mode says of a
             base file's row, and a delete gives way to any later record.
+        deletes_by_order: Of a delete and a record the one with the greater ordering value stays,
+            though of two records the newer does: payload classes that version 8 keeps.
+        late_rows_sign: A late record that fills gaps of a newer row leaves its meta columns
+            there, as ``PartialUpdateAvroPayload`` does.
         strategy_id: The merger's identifier, None when the table names none.
         payload_class: The payload class, of older or upgraded tables.
     """
@@ -109,6 +113,8 @@ class MergeDefinition:
     strategy_id: str | None = None
     payload_class: str | None = None
     precombines: bool = False
+    deletes_by_order: bool = False
+    late_rows_sign: bool = False
 
     @property
     def orders(self) -> bool:
@@ -174,6 +180,8 @@ _EVENT: Final = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING)
 _COMMIT: Final = MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING)
 _DEBEZIUM: Final = replace(_EVENT, delete_field="_change_operation_type", delete_marker="d")
 _MODEL: Final = "org.apache.hudi.common.model."
+
+_SIGNING_PAYLOAD: Final = _MODEL + "PartialUpdateAvroPayload"
 
 #: What Hudi 1.1 and later do for the payload classes they have replaced by merge modes.
 _DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
@@ -250,7 +258,12 @@ def merge_definition_of(
     # Version 6 writes the id of its only merger whatever the payload is, which decides (fmt 11.2).
     by_payload = _by_payload(strategy_id) or table_version < _FIRST_VERSION_OF_MODES
     if known is not None and (mode is not MergeMode.CUSTOM or by_payload):
-        rules = replace(known, ordering_fields=known.ordering_fields or ordering)
+        rules = replace(
+            known,
+            ordering_fields=known.ordering_fields or ordering,
+            deletes_by_order=table_version == _FIRST_VERSION_OF_MODES and not known.is_plain,
+            late_rows_sign=payload == _SIGNING_PAYLOAD and table_version <= _FIRST_VERSION_OF_MODES,
+        )
     return _with_merge_properties(
         replace(
             rules,

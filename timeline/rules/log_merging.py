@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timeline.model.schema import META_COLUMNS
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.merging import ChangeKind, Changes, key_codes, newest_positions
 from timeline.rules.ordering import Mask, Positions, order_numbers, ordering_column
@@ -94,8 +95,7 @@ def _folded(changes: Changes, rules: MergeRules) -> Changes:
             told[name] = counts & told[name] if name in told else counts
     if distinct == len(codes):
         return Changes(rows=changes.rows, kinds=changes.kinds, told=told)
-    steps = rules.definition.precombines and bool((changes.kinds == ChangeKind.DELETE).any())
-    if not told and not steps:
+    if not told and not _goes_by_steps(changes, rules):
         stay = newest_positions(changes, codes, distinct, rules)
         return Changes(rows=changes.rows.take(pa.array(stay)), kinds=changes.kinds[stay])
     return _put_together(
@@ -103,11 +103,21 @@ def _folded(changes: Changes, rules: MergeRules) -> Changes:
     )
 
 
+def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:
+    """Whether what stays depends on each change in turn, even where all columns are told."""
+    definition = rules.definition
+    if definition.late_rows_sign:
+        return True
+    if definition.deletes_by_order and rules.reads_order:
+        return bool((changes.kinds != ChangeKind.RECORD).any())
+    return definition.precombines and bool((changes.kinds == ChangeKind.DELETE).any())
+
+
 def _put_together(
     changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
 ) -> Changes:
     kinds = changes.kinds
-    if rules.folds_by_order:
+    if rules.reads_order:
         ordering = [ordering_column(changes.rows, name) for name in rules.ordering_fields]
         numbers, missing = order_numbers(ordering)
     else:
@@ -121,6 +131,7 @@ def _put_together(
     stays = np.full(distinct, _NOTHING, np.intp)
     order_from = np.full(distinct, _NOTHING, np.intp)
     sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
+    signs = stays.copy()  # the change the meta columns come from
 
     for new in _turns(codes):
         key = codes[new]
@@ -132,9 +143,12 @@ def _put_together(
         new_gone = kinds[new] == ChangeKind.COMMIT_TIME_DELETE
         unordered = missing[new] | (old_order == _NOTHING)
         wins = ~there | new_gone | old_gone | unordered | (numbers[new] >= numbers[old_order])
-        if rules.folds_by_order:
-            wins &= ~(old_gone & (kinds[new] == ChangeKind.DELETE))
         both = there & (kinds[new] == ChangeKind.RECORD) & (kinds[old] == ChangeKind.RECORD)
+        if not rules.folds_by_order:
+            wins |= both
+        if rules.reads_order:
+            wins &= ~(old_gone & (kinds[new] == ChangeKind.DELETE))
+        signs[key] = np.where(wins | both, new, signs[key])
         for name, source in sources.items():
             tells = changes.told[name][new]
             from_new = np.where(tells, new, _NOTHING)
@@ -147,11 +161,12 @@ def _put_together(
         order_from[key] = np.where(wins, ordered, old_order)
 
     by_age = np.argsort(stays, kind="stable")
-    stays = stays[by_age]
+    stays, signs = stays[by_age], signs[by_age]
     columns, told = [], {}
     for name, column in zip(changes.rows.schema.names, changes.rows.columns, strict=True):
         if name not in sources:
-            columns.append(column.take(pa.array(stays)))
+            signed = rules.definition.late_rows_sign and name in META_COLUMNS
+            columns.append(column.take(pa.array(signs if signed else stays)))
             continue
         source = sources[name][by_age]
         known = source != _NOTHING

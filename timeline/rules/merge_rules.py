@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
-from timeline.model.schema import IS_DELETED_COLUMN
+from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS
 from timeline.rules.ordering import Mask
 
 __all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "told_values"]
@@ -77,6 +77,12 @@ class MergeRules:
         return self.definition.orders
 
     @property
+    def reads_order(self) -> bool:
+        """Whether ordering values decide anything at all."""
+        by_order = self.folds_by_order or self.definition.deletes_by_order
+        return by_order and bool(self.ordering_fields)
+
+    @property
     def folds_by_order(self) -> bool:
         """Whether ordering values decide between two changes in the logs."""
         precombines = self.definition.precombines and bool(self.ordering_fields)
@@ -99,7 +105,7 @@ class MergeRules:
 
     def columns_for(self, names: set[str]) -> list[str]:
         """The columns merging looks at, of those a schema has: order first, then deletes."""
-        ordering = self.ordering_fields if self.folds_by_order else ()
+        ordering = self.ordering_fields if self.reads_order else ()
         deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
         heads = [name if name in names else name.partition(".")[0] for name in ordering]
         return [name for name in (*heads, *deletes) if name in names]
@@ -131,6 +137,8 @@ def told_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
     mode, marker = rules.definition.partial_update_mode, rules.definition.unavailable_marker
     if mode is PartialUpdateMode.IGNORE_DEFAULTS:
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if name in META_COLUMNS:  # a record tells them, and a delete fills nothing
+                continue
             default = rules.defaults.get(name)
             if default is not None and not pa.types.is_nested(column.type):
                 counts = ~_true(pc.equal(column, pa.scalar(default, column.type)))

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
+from timeline.model.schema import META_COLUMNS
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.ordering import Mask, Positions, not_below, order_numbers, ordering_column
 
@@ -228,8 +229,12 @@ def merge_changes(
         firsts = np.sort(np.unique(matched, return_index=True)[1])
         matched_base, matched = matched_base[firsts], matched[firsts]
     wins = np.ones(len(matched), np.bool_)
-    if rules.by_order and len(matched):
+    # Java's copy-on-write writer asks the payload alone.
+    deletes_by_order = rules.definition.deletes_by_order and not every_copy
+    if (rules.by_order or deletes_by_order) and rules.reads_order and len(matched):
         commit_time = changes.kinds[matched] == ChangeKind.COMMIT_TIME_DELETE
+        if not rules.by_order:
+            commit_time |= changes.kinds[matched] == ChangeKind.RECORD
         if not commit_time.all():
             newer = [column.take(pa.array(matched)) for column in _ordering(rows, rules)]
             older = [column.take(pa.array(matched_base)) for column in _ordering(base, rules)]
@@ -245,6 +250,10 @@ def merge_changes(
     if rules.reads_values and late.any():
         # What the base row does not tell comes from the late record all the same.
         filled = _lacking(base, matched_base[late], rules)
+        if rules.definition.late_rows_sign:
+            every = np.ones(int(late.sum()), np.bool_)
+            held = set(rows.schema.names) & set(base.schema.names)
+            filled = {**filled, **{name: every for name in META_COLUMNS if name in held}}
     places = _Places(
         base_rows=base.num_rows,
         replaced=(matched_base[replaces], matched[replaces]),

@@ -147,7 +147,8 @@ def _timeline(account: dict[str, Any]) -> Rows:
     if account["table_version"] > 6:
         return entries
     return [
-        {**entry, "completion": entry["completion"] and entry["requested"]}
+        # 1.2.0 tells a time of pending ones, too
+        {**entry, "completion": entry["requested"] if entry["state"] == "COMPLETED" else None}
         if not entry.get("archived")
         else entry
         for entry in entries

@@ -101,6 +101,12 @@ def evolution() -> list[Recipe]:
                     ),
                 )
                 found.append(
-                    Recipe(name=f"on_read_{name}{nested}", schema=schema, steps=steps, conf=conf)
+                    Recipe(
+                        name=f"on_read_{name}{nested}",
+                        schema=schema,
+                        steps=steps,
+                        conf=conf,
+                        read_conf={"hoodie.schema.on.read.enable": "true"},
+                    )
                 )
     return found

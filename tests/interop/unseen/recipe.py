@@ -100,6 +100,7 @@ class Recipe:
     steps: Sequence[Step]
     conf: Mapping[str, str] = field(default_factory=dict)
     releases: tuple[str, ...] = ("1.2.0", "1.0.2", "0.15.0")
+    read_conf: Mapping[str, str] = field(default_factory=dict)  # what Java's reader must be told
     incremental: bool = True  # Java runs out of memory over blocks of partial updates
 
 
@@ -130,7 +131,7 @@ def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
                 _sql(java, path, step)
         except JavaRefusedError as error:
             refused.append({"step": number, **error.answer})
-    account = account_of(java, path, incremental=recipe.incremental)
+    account = account_of(java, path, conf=recipe.read_conf, incremental=recipe.incremental)
     account |= {"conf": conf, "refused": refused}
     told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
     return account
@@ -152,7 +153,13 @@ def settle(java: JavaOracle, table: Path) -> None:
     java.sql(table, ";;".join([*(f"set {word}" for word in words), "select 1"]))
 
 
-def account_of(java: JavaOracle, path: Path, *, incremental: bool = True) -> dict[str, Any]:
+def account_of(
+    java: JavaOracle,
+    path: Path,
+    *,
+    conf: Mapping[str, str] | None = None,
+    incremental: bool = True,
+) -> dict[str, Any]:
     """What Java says about a table: timeline, slices, and rows in every way of reading."""
     properties = java.properties(path)
     version = int(properties["hoodie.table.version"])
@@ -172,12 +179,12 @@ def account_of(java: JavaOracle, path: Path, *, incremental: bool = True) -> dic
         "properties": properties,
         "timeline": timeline,
         "slices": _answer(lambda: java.slices(path)),
-        "snapshot": _answer(lambda: java.read(path)),
-        "read_optimized": _answer(lambda: java.read(path, query_type="read_optimized"))
+        "snapshot": _answer(lambda: java.read(path, conf=conf)),
+        "read_optimized": _answer(lambda: java.read(path, query_type="read_optimized", conf=conf))
         if read_optimized
         else None,
         "as_of": {
-            time: _answer(lambda time=time: java.read(path, as_of=time))
+            time: _answer(lambda time=time: java.read(path, as_of=time, conf=conf))
             for time in dict.fromkeys([*times[len(times) // 2 :][:1], *times[-2:-1]])
         },
         "incremental": [
@@ -186,7 +193,7 @@ def account_of(java: JavaOracle, path: Path, *, incremental: bool = True) -> dic
                 "end": end,
                 "rows": _answer(
                     lambda start=start, end=end: java.read(
-                        path, incremental=[start, *([end] if end else [])]
+                        path, incremental=[start, *([end] if end else [])], conf=conf
                     )
                 ),
             }
@@ -208,17 +215,23 @@ def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]
     asked = 0
     for what, query in {"snapshot": "snapshot", "read_optimized": "read_optimized"}.items():
         if isinstance(account[what], dict):
-            account[what] = _answer(lambda query=query: newer.read(path, query_type=query))
+            account[what] = _answer(
+                lambda query=query: newer.read(path, query_type=query, conf=recipe.read_conf)
+            )
             asked += 1
     for time, theirs in account["as_of"].items():
         if isinstance(theirs, dict):
-            account["as_of"][time] = _answer(lambda time=time: newer.read(path, as_of=time))
+            account["as_of"][time] = _answer(
+                lambda time=time: newer.read(path, as_of=time, conf=recipe.read_conf)
+            )
             asked += 1
     for one in account["incremental"]:
         if isinstance(one["rows"], dict):
             start = one["start"] if one["start"] == "0" else str(int(one["start"]) - 1)
             words = [start, *([one["end"]] if one["end"] else [])]
-            one["rows"] = _answer(lambda words=words: newer.read(path, incremental=words))
+            one["rows"] = _answer(
+                lambda words=words: newer.read(path, incremental=words, conf=recipe.read_conf)
+            )
             asked += 1
     if asked:
         told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
+from tests.unit.timeline.engine import files_below, new_table, planned, rows_of
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.model.casting import normalise, promote
+from timeline.local_workload import LocalWorkload
+from timeline.model.casting import normalise, promote, refuse_null_elements
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.java_text import java_text
+from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, avro_to_arrow, reconcile
+from timeline.write import write
 
 FILLING = SchemaRules(missing=MissingColumns(fill=True))
 DROPPING = SchemaRules(missing=MissingColumns(drop=True), required=frozenset({"id"}))
@@ -334,15 +339,16 @@ def test_types_without_a_hudi_form_are_named_with_a_way_out(kind, word):
         pa.array([[("k", [None])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
     ],
 )
-def test_null_elements_of_lists_are_refused_when_written_and_read_all_the_same(column):
+def test_null_elements_of_lists_are_kept_and_refused_where_java_writes_too(column):
     rows = pa.table({"c": column})
     schema = TableSchema.from_arrow(rows.schema, "t").arrow
+    assert normalise(rows, schema).to_pylist() == rows.to_pylist()
     with pytest.raises(InvalidInputError) as caught:
-        normalise(rows, schema)
+        refuse_null_elements(normalise(rows, schema))
     assert caught.value.kind == "null_element"
     assert promote(rows, schema).to_pylist() == rows.to_pylist()
     hidden = pa.array([["a"], ["b"]]).filter(pa.array([True, True]))
-    assert normalise(pa.table({"c": hidden}), pa.schema([("c", pa.list_(pa.field("element", pa.string())))]))  # fmt: skip
+    refuse_null_elements(pa.table({"c": hidden}))
 
 
 def test_a_table_s_own_resolution_of_time_is_kept():
@@ -395,3 +401,21 @@ def test_types_that_contain_each_other_many_times_are_refused():
 def test_avro_types_without_a_column_type_say_why(inner, why):
     with pytest.raises(UnsupportedTableError, match=why):
         avro_to_arrow(avro_of(inner))
+
+
+@pytest.mark.parametrize("for_java", [False, True])
+def test_a_write_beside_java_writers_refuses_null_elements_and_changes_nothing(for_java):
+    table = new_table()
+    rows = pa.Table.from_pylist([{"id": "a", "p": "x", "ts": 1, "v": 1, "many": [1, None]}])
+    plan = planned(table, WriteOperation.UPSERT)
+    plan = replace(plan, rules=replace(plan.rules, for_java=for_java))
+    workload = LocalWorkload(table.context.world, rows)
+    if not for_java:
+        write(table.context, plan, workload)
+        assert rows_of(table, "many") == [([1, None],)]
+        return
+    before = files_below(table.context.world.storage)
+    with pytest.raises(InvalidInputError) as caught:
+        write(table.context, plan, workload)
+    assert caught.value.kind == "null_element"
+    assert files_below(table.context.world.storage) == before

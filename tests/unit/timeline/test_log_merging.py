@@ -357,3 +357,53 @@ def test_values_count_against_the_base_file_only_where_version_6_ignores_default
     assert read(*logs, base=base_row(b="below"), rules=whole) == [(21, "base", "v")]
     filling = rules_of(MergeMode.EVENT_TIME_ORDERING, "ts", **partly)
     assert read(*logs, base=base_row(b="below"), rules=filling) == [(21, "u", "v")]
+
+
+EIGHT_LATEST = rules_of(MergeMode.COMMIT_TIME_ORDERING, "ts", deletes_by_order=True)
+
+
+@pytest.mark.parametrize(
+    ("logs", "rows"),
+    [
+        # what Java 1.0.2 tells of payload classes that version 8 keeps; base row 10 below each
+        ([record(5, "late")], [(5, "late", "b")]),
+        ([record(20, "u"), record(15, "late")], [(15, "late", "b")]),
+        ([delete(5)], [(10, "base", "b")]),
+        ([delete(10)], []),
+        ([delete(20), record(15, "late")], []),
+        ([delete(20), record(20, "back")], [(20, "back", "b")]),
+        ([record(20, "u"), delete(15)], [(20, "u", "b")]),
+        ([record(20, "u"), delete(15), record(5, "late")], [(5, "late", "b")]),
+        ([record(20, "u"), delete()], []),
+        ([deleted_row(5)], [(10, "base", "b")]),
+    ],
+)
+def test_payloads_of_version_8_order_deletes_though_they_order_no_records(
+    logs: list[Changes], rows: list[tuple]
+) -> None:
+    assert read(*logs, base=base_row(), rules=EIGHT_LATEST) == rows
+
+
+def test_a_late_record_that_fills_gaps_signs_the_row_where_its_payload_does() -> None:
+    def signed(ts: int, a: str | None, time: str) -> Changes:
+        one = record(ts, a)
+        rows = one.rows.append_column("_hoodie_commit_time", pa.array([time]))
+        return Changes(rows=rows, kinds=one.kinds)
+
+    schema = SCHEMA.append(pa.field("_hoodie_commit_time", pa.string()))
+    base = signed(10, None, "t0").rows
+    by_payload = rules_of(
+        MergeMode.EVENT_TIME_ORDERING,
+        "ts",
+        partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS,
+        late_rows_sign=True,
+    )
+
+    def row(*logs: Changes) -> tuple:
+        folded = fold_changes(join_changes(logs, schema), by_payload)
+        (found,) = merge_changes(base, folded, by_payload).table.to_pylist()
+        return found["ts"], found["a"], found["_hoodie_commit_time"]
+
+    assert row(signed(5, "late", "t1")) == (10, "late", "t1")
+    assert row(signed(20, "u", "t1"), signed(15, "late", "t2")) == (20, "u", "t2")
+    assert row(signed(20, "u", "t1"), delete(), signed(30, "v", "t3")) == (30, "v", "t3")

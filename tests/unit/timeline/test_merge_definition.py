@@ -251,3 +251,15 @@ def test_version_6_merges_by_its_payload_whatever_the_id_of_its_only_merger() ->
     assert found.partial_update_mode is PartialUpdateMode.IGNORE_DEFAULTS
     assert found.precombines
     assert not merge_definition_of({}, table_version=8).precombines
+
+
+def test_version_8_keeps_what_version_9_replaced_in_its_payloads() -> None:
+    def of(payload: str, version: int) -> tuple[bool, bool]:
+        properties = {"hoodie.compaction.payload.class": MODEL + payload}
+        found = merge_definition_of(properties, table_version=version)
+        return found.deletes_by_order, found.late_rows_sign
+
+    assert of("AWSDmsAvroPayload", 8) == (True, False)
+    assert of("PartialUpdateAvroPayload", 8) == (True, True)
+    assert of("PartialUpdateAvroPayload", 6) == (False, True)
+    assert of("OverwriteWithLatestAvroPayload", 8) == (False, False)
