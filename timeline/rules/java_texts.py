@@ -6,15 +6,13 @@ One different character would make an update an insert (fmt 4.1, 4.3).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
+from timeline.model.java_text import java_text
 
 __all__ = ["java_texts", "one_array"]
 
@@ -34,7 +32,7 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
     if types.is_decimal(value_type) or types.is_null(value_type):
         return pc.cast(column, pa.string())
     if types.is_float32(value_type) or types.is_float64(value_type):
-        return _distinct_text(column, _java_float(value_type))
+        return java_text(one_array(column))
     if types.is_timestamp(value_type) and kind == "unsupported_key_type":
         # Hudi's own default: the stored number, not a date (fmt 4.1).
         return pc.cast(pc.cast(_as_stored(column), pa.int64()), pa.string())
@@ -53,46 +51,6 @@ def _as_stored(column: Any) -> Any:
     if unit is None:
         return column
     return pc.cast(column, pa.timestamp(unit, column.type.tz), safe=False)
-
-
-def _distinct_text(column: Any, write: Callable[[float], str]) -> Any:
-    # Formatted once per distinct value: Arrow has no Java-like form of floating numbers.
-    encoded = column.dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    encoded = one_array(encoded)
-    texts = [write(value.as_py()) for value in encoded.dictionary]
-    return pc.take(pa.array(texts, pa.string()), encoded.indices)
-
-
-def _java_float(value_type: pa.DataType) -> Callable[[float], str]:
-    """``Double.toString`` and ``Float.toString`` with the fewest digits that tell values apart."""
-    single = pa.types.is_float32(value_type)
-
-    def write(value: float) -> str:
-        if math.isnan(value):
-            return "NaN"
-        if value in (float("inf"), float("-inf")):
-            return "Infinity" if value > 0 else "-Infinity"
-        if value == 0:
-            return "-0.0" if str(value).startswith("-") else "0.0"
-        shortest = _shortest_single(value) if single else repr(value)
-        sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
-        text = "".join(map(str, digits))
-        point = len(text) + int(exponent)  # value = 0.text * 10**point
-        minus = "-" if sign else ""
-        if -2 <= point <= 7:
-            whole = (text[: max(point, 0)] or "0").ljust(point, "0")
-            fraction = "0" * max(-point, 0) + text[max(point, 0) :]
-            return f"{minus}{whole}.{fraction or '0'}"
-        return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
-
-    return write
-
-
-def _shortest_single(value: float) -> str:
-    candidates = (f"{value:.{digits}g}" for digits in range(1, 10))
-    stored = pa.scalar(value, pa.float32())
-    return next(c for c in candidates if pa.scalar(float(c), pa.float32()) == stored)
 
 
 def one_array(column: Any) -> Any:
