@@ -23,7 +23,7 @@ from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_clustering
+from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.properties_file import load_config
 from timeline.rules.bucketing import bucket_of
 from timeline.rules.conflicts import Refused, Rival, RuleId
@@ -79,7 +79,11 @@ def further_checks(
                 (),
                 retry_can_succeed=False,
             )
-        refused = _owned_by_new_plan(context, timeline, mine.claim) or _missed_key(mine, rivals)
+        refused = (
+            _owned_by_new_plan(context, timeline, mine.claim)
+            or _hidden_by_new_plan(context, timeline, mine)
+            or _missed_key(mine, rivals)
+        )
         if refused is None and mine.in_buckets:
             refused = _same_bucket(mine, rivals)
         if refused is not None or not mine.keys_looked_up:
@@ -110,6 +114,38 @@ def _owned_by_new_plan(
         (),
         met,
         retry_can_succeed=False,
+    )
+
+
+def _hidden_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, mine: WhatIPublish
+) -> Refused | None:
+    """
+    Whether a compaction planned after my begin would hide a base file of mine (PUB-5).
+
+    Its base file will have the greater requested time and none of my rows. My logs count on
+    top of it, because they complete later. Outside: 1 get per pending compaction, if one is
+    newer than I am.
+    """
+    if not any(
+        one.action is Action.COMPACTION and one.requested_time > mine.requested_time
+        for one in timeline.pending
+    ):
+        return None
+    planned = pending_compactions(context, timeline)
+    met = tuple(
+        item.file_group
+        for item in mine.claim.file_groups
+        if item.touch in (Touch.NEW, Touch.BASE)
+        and max(planned.get(item.file_group, ()), default="") > mine.requested_time
+    )
+    if not met:
+        return None
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        "a compaction was planned on it meanwhile, and would hide a base file that began before",
+        (),
+        met,
     )
 
 

@@ -25,6 +25,7 @@ from timeline.rules.conflicts import Rival
 
 __all__ = ["RIVAL_KINDS", "claim_of", "foreign_rivals", "rival_of_slot", "rollback_target"]
 
+#: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
 RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
 
 
@@ -37,6 +38,7 @@ def rival_of_slot(slot: Slot) -> Rival:
         claim=slot.claim,
         aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
         writer=slot.owner.text,
+        is_compaction=slot.action is Action.COMPACTION,
         schema=slot.schema_after,
         batches=tuple(batch.batch_id for batch in slot.batches),
     )
@@ -121,7 +123,7 @@ def claim_of(metadata: CommitMetadata) -> Claim:
             touch = Touch.NEW if source is None else Touch.BASE
             if name.startswith("."):
                 touch, source = Touch.LOG, None  # its previous commit is itself (fmt 3)
-            if stat.num_inserts:
+            if stat.num_inserts and metadata.operation_type != _COMPACT:
                 inserting.add(partition_path)
             touched.append(
                 TouchedFileGroup(

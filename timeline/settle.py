@@ -2,12 +2,13 @@
 Settling a slot: doing what it decided, by its owner or by any helper (HELP-1, SLOT-5).
 
 Every step is idempotent and its result a function of the slot alone, so a crash between
-the slot and its completed file loses nothing: whoever comes next finishes the same bytes
-under the same name. For upkeep (abort, clean) settling repeats the deletes, then the file.
+the slot and its file loses nothing: whoever comes next finishes the same bytes under the
+same name. For upkeep (abort, clean, restore) settling repeats the deletes, then the file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from timeline.active import ActiveTimeline
@@ -31,19 +32,32 @@ from timeline.view import list_partition_paths
 __all__ = ["completed_ahead", "data_files_of", "is_settled", "settle"]
 
 
+#: What only takes away, or concerns no instant, leaves no file of its own.
+_FILELESS = frozenset({SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT})
+#: Upkeep whose pending files are written by the slot as well: nobody saw them before.
+_BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
+
+
 def completed_name(slot: Slot) -> str | None:
-    """The completed file a slot becomes, None for a noop."""
-    if slot.kind is SlotKind.NOOP:
+    """The file that shows a slot: its completed file, a plan's requested one, else None."""
+    if slot.kind in _FILELESS:
         return None
-    action = Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
+    planned = slot.kind is SlotKind.PLAN
     return instant_file_name(
         Instant(
-            action=action,
+            action=_action_of(slot),
             requested_time=slot.instant_time,
-            state=State.COMPLETED,
-            completion_time=slot.completion_time,
+            state=State.REQUESTED if planned else State.COMPLETED,
+            completion_time=None if planned else slot.completion_time,
         )
     )
+
+
+def _action_of(slot: Slot) -> Action:
+    """The action of the slot's own instant; of an abort and a restore not their target's."""
+    if slot.kind is SlotKind.ABORT:
+        return Action.ROLLBACK
+    return Action.RESTORE if slot.kind is SlotKind.RESTORE else slot.action
 
 
 def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
@@ -58,17 +72,26 @@ def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None
 
 def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
-    Whether the slot's completed file exists, or was archived since (Java archives ours too).
+    Whether the slot's file exists, or was archived since (Java archives ours too).
+
+    A cancel and the end of a savepoint have none: their target's files must be gone.
 
     Archived means: below the first active write instant, hence committed for every reader,
     and without pending files: a rollback or clean whose owner died between its deletes and
     its completed file may also lie below the first write that is left.
     """
     name = completed_name(slot)
-    if name is None or name in timeline.file_names:
+    if name is None:
+        if slot.kind is SlotKind.CANCEL:
+            pending = pending_file_names(slot.action, slot.requested_time)
+            return timeline.file_names.isdisjoint(pending)
+        if slot.kind is SlotKind.UNSAVEPOINT:
+            return timeline.find(slot.requested_time, Action.SAVEPOINT) is None
         return True
-    action = Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
-    if not timeline.file_names.isdisjoint(pending_file_names(action, slot.instant_time)):
+    if name in timeline.file_names:
+        return True
+    pending = pending_file_names(_action_of(slot), slot.instant_time)
+    if not timeline.file_names.isdisjoint(pending):
         return False
     first = timeline.first_write_time
     return first is not None and slot.instant_time < first
@@ -78,27 +101,34 @@ def settle(context: TableContext, slot: Slot) -> None:
     """
     Do what the slot decided; doing it again changes nothing.
 
-    Outside: 1 create for a commit; the deletes, 2 creates and 1 create for upkeep.
+    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for upkeep.
 
     Raises:
         OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
             could not be written within the deadline; any later writer finishes it.
     """
+    if slot.kind in _BORN_IN_SLOT:
+        _write_pending(context, slot)
     if slot.kind is SlotKind.ABORT:
-        _write_pending(context, slot, Action.ROLLBACK)
-        _undo_target(context, slot.requested_time)
-    elif slot.kind is SlotKind.CLEAN:
-        _write_pending(context, slot, Action.CLEAN)
-        for path in slot.deletes:
-            context.world.storage.delete(path)
+        _undo_target(context, slot.requested_time, _BEGUN)
+    elif slot.kind is SlotKind.CANCEL:
+        _undo_target(context, slot.requested_time, (slot.action,))
+    for path in slot.deletes:
+        context.world.storage.delete(path)
     name = completed_name(slot)
     if name is not None:
         _create_surely(context, timeline_path(name), slot.body, slot)
 
 
-def _write_pending(context: TableContext, slot: Slot, action: Action) -> None:
-    inflight, requested = pending_file_names(action, slot.instant_time)
-    _create_surely(context, timeline_path(requested), slot.plan, slot)
+#: What a rollback may have to undo: a requested time does not tell which of them it is.
+_BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+
+
+def _write_pending(context: TableContext, slot: Slot) -> None:
+    """The requested file, which a savepoint has not, then the inflight one."""
+    inflight, *requested = pending_file_names(_action_of(slot), slot.instant_time)
+    for name in requested:
+        _create_surely(context, timeline_path(name), slot.plan, slot)
     _create_surely(context, timeline_path(inflight), b"", slot)
 
 
@@ -128,9 +158,9 @@ def _create_surely(context: TableContext, path: str, data: bytes, slot: Slot) ->
             return
 
 
-def _undo_target(context: TableContext, target: InstantTime) -> None:
+def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[Action]) -> None:
     """
-    Delete what an aborted instant wrote, then its pending files and heartbeat (RB-6).
+    Delete what an aborted or cancelled instant wrote, then its pending files and heartbeat (RB-6).
 
     The markers stay: a paused owner may stand between a marker and its file, and once it
     wakes the markers are all that tells of it (RB-10). The clean sweeps both when they are old.
@@ -138,7 +168,7 @@ def _undo_target(context: TableContext, target: InstantTime) -> None:
     storage = context.world.storage
     for path in data_files_of(storage, target):
         storage.delete(path)
-    for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
+    for action in actions:
         for name in pending_file_names(action, target):
             storage.delete(timeline_path(name))
     storage.delete(heartbeat_path(target))

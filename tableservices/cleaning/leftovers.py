@@ -3,8 +3,8 @@ Sweeping what crashed writers left beside the table: heartbeats and markers of n
 
 Only what no pending instant owns and nobody renewed for the tolerated silence goes. The
 timeline is listed after the folders, so that an instant begun in between is seen. Markers
-of a rolled back instant may tell of files that its owner wrote after the rollback had
-looked (RB-10); the abort slot allows to delete those too.
+of a rolled back or cancelled instant may tell of files that its owner wrote after the rollback had
+looked (RB-10); the slot that ended it allows to delete those too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def remove_leftovers(context: TableContext) -> int:
 
 def _aborted(context: TableContext) -> frozenset[InstantTime]:
     slots = context.chain.between(0, context.chain.head())
-    return frozenset(slot.requested_time for slot in slots if slot.kind is SlotKind.ABORT)
+    ended = (SlotKind.ABORT, SlotKind.CANCEL)
+    return frozenset(slot.requested_time for slot in slots if slot.kind in ended)
 
 
 def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def encode_slot(slot: Slot) -> bytes:
         "kind": slot.kind.value,
         "action": slot.action.value,
         "rt": slot.requested_time,
-        "ct": slot.completion_time,
+        "ct": None if slot.kind is SlotKind.PLAN else slot.completion_time,
         "own_rt": slot.own_requested_time,
         "base": slot.base,
         "fgs": [
@@ -115,7 +115,7 @@ def _from_document(document: dict[str, Any]) -> Slot:
         kind=SlotKind(document["kind"]),
         action=Action(document["action"]),
         requested_time=str(document["rt"]),
-        completion_time=str(document["ct"]),
+        completion_time=str(document["rt"] if document["ct"] is None else document["ct"]),
         own_requested_time=document["own_rt"],
         base=int(document["base"]),
         nonce=str(document["nonce"]),

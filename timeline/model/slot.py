@@ -25,8 +25,14 @@ class SlotKind(Enum):
     """What a slot decides."""
 
     COMMIT = "commit"
+    PLAN = "plan"  # a table service's plan becomes visible
     ABORT = "abort"
+    CANCEL = "cancel"  # a plan ends without having been carried out
     CLEAN = "clean"
+    CUT = "cut"  # archiving moves its boundary
+    SAVEPOINT = "savepoint"
+    UNSAVEPOINT = "unsavepoint"
+    RESTORE = "restore"
     NOOP = "noop"
 
 
@@ -62,10 +68,13 @@ class Slot:
     """
     One decision.
 
-    ``requested_time`` names the instant decided about: the published one, or the target of
-    an abort. For an abort ``own_requested_time`` names the rollback instant. ``body`` is the
-    completed file, ``plan`` the requested file of upkeep; ``deletes`` are the table-relative
-    data files a clean removes.
+    ``requested_time`` names the instant decided about: the published or planned one, or the
+    target of an abort, a cancel or a restore. For an abort and a restore ``own_requested_time``
+    names the rollback or restore instant. ``action`` is that of the instant's pending files:
+    a compaction that completes is published as ``compaction``, its file is named ``commit``.
+    ``body`` is the completed file (of a plan its requested file), ``plan`` the requested file of upkeep;
+    ``deletes`` are the table-relative files that are removed before the completed file
+    appears, in this order. A plan completes nothing: its completion time is its requested time.
     """
 
     number: int

@@ -111,7 +111,7 @@ class Rival:
     claim: Claim
     aborts: InstantTime | None = None  # a rollback's target
     writer: str = ""  # host, pid, application, as far as known
-    is_compaction: bool = False  # its commits are no conflict for log files (PUB-4)
+    is_compaction: bool = False  # it moved rows only: no conflict for logs and replacing (PUB-4)
     schema: str = ""  # the table schema it published with, "" when not known
     batches: tuple[str, ...] = ()  # idempotent batches it contains (BATCH-1)
 
@@ -209,7 +209,9 @@ def _built_on(mine: TouchedFileGroup, theirs: TouchedFileGroup, rival: Rival) ->
 
 
 def _cell(mine: Touch, theirs: Touch, rival: Rival, *, logs_may_meet: bool) -> Rule:
-    if mine is Touch.LOG and (rival.is_compaction or (logs_may_meet and theirs is Touch.LOG)):
+    if rival.is_compaction and mine in (Touch.LOG, Touch.REPLACE):
+        return _CLEAN
+    if logs_may_meet and mine is theirs is Touch.LOG:
         return _CLEAN
     return MATRIX[mine, theirs]
 

@@ -50,9 +50,10 @@ OPERATION_KEY = "simulation.operation"
 
 _KINDS = {
     EngineKind.COMMIT: SlotKind.COMMIT,
+    EngineKind.PLAN: SlotKind.PLAN,
     EngineKind.ABORT: SlotKind.ABORT,
+    EngineKind.CANCEL: SlotKind.ABORT,  # both allow to delete what the target wrote
     EngineKind.CLEAN: SlotKind.CLEAN,
-    EngineKind.NOOP: SlotKind.NOOP,
 }
 _RECORD_KEY = "_hoodie_record_key"
 
@@ -158,10 +159,10 @@ class EngineFacts:
         operation = metadata.extra_metadata.get(OPERATION_KEY) if metadata else None
         return SlotFact(
             number=slot.number,
-            kind=_KINDS[slot.kind],
+            kind=_KINDS.get(slot.kind, SlotKind.NOOP),
             action=slot.action.value,
             requested_time=slot.requested_time,
-            completion_time=slot.completion_time,
+            completion_time=None if slot.kind is EngineKind.PLAN else slot.completion_time,
             own_requested_time=slot.own_requested_time,
             stats=self._stats(metadata, slot.requested_time) if metadata else (),
             replaces=frozenset((path, one) for path, ids in replaced.items() for one in ids),

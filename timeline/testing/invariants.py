@@ -185,13 +185,24 @@ def check_repeatable_reads(facts: TableFacts) -> Iterator[Violation]:
 
 
 def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
-    """I5: each base file's source is the newest base file of its file group before it."""
-    newest: dict[tuple[str, str], str] = {}
+    """
+    I5: each base file's source is the newest base file of its file group before it.
+
+    Before its plan, where it carries one out: its own place is there, below whatever began
+    and was published since.
+    """
+    newest: dict[tuple[str, str], tuple[str, str]] = {}  # requested time, path
+    planned: dict[str, dict[tuple[str, str], tuple[str, str]]] = {}
     replaced: dict[tuple[str, str], int] = {}
-    for slot in _commits(facts):
+    for slot in facts.slots:
+        if slot.kind is SlotKind.PLAN:
+            planned[slot.requested_time] = dict(newest)
+        if slot.kind is not SlotKind.COMMIT:
+            continue
+        sources = planned.get(slot.requested_time, newest)
         for stat in slot.stats:
             group = stat.file_group
-            if group in replaced:
+            if group in replaced and sources is newest:
                 yield _broken(
                     "I5",
                     f"slot {slot.number} writes {stat.path} into a file group that slot "
@@ -199,13 +210,14 @@ def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
                 )
             if not stat.is_base:
                 continue
-            if stat.previous_base != newest.get(group):
+            _, source = sources.get(group, ("", None))
+            if stat.previous_base != source:
                 yield _broken(
                     "I5",
                     f"slot {slot.number} made {stat.path} from {stat.previous_base}, "
-                    f"the newest was {newest.get(group)}",
+                    f"the newest was {source}",
                 )
-            newest[group] = stat.path
+            newest[group] = max(newest.get(group, ("", "")), (slot.requested_time, stat.path))
         for group in slot.replaces:
             replaced[group] = slot.number
             newest.pop(group, None)
@@ -359,19 +371,32 @@ def _was_allowed(deletion: DeletionFact, facts: TableFacts) -> bool:
 
 
 def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
-    """Files a reader of the snapshot at slot ``number`` reads: newest base and logs on top."""
-    groups: dict[tuple[str, str], list[StatFact]] = defaultdict(list)
+    """
+    Files a reader of the snapshot at slot ``number`` reads: newest base and logs on top.
+
+    Those are the logs that completed after the base file was requested (fmt 6.1).
+    """
+    bases: dict[tuple[str, str], tuple[str, StatFact]] = {}
+    logs: dict[tuple[str, str], list[tuple[str, StatFact]]] = defaultdict(list)
     for slot in _commits(facts):
         if slot.number > number:
             break
         for stat in slot.stats:
-            if stat.is_base:
-                groups[stat.file_group] = [stat]
-            else:
-                groups[stat.file_group].append(stat)
+            group = stat.file_group
+            if not stat.is_base:
+                logs[group].append((slot.completion_time or "", stat))
+            elif group not in bases or bases[group][0] < slot.requested_time:
+                bases[group] = (slot.requested_time, stat)
         for group in slot.replaces:
-            groups.pop(group, None)
-    return {stat.path: stat for stats in groups.values() for stat in stats}
+            bases.pop(group, None)
+            logs.pop(group, None)
+    found = {}
+    for group in dict.fromkeys((*bases, *logs)):
+        since, base = bases.get(group, ("", None))
+        if base is not None:
+            found[base.path] = base
+        found.update((stat.path, stat) for done, stat in logs[group] if done > since)
+    return found
 
 
 def _snapshots(facts: TableFacts) -> list[int]:

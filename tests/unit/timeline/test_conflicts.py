@@ -188,6 +188,7 @@ def test_all_file_groups_to_redo_are_told_with_their_last_rivals():
 def test_compaction_does_not_disturb_log_files():
     compaction = rival(claim(touched(A, Touch.BASE)), is_compaction=True)
     assert judge(claim(touched(A, Touch.LOG)), MY_TIME, [compaction]) == Clean()
+    assert judge(claim(touched(A, Touch.REPLACE)), MY_TIME, [compaction]) == Clean()
     assert isinstance(judge(claim(touched(A, Touch.BASE)), MY_TIME, [compaction]), Rebaseable)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -86,7 +87,15 @@ def resealed(**changes: object) -> bytes:
 
 @given(slots)
 def test_every_slot_comes_back(slot: Slot):
+    if slot.kind is SlotKind.PLAN:
+        slot = replace(slot, completion_time=slot.requested_time)
     assert decoded(encode_slot(slot)) == slot
+
+
+def test_a_plan_tells_no_completion_time():
+    plan = replace(SLOT, kind=SlotKind.PLAN, action=Action.COMPACTION, completion_time=RT)
+    assert b'"ct":null' in encode_slot(plan)
+    assert (decoded(encode_slot(plan)), plan.newest_time) == (plan, RT)
 
 
 def test_equal_slots_are_equal_bytes():
