@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from timeline.errors import SettingError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
+from tableservices.settings_model import ServiceSettings
+from timeline.options import Option, OptionKind
 from timeline.setting_names import FailedWritesPolicy
 
 __all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
@@ -121,10 +121,10 @@ CLEANING_OPTIONS: Mapping[str, Option] = {
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
-class CleaningSettings(BaseModel):
+class CleaningSettings(ServiceSettings):
     """Everything that can be set about cleaning; the fields of ``CLEANING_OPTIONS``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    options: ClassVar[Mapping[str, Option]] = CLEANING_OPTIONS
 
     automatic: bool = True
     asynchronous: bool = False
@@ -147,39 +147,3 @@ class CleaningSettings(BaseModel):
     def rolls_back(self) -> bool:
         """Whether a clean first rolls back writers that seem dead."""
         return self.failed_writes in (None, FailedWritesPolicy.LAZY)
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """
-        The cleaning settings among all properties; an empty text counts as not said.
-
-        Raises:
-            SettingError: A value has the wrong type or is out of range; names key, value
-                and layer.
-        """
-        said = as_property_set(properties)
-        values: dict[str, Any] = {}
-        for field, option in CLEANING_OPTIONS.items():
-            value = read_option(said, option)
-            if value not in (None, ""):
-                values[field] = value
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise _setting_error(error, said) from None
-
-
-def _setting_error(error: ValidationError, said: PropertySet) -> SettingError:
-    first = error.errors(include_url=False)[0]
-    option = CLEANING_OPTIONS[str(first["loc"][0])]
-    value = said.get_option(option) or ""
-    layer = said.layer_of(option.key)
-    return SettingError(
-        f"{first['msg'].lower()}; {option.doc.rstrip('.').lower()}, "
-        f"default {option.default}: {option.key}={value[:200]!a} (from {layer})",
-        kind="setting_value",
-        key=option.key,
-        value=value,
-        layer=layer,
-        suggestion=f"default {option.default}",
-    )
