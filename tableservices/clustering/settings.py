@@ -1,0 +1,248 @@
+"""
+Settings of clustering, read from ``hoodie.clustering.*`` keys; defaults are those of Hudi 1.2.0.
+
+What a writer does that meets a pending clustering is the writer's own option
+(``hoodie.clustering.updates.strategy``) and not read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, field_validator
+
+from tableservices.clustering.classes import (
+    EXECUTION_DEFAULT,
+    PLAN_DEFAULT,
+    Grouping,
+    PartitionMode,
+    grouping_of,
+    refuse_unknown_execution,
+)
+from tableservices.clustering.curves import COLUMNS_MAX, Curve
+from tableservices.settings_model import ServiceSettings
+from timeline.options import Option, OptionKind
+
+__all__ = ["CLUSTERING_OPTIONS", "ClusteringSettings", "SliceOrder"]
+
+_BOOL, _INT, _BYTES = OptionKind.BOOL, OptionKind.INT, OptionKind.BYTES
+_ENUM, _LIST, _TEXT = OptionKind.ENUM, OptionKind.LIST, OptionKind.TEXT
+_PLAN = "hoodie.clustering.plan.strategy"
+
+
+class SliceOrder(Enum):
+    """In which order slices fill groups."""
+
+    SIZE = "SIZE"
+    INSTANT_TIME = "INSTANT_TIME"
+
+
+# By the field of ClusteringSettings that it sets.
+CLUSTERING_OPTIONS: Mapping[str, Option] = {
+    "inline": Option(
+        key="hoodie.clustering.inline",
+        aliases=("hoodie.datasource.clustering.inline.enable",),
+        default="false",
+        kind=_BOOL,
+        doc="Cluster after a commit, when enough of them came together.",
+    ),
+    "inline_commits": Option(
+        key="hoodie.clustering.inline.max.commits",
+        default="4",
+        kind=_INT,
+        doc="Commits since the last clustering after which a writer clusters.",
+    ),
+    "asynchronous": Option(
+        key="hoodie.clustering.async.enabled",
+        aliases=("hoodie.datasource.clustering.async.enable",),
+        default="false",
+        kind=_BOOL,
+        doc="Let workers plan and carry out clustering.",
+    ),
+    "async_commits": Option(
+        key="hoodie.clustering.async.max.commits",
+        default="4",
+        kind=_INT,
+        doc="Commits since the last clustering after which a worker plans one.",
+    ),
+    "schedule_inline": Option(
+        key="hoodie.clustering.schedule.inline",
+        default="false",
+        kind=_BOOL,
+        doc="Only plan clustering after a commit, and leave the work to a worker.",
+    ),
+    "plan_class": Option(
+        key=f"{_PLAN}.class",
+        default=PLAN_DEFAULT,
+        kind=_TEXT,
+        doc="How files come together; a fixed table of Hudi's names, no class is loaded.",
+    ),
+    "execution_class": Option(
+        key="hoodie.clustering.execution.strategy.class",
+        default=EXECUTION_DEFAULT,
+        kind=_TEXT,
+        doc="How groups are written anew; a fixed table of Hudi's names, no class is loaded.",
+    ),
+    "sort_columns": Option(
+        key=f"{_PLAN}.sort.columns",
+        kind=_LIST,
+        doc="Columns that decide which rows lie together; none leaves the order.",
+    ),
+    "curve": Option(
+        key="hoodie.layout.optimize.strategy",
+        default=Curve.LINEAR.value,
+        kind=_ENUM,
+        choices=tuple(curve.value for curve in Curve),
+        doc="How several columns become one order: sorted one after the other, or interleaved.",
+    ),
+    "small_file_bytes": Option(
+        key=f"{_PLAN}.small.file.limit",
+        default="314572800",
+        kind=_BYTES,
+        doc="Only file slices whose base file is smaller are rewritten.",
+    ),
+    "target_file_bytes": Option(
+        key=f"{_PLAN}.target.file.max.bytes",
+        default="1073741824",
+        kind=_BYTES,
+        doc="Wanted size of the files that come out.",
+    ),
+    "group_bytes": Option(
+        key=f"{_PLAN}.max.bytes.per.group",
+        default="2147483648",
+        kind=_BYTES,
+        doc="Most bytes that are read, sorted and written together, which is held in memory.",
+    ),
+    "groups_max": Option(
+        key=f"{_PLAN}.max.num.groups",
+        default="30",
+        kind=_INT,
+        doc="Most groups of one plan.",
+    ),
+    "single_groups": Option(
+        key=f"{_PLAN}.single.group.clustering.enabled",
+        default="true",
+        kind=_BOOL,
+        doc="Whether one file slice alone makes a group.",
+    ),
+    "slice_order": Option(
+        key=f"{_PLAN}.file.slices.sort.by",
+        default=SliceOrder.SIZE.value,
+        kind=_ENUM,
+        choices=tuple(order.value for order in SliceOrder),
+        doc="Which slices fill groups first: the biggest, or the oldest.",
+    ),
+    "partition_mode": Option(
+        key="hoodie.clustering.plan.partition.filter.mode",
+        default=PartitionMode.NONE.value,
+        kind=_ENUM,
+        choices=tuple(mode.value for mode in PartitionMode),
+        doc="Which partitions a plan looks at.",
+    ),
+    "partitions_begin": Option(
+        key=f"{_PLAN}.cluster.begin.partition",
+        kind=_TEXT,
+        doc="First partition path of mode SELECTED_PARTITIONS.",
+    ),
+    "partitions_end": Option(
+        key=f"{_PLAN}.cluster.end.partition",
+        kind=_TEXT,
+        doc="Last partition path of mode SELECTED_PARTITIONS.",
+    ),
+    "partitions_lookback": Option(
+        key=f"{_PLAN}.daybased.lookback.partitions",
+        default="2",
+        kind=_INT,
+        doc="How many of the last partitions mode RECENT_DAYS takes.",
+    ),
+    "partitions_skipped": Option(
+        key=f"{_PLAN}.daybased.skipfromlatest.partitions",
+        default="0",
+        kind=_INT,
+        doc="How many of the last partitions mode RECENT_DAYS leaves out.",
+    ),
+    "partitions_regex": Option(
+        key=f"{_PLAN}.partition.regex.pattern",
+        kind=_TEXT,
+        doc="Only partition paths that match this expression as a whole.",
+    ),
+    "partitions_selected": Option(
+        key=f"{_PLAN}.partition.selected",
+        kind=_LIST,
+        doc="Only these partition paths.",
+    ),
+    "yields_to_begun": Option(
+        key="hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
+        default="false",
+        kind=_BOOL,
+        doc="Leave out file groups that a live writer announced to change, not only those it did.",
+    ),
+}
+
+_Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+_Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
+
+
+class ClusteringSettings(ServiceSettings):
+    """Everything that can be set about clustering; the fields of ``CLUSTERING_OPTIONS``."""
+
+    options: ClassVar[Mapping[str, Option]] = CLUSTERING_OPTIONS
+
+    inline: bool = False
+    inline_commits: _Count = 4
+    asynchronous: bool = False
+    async_commits: _Count = 4
+    schedule_inline: bool = False
+    plan_class: str = PLAN_DEFAULT
+    execution_class: str = EXECUTION_DEFAULT
+    sort_columns: Annotated[tuple[str, ...], Field(max_length=COLUMNS_MAX)] = ()
+    curve: Curve = Curve.LINEAR
+    small_file_bytes: _Bytes = 314_572_800
+    target_file_bytes: _Bytes = 1_073_741_824
+    group_bytes: _Bytes = 2_147_483_648
+    groups_max: Annotated[int, Field(ge=1, le=100_000)] = 30
+    single_groups: bool = True
+    slice_order: SliceOrder = SliceOrder.SIZE
+    partition_mode: PartitionMode = PartitionMode.NONE
+    partitions_begin: str | None = None
+    partitions_end: str | None = None
+    partitions_lookback: _Count = 2
+    partitions_skipped: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    partitions_regex: str | None = None
+    partitions_selected: tuple[str, ...] = ()
+    yields_to_begun: bool = False
+
+    @field_validator("partitions_regex")
+    @classmethod
+    def _refuse_bad_regex(cls, text: str | None) -> str | None:
+        try:
+            re.compile(text or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        return text
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        The clustering settings among all properties.
+
+        Raises:
+            SettingError: As ``ServiceSettings``; or a strategy that is not known.
+        """
+        settings = super().from_properties(properties)
+        grouping_of(settings.plan_class)
+        refuse_unknown_execution(settings.execution_class)
+        return settings
+
+    @property
+    def grouping(self) -> Grouping:
+        """How slices come together, by the plan strategy."""
+        return grouping_of(self.plan_class)[0]
+
+    @property
+    def partitions_by(self) -> PartitionMode:
+        """Which partitions are looked at: what the plan strategy's name says, else the mode."""
+        return grouping_of(self.plan_class)[1] or self.partition_mode
