@@ -1,7 +1,7 @@
 """
 The files of the archived timeline: version, manifest and LSM parquet rows (format 8).
 
-Only reading is here; which files are needed and when they are read is the history's matter.
+Which files are needed, and when they are read or written, is the history's matter.
 Names inside a manifest are checked against the grammar, because they become paths (SEC1).
 The range in a file's name may be reversed in archives that Java migrated from version 6, and
 their rows are not ascending (format 11.2): nothing here relies on either.
@@ -9,9 +9,10 @@ their rows are not ascending (format 11.2): nothing here relies on either.
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ __all__ = [
     "HISTORY_BYTES_MAX",
     "HistoryFile",
     "HistoryInstant",
+    "encode_history_rows",
+    "encode_manifest",
+    "history_file",
     "parse_history_rows",
     "parse_manifest",
     "parse_version",
@@ -39,6 +43,30 @@ _TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 _TIME_COLUMNS: Final = ("instantTime", "completionTime", "action")
 _CONTENT_COLUMNS: Final = ("metadata", "plan")
 _BATCH_ROWS: Final = 256
+_TEXT: Final = {"type": "string", "avro.java.string": "String"}
+# What Java's reader takes the columns' Avro types from; nothing else is in the footer.
+_AVRO: Final = {
+    "type": "record",
+    "name": "HoodieLSMTimelineInstant",
+    "namespace": "org.apache.hudi.avro.model",
+    "fields": [
+        *({"name": one, "type": ["null", _TEXT], "default": None} for one in _TIME_COLUMNS),
+        *({"name": one, "type": ["null", "bytes"], "default": None} for one in _CONTENT_COLUMNS),
+        {"name": "version", "type": "int", "default": 1},
+    ],
+}
+_FOOTER: Final = {
+    "parquet.avro.schema": json.dumps(_AVRO, separators=(",", ":")),
+    "writer.model.name": "avro",
+}
+_ROW_LAYOUT: Final = 1
+_SCHEMA: Final = pa.schema(
+    [
+        *(pa.field(one, pa.string()) for one in _TIME_COLUMNS),
+        *(pa.field(one, pa.binary()) for one in _CONTENT_COLUMNS),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +120,52 @@ def parse_manifest(data: bytes, *, path: str = "") -> tuple[HistoryFile, ...]:
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as failure:
         raise _damaged(path, f"no manifest: {type(failure).__name__}") from failure
     return tuple(_history_file(name, size_bytes, path) for name, size_bytes in named)
+
+
+def encode_manifest(files: Iterable[HistoryFile]) -> bytes:
+    """A manifest in the form of Java Hudi's writer: the complete list of valid files."""
+    listed = [
+        f'{{\n    "fileName" : "{one.file_name}",\n    "fileLen" : {one.size_bytes}\n  }}'
+        for one in files
+    ]
+    return ('{\n  "files" : [ ' + ", ".join(listed) + " ]\n}").encode()
+
+
+def history_file(first: str, last: str, *, level: int, size_bytes: int) -> HistoryFile:
+    """A file by what its name tells."""
+    return HistoryFile(
+        file_name=f"{first}_{last}_{level}.parquet",
+        size_bytes=size_bytes,
+        first_time=first,
+        last_time=last,
+        level=level,
+    )
+
+
+def encode_history_rows(rows: Iterable[HistoryInstant]) -> bytes:
+    """One LSM parquet file with these archived instants, in their order; GZIP, as Java's."""
+    columns = list(zip(*((*_values(row), _ROW_LAYOUT) for row in rows), strict=True))
+    table = pa.table(
+        [pa.array(values, each.type) for values, each in zip(columns, _SCHEMA, strict=True)],
+        schema=_SCHEMA,
+    )
+    sink = io.BytesIO()
+    with pq.ParquetWriter(
+        sink,
+        _SCHEMA,
+        compression="gzip",
+        version="1.0",
+        use_dictionary=False,
+        store_schema=False,
+        write_statistics=list(_TIME_COLUMNS),
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(_FOOTER)
+    return sink.getvalue()
+
+
+def _values(row: HistoryInstant) -> tuple[str | bytes | None, ...]:
+    return row.requested_time, row.completion_time, row.action, row.metadata, row.plan
 
 
 def _history_file(name: str, size_bytes: int, path: str) -> HistoryFile:
