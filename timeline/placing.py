@@ -45,7 +45,6 @@ __all__ = ["FileRules", "Placement", "place"]
 
 _KEY = META_COLUMNS[2]
 _LEARN_FILES_MAX = 4
-_BLOOM_TEXT_BYTES = 440_000  # what a default bloom filter adds to every file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +54,8 @@ class FileRules:
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)
     sizes: SizeSettings = field(default_factory=SizeSettings)
-    small_files_max: int = (
-        1  # per partition, filled by one write (hoodie.merge.small.file.group...)
-    )
+    # Filled by one write in each partition (hoodie.merge.small.file.group.candidates.limit).
+    small_files_max: int = 1
     learn_record_size: bool = True
     logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
 
@@ -338,8 +336,10 @@ def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int
     for one in biggest:
         if one.base_file is not None:
             footer = read_footer(context.world.storage, one.base_file.path)
-            sampled.append((one.base_file.size_bytes, footer.rows))
-    return learn_record_bytes(sampled, default=default, fixed_bytes=_BLOOM_TEXT_BYTES)
+            # The bloom filter, which may be most of a small file, is no record.
+            filter_bytes = len(footer.bloom_base64 or "")
+            sampled.append((one.base_file.size_bytes - filter_bytes, footer.rows))
+    return learn_record_bytes(sampled, default=default)
 
 
 @dataclass(frozen=True, slots=True)

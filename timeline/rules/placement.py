@@ -73,23 +73,20 @@ class Bucket:
     share: int | None = None  # takes the rows of this bucket of a bucket index, else any
 
 
-def learn_record_bytes(
-    files: Iterable[tuple[int, int]], *, default: int = 1_024, fixed_bytes: int = 0
-) -> int:
+def learn_record_bytes(files: Iterable[tuple[int, int]], *, default: int = 1_024) -> int:
     """
     Estimate the stored bytes of a record.
 
     Args:
-        files: (size in bytes, rows) of base files of the table, small ones too.
+        files: (bytes of the records, rows) of base files of the table, small ones too.
         default: The answer when there are too few rows to learn from.
-        fixed_bytes: What each file has beside its records, mostly the bloom filter's text.
 
     Returns:
         Bytes, at least 1.
     """
     size_bytes = rows = 0
     for file_bytes, file_rows in files:
-        size_bytes += max(0, file_bytes - fixed_bytes)
+        size_bytes += file_bytes
         rows += file_rows
     if rows < _LEARN_ROWS_MIN or size_bytes == 0:
         return default

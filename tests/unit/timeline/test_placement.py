@@ -63,7 +63,7 @@ def test_no_records_need_no_bucket():
 
 def test_record_size_is_learnt_from_enough_rows_only():
     assert learn_record_bytes([(5_000, 100)]) == 1_024
-    assert learn_record_bytes([(60_000, 1_000), (70_000, 1_000)], fixed_bytes=10_000) == 55
+    assert learn_record_bytes([(50_000, 1_000), (60_000, 1_000)]) == 55
 
 
 def test_rows_fill_their_partitions_buckets_in_order():

@@ -235,6 +235,14 @@ def test_small_files_are_filled_and_big_inserts_split():
     assert len(rows_of(table)) == 26
 
 
+def test_size_of_records_is_learnt_from_small_files_too():
+    files = replace(SMALL, sizes=SizeSettings(file_bytes_max=200_000, small_file_bytes=0))
+    table = new_table()
+    put(table, INSERT, [row(f"k{n:04}", "x", 1, n) for n in range(1_500)])
+    put(table, INSERT, [row(f"m{n:04}", "x", 1, n) for n in range(1_500)], files=files)
+    assert len(table.file_slices()) == 2  # not eight, as while none is known
+
+
 def test_small_files_are_not_filled_when_the_limit_is_zero():
     files = replace(SMALL, sizes=SizeSettings(small_file_bytes=0))
     table = new_table()
