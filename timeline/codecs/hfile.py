@@ -37,7 +37,6 @@ _INLINE_MAGICS: Final = (*_INDEX_MAGICS, b"BLMFBLK2")  # between data blocks of 
 _INFO_PROTOBUF_MAGIC: Final = b"PBUF"
 _HEAD: Final = struct.Struct(">8siiqBii")
 _ENTRY: Final = struct.Struct(">ii")
-_KEY_TAIL_BYTES: Final = 10  # family length, timestamp, type
 _BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
 _LEVELS_MAX: Final = 16
 _GZIP, _NONE = 1, 2
@@ -129,10 +128,7 @@ class HFile:
 
     def look_up(self, keys: Sequence[bytes]) -> pa.Table:
         """
-        The entries of some keys; each data block is read at most once.
-
-        Args:
-            keys: Ascending.
+        The entries of some keys; each block is read at most once.
 
         Shapes: keys (n,) -> columns ``key`` and ``value`` (at most n,), in key order.
 
@@ -140,10 +136,9 @@ class HFile:
             CorruptTableError: The file is damaged.
         """
         wanted: dict[int, set[bytes]] = {}
-        for key in keys if self.entry_count else ():
-            offset = self._block_of(key)
-            if offset is not None:
-                wanted.setdefault(offset, set()).add(key)
+        if self.entry_count:
+            for offset, some in self._blocks_of(keys, self._root, max(1, self._trailer.levels)):
+                wanted.setdefault(offset, set()).update(some)
         return _table(
             entry
             for offset in sorted(wanted)
@@ -161,17 +156,23 @@ class HFile:
                 raise _damaged(self.path, f"a block {magic!r} at {at}")
             at += _HEAD.size + size
 
-    def _block_of(self, key: bytes) -> int | None:
-        children = self._root
-        for _ in range(max(1, self._trailer.levels)):
-            place = bisect_right([child.key for child in children], key) - 1
-            if place < 0:
-                return None
-            offset = children[place].offset
-            if self._blocks.head(offset)[0] not in _INDEX_MAGICS:
-                return offset
-            children = self._index_block(offset)
-        raise _damaged(self.path, "its index has more levels than it says")
+    def _blocks_of(
+        self, keys: Iterable[bytes], children: Sequence[_Child], levels: int
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """The data blocks that may hold some of the keys, each with those keys."""
+        if not levels:
+            raise _damaged(self.path, "its index has more levels than it says")
+        least = [child.key for child in children]
+        below: dict[int, list[bytes]] = {}
+        for key in keys:
+            place = bisect_right(least, key) - 1
+            if place >= 0:
+                below.setdefault(children[place].offset, []).append(key)
+        for offset, some in below.items():
+            if self._blocks.head(offset)[0] in _INDEX_MAGICS:
+                yield from self._blocks_of(some, self._index_block(offset), levels - 1)
+            else:
+                yield offset, some
 
     def _index_block(self, offset: int) -> tuple[_Child, ...]:
         """An intermediate or leaf block of the index: it tells where each entry begins."""

@@ -175,6 +175,10 @@ def test_only_the_block_of_a_key_is_read() -> None:
     second = source.data.index(b"DATABLK*", 8)
     leaf = source.data.index(b"IDXLEAF2")
     assert not [offset for offset in source.read if second <= offset < leaf]
+    of_two = source.read.copy()
+    source.read.clear()
+    assert pairs(file, [key for key, _ in BLOCKS[0]]) == BLOCKS[0]
+    assert source.read == of_two  # more keys of a block cost nothing more
 
 
 @pytest.mark.parametrize(
