@@ -1,0 +1,212 @@
+"""
+Completing a plan, or ending it without: both take a slot, and the first one counts (CAN-1).
+
+The same turn as a write's: everything slow is done before. What a service must ask before
+its result may stand (nothing for a compaction, CMP-1) is a check of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+from timeline.codecs.commit_body import CommitBody
+from timeline.context import TableContext
+from timeline.files.markers import delete_markers
+from timeline.heartbeat import Heartbeat
+from timeline.model.claim import Claim
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
+from timeline.model.filenames import instant_file_name, pending_file_names
+from timeline.model.instant import Instant, State
+from timeline.model.slot import Slot, SlotKind
+from timeline.publish import Published, Turn, take_turn
+from timeline.rules.succession import Residue
+from timeline.settle import data_files_of
+from timeline.snapshot import Snapshot
+
+__all__ = ["Check", "Ended", "cancel", "complete", "withdraw"]
+
+
+class Ended(Enum):
+    """Why a plan was not completed here."""
+
+    COMPLETED_ELSEWHERE = "another executor completed it"
+    CANCELLED = "it was cancelled"
+    ROLLED_BACK = "another engine rolled its execution back"
+    REFUSED = "what it was made from has changed"
+
+
+#: Whether the result may stand in this turn, asked again after each lost slot.
+Check = Callable[[Turn], bool]
+
+
+def complete(
+    context: TableContext,
+    plan: Instant,
+    metadata: CommitMetadata,
+    *,
+    claim: Claim,
+    heartbeat: Heartbeat,
+    check: Check | None = None,
+) -> Published | Ended:
+    """
+    Publish what an executor made of a plan, or say why it does not count.
+
+    Outside: 1 turn (lock, list, create), 1 create; then the markers and the heartbeat go.
+
+    Args:
+        context: The table.
+        plan: A pending compaction, log compaction or clustering.
+        metadata: The completed file, with the table's schema as the executor saw it. A newer
+            one takes its place: the newest commit tells what the schema is.
+        claim: The file groups it touched.
+        heartbeat: The executor's.
+        check: What must hold beside the plan being pending.
+
+    Raises:
+        HeartbeatExpiredError: This process paused too long; another may be at the plan.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``timeline.publish.publish``.
+    """
+    bodies = {metadata.schema_json: CommitBody(metadata)}
+    nonce = context.world.ids.nonce()
+    ended = Ended.CANCELLED
+
+    def decide(turn: Turn) -> Slot | None:
+        nonlocal ended
+        heartbeat.check()
+        why = _ended(turn, plan)
+        if why is None and check is not None and not check(turn):
+            why = Ended.REFUSED
+        if why is not None:
+            ended = why
+            return None
+        schema = _schema_in(context, turn) or metadata.schema_json
+        if schema is not None and schema not in bodies:
+            bodies[schema] = CommitBody(_with_schema(metadata, schema))
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.COMMIT,
+            action=plan.action,
+            requested_time=plan.requested_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=plan.requested_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            claim=claim,
+            schema_before=schema or "",
+            schema_after=schema or "",
+            body=bodies[schema].bytes_with(turn.owner.fencing_token),
+        )
+
+    slot, lost = take_turn(context, f"complete {plan.requested_time}", decide)
+    if slot is None:
+        return ended
+    done = Instant(
+        action=plan.action.completes_as,
+        requested_time=plan.requested_time,
+        state=State.COMPLETED,
+        completion_time=slot.completion_time,
+    )
+    told = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
+    context.commits.remember(done, told)
+    context.timelines.add(instant_file_name(done))
+    try:  # PUB-9: it stands, whatever fails from here on
+        delete_markers(context.world.storage, plan.requested_time)
+        heartbeat.stop()
+    except Exception as error:  # noqa: BLE001
+        context.world.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
+    context.world.events.emit(
+        "service.done",
+        action=plan.action.value,
+        rt=plan.requested_time,
+        ct=slot.completion_time,
+        number=slot.number,
+    )
+    return Published(slot=slot, lost_slots=lost)
+
+
+def _ended(turn: Turn, plan: Instant) -> Ended | None:
+    timeline = turn.timeline
+    now = timeline.find(plan.requested_time, plan.action, plan.action.completes_as)
+    if now is not None and now.completed:
+        return Ended.COMPLETED_ELSEWHERE
+    inflight, requested = pending_file_names(plan.action, plan.requested_time)
+    if requested in timeline.file_names:
+        return None if inflight in timeline.file_names else Ended.ROLLED_BACK
+    first = timeline.first_write_time
+    if first is not None and plan.requested_time < first:
+        return Ended.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
+    return Ended.CANCELLED
+
+
+def _schema_in(context: TableContext, turn: Turn) -> str | None:
+    """The table's schema now. Outside: 1 get when a commit came since it was last asked."""
+    now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+    return now.newest_schema_json
+
+
+def _with_schema(metadata: CommitMetadata, schema: str) -> CommitMetadata:
+    return replace(metadata, extra_metadata={**metadata.extra_metadata, SCHEMA_KEY: schema})
+
+
+def cancel(context: TableContext, plan: Instant) -> Slot | None:
+    """
+    End a plan that nobody shall complete; what was written for it goes (CAN-1).
+
+    Outside: 1 turn (lock, list, create), the listing of its files, the deletes.
+
+    Returns:
+        None when it had ended already, completed or cancelled.
+
+    Raises:
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``timeline.publish.publish``; once the slot is taken the next turn of anybody
+            finishes the deletes.
+    """
+    nonce = context.world.ids.nonce()
+
+    def decide(turn: Turn) -> Slot | None:
+        if _ended(turn, plan) in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
+            return None
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.CANCEL,
+            action=plan.action,
+            requested_time=plan.requested_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=plan.requested_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+        )
+
+    slot, _ = take_turn(context, f"cancel {plan.requested_time}", decide)
+    if slot is not None:
+        context.world.events.emit(
+            "service.cancelled", action=plan.action.value, rt=plan.requested_time
+        )
+    return slot
+
+
+def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Heartbeat) -> None:
+    """
+    Take back what this executor made of a plan that ended otherwise.
+
+    After a cancel everything of the instant goes, also what came after the canceller looked
+    (RB-10). What another executor completed has the same names and stays. Outside: as the
+    listing of its files, and their deletes.
+    """
+    storage = context.world.storage
+    if ended is Ended.CANCELLED:
+        for path in data_files_of(storage, plan.requested_time):
+            storage.delete(path)
+        for name in pending_file_names(plan.action, plan.requested_time):
+            storage.delete(context.instant_path(name))
+        delete_markers(storage, plan.requested_time)
+    heartbeat.stop()
+    context.world.events.emit(
+        "service.withdrawn", action=plan.action.value, rt=plan.requested_time, why=ended.value
+    )
