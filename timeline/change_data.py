@@ -29,9 +29,10 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join
 from timeline.model.schema import META_COLUMNS
 from timeline.model.times import EARLIEST, InstantTime
-from timeline.read import plan_scan, read_schema, retained_since
+from timeline.read import plan_scan, read_schema
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
+from timeline.time_travel import retained_since
 from timeline.view import FileSystemView
 
 __all__ = ["ChangePlan", "plan_changes", "stream_changes"]

@@ -25,9 +25,10 @@ from timeline.model.times import InstantTime
 from timeline.places import HISTORY
 from timeline.ports.storage import ObjectMissingError, Storage
 
-__all__ = ["History"]
+__all__ = ["ARCHIVED_WRITES", "History"]
 
-_COMMITS = frozenset({"commit", "deltacommit", "replacecommit"})
+#: The actions that write rows, as the archive names them.
+ARCHIVED_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
 
 
 class History:
@@ -66,7 +67,7 @@ class History:
         """Archived writes with a completion time in (since, until] and their metadata."""
         for row in self.instants(times_only=False):
             completion = row.completion_time or row.requested_time
-            if row.action not in _COMMITS or completion <= since:
+            if row.action not in ARCHIVED_WRITES or completion <= since:
                 continue
             if (until is None or completion <= until) and row.metadata:
                 path = f"{HISTORY} ({row.requested_time})"

@@ -16,17 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, InvalidInputError, UnsupportedTableError
+from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.model.file_group import BaseFile, FileSlice
-from timeline.model.filenames import instant_file_name
-from timeline.model.instant import Action
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
-from timeline.pending_plans import moves_rows_only, pending_compactions
+from timeline.pending_plans import pending_compactions
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
@@ -34,7 +31,7 @@ from timeline.schema_history import schema_history
 from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 
-__all__ = ["ScanPlan", "plan_scan", "read_schema", "retained_since", "scan", "view_of"]
+__all__ = ["ScanPlan", "plan_scan", "read_schema", "scan", "view_of"]
 
 Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
@@ -227,57 +224,3 @@ def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """
     for one in plan.slices:
         yield from read_slice(context.world.storage, context.world.events, one, plan.read)
-
-
-def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
-    """
-    The snapshot that shows what was requested at or before a time (fmt 6.5).
-
-    Raises:
-        InstantNotFoundError: The time lies before the oldest instant, before what cleaning
-            retains, or at or after the oldest pending write: the answer could still change.
-    """
-    snapshot = context.snapshot(as_of=time)
-    active = snapshot.active
-    # A pending compaction or clustering moves rows, it does not change them: Java answers too.
-    pending = [
-        one
-        for one in active.pending_ingestion
-        if time >= one.requested_time and not moves_rows_only(context, one)
-    ]
-    if pending:
-        raise InstantNotFoundError(
-            "a write that began before this time is still pending, so the answer could still "
-            f"change; ask for a time before {pending[0].requested_time} or wait: {time}",
-            kind="time_travel_pending",
-            time=time,
-            pending=pending[0].requested_time,
-        )
-    retained = retained_since(context, snapshot)
-    if retained is not None and time < retained:
-        raise InstantNotFoundError(
-            f"the files of that time were cleaned; the oldest time still kept is {retained}: {time}",
-            kind="time_travel_cleaned",
-            time=time,
-            retained=retained,
-        )
-    if not snapshot.completions and active.completed_writes:
-        first = active.completed_writes[0].requested_time
-        raise InstantNotFoundError(
-            f"the table has nothing that old; its first instant is {first}: {time}",
-            kind="time_travel_too_early",
-            time=time,
-            first=first,
-        )
-    return snapshot
-
-
-def retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
-    """What the last completed clean promised to keep, None when nothing was cleaned."""
-    cleans = [i for i in snapshot.active.instants if i.action is Action.CLEAN and i.completed]
-    if not cleans:
-        return None
-    last = max(cleans, key=lambda instant: instant.completion_time or "")
-    path = context.instant_path(instant_file_name(last))
-    metadata = decode_clean(context.world.storage.read(path), path=path)
-    return metadata.earliest_commit_to_retain or None

@@ -84,6 +84,7 @@ class Snapshot:
         as_of: Only instants requested at or before this time are visible; None for all.
         commits: Reader of commit metadata.
         slicing: How log files find their slice, which the timeline's layout decides.
+        archived_write: What the newest visible write told, where only archived ones are.
     """
 
     active: ActiveTimeline
@@ -91,6 +92,7 @@ class Snapshot:
     commits: CommitReader
     as_of: InstantTime | None = None
     slicing: Slicing = Slicing.BY_COMPLETION
+    archived_write: CommitMetadata | None = None
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
@@ -163,15 +165,16 @@ class Snapshot:
             schema = self.commits.read(instant).schema_json
             if schema:
                 return schema
-        return None
+        return self.archived_write.schema_json if self.archived_write is not None else None
 
     @cached_property
     def newest_internal_schema_json(self) -> str | None:
         """The schema with column ids that schema on read keeps, of the newest visible commit."""
         newest = self.newest_write
-        if newest is None:
+        metadata = self.archived_write if newest is None else self.commits.read(newest)
+        if metadata is None:
             return None
-        return self.commits.read(newest).extra_metadata.get(INTERNAL_SCHEMA_KEY) or None
+        return metadata.extra_metadata.get(INTERNAL_SCHEMA_KEY) or None
 
     def _visible_writes(self) -> list[Instant]:
         return [i for i in self.active.completed_writes if i.requested_time in self.completions]

@@ -29,7 +29,6 @@ from timeline.read import (
     plan_scan,
     read_schema,
     scan,
-    snapshot_as_of,
     view_of,
 )
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
@@ -37,6 +36,7 @@ from timeline.registry import Registration, enter
 from timeline.setting_names import QueryType
 from timeline.snapshot import Snapshot
 from timeline.storage.probe import prove_atomic_create
+from timeline.time_travel import snapshot_as_of
 from timeline.view import FileSystemView
 from timeline.workload import Workload
 from timeline.write import Receipt, WritePlan, write

@@ -23,6 +23,7 @@ from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 
 __all__ = [
+    "decode_bare_clean",
     "decode_bare_commit",
     "decode_clean",
     "decode_clean_plan",
@@ -96,6 +97,7 @@ class _Codec(Generic[_Value]):
         self._to_value = _to_value(schema, {})
 
     def encode(self, value: _Value) -> bytes:
+        self._text = json.dumps(schema).encode()
         return self._writer.write(self._to_record(value))
 
     def decode(self, data: bytes, *, path: str, bytes_max: int) -> _Value:
@@ -107,6 +109,10 @@ class _Codec(Generic[_Value]):
         if not isinstance(value, self._value_class):
             raise damaged(path, f"no {self._name}")
         return value
+
+    def decode_bare(self, data: bytes, *, path: str) -> _Value:
+        record = self._reader.read_bare(data, schema_text=self._text, path=path)
+        return self.value_of(record, path=path)
 
 
 def _to_value(node: Any, named: dict[str, _Convert]) -> _Convert:
@@ -309,6 +315,11 @@ def encode_rollback_plan(plan: plans.RollbackPlan) -> bytes:
 def decode_rollback_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RollbackPlan:
+def decode_bare_clean(data: bytes, *, path: str = "") -> plans.CleanMetadata:
+    """Read a clean without container, as ``decode_bare_commit``; `CorruptTableError` if damaged."""
+    return _CLEAN.decode_bare(data, path=path)
+
+
     """Read a requested rollback; `CorruptTableError` when damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)

@@ -16,10 +16,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from timeline.codecs.avro_container import BYTES_MAX, damaged
-from timeline.codecs.instant_avro import decode_bare_commit, decode_commit
+from timeline.codecs.instant_avro import (
+    decode_bare_clean,
+    decode_bare_commit,
+    decode_clean,
+    decode_commit,
+)
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+from timeline.model.plans import CleanMetadata
 
-__all__ = ["decode_archived_commit", "decode_legacy_commit"]
+__all__ = ["decode_archived_clean", "decode_archived_commit", "decode_legacy_commit"]
 
 _CONTAINER: Final = b"Obj\x01"
 
@@ -83,6 +89,18 @@ def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> Commi
     if data.startswith(b"{"):
         return decode_legacy_commit(data, path=path)
     return decode_bare_commit(data, path=path, is_replacecommit=action == "replacecommit")
+
+
+def decode_archived_clean(data: bytes, *, path: str = "") -> CleanMetadata:
+    """
+    Read the metadata of an archived clean, with or without a container, as of commits.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    if data.startswith(_CONTAINER):
+        return decode_clean(data, path=path)
+    return decode_bare_clean(data, path=path)
 
 
 def _object(item: Any) -> Mapping[str, Any]:

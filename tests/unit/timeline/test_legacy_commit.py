@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.interop import golden_tables
-from timeline.codecs.legacy_commit import decode_legacy_commit
+from timeline.codecs import avro_schemas as schemas
+from timeline.codecs.instant_avro import encode_clean
+from timeline.codecs.legacy_commit import decode_archived_clean, decode_legacy_commit
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+from timeline.model.plans import CleanMetadata
 
 STAT: dict[str, Any] = {
     "fileId": "f-0",
@@ -145,3 +150,21 @@ def test_damaged_bytes_are_a_corrupt_table_and_nothing_else(position: int, byte:
         decode_legacy_commit(bytes(damaged), path="c")
     except CorruptTableError as error:
         assert error.fields["path"] == "c"  # noqa: PT017
+
+
+def test_an_archived_clean_is_read_with_and_without_a_container() -> None:
+    told = CleanMetadata(start_clean_time="1", earliest_commit_to_retain="20250101000000000")
+    assert decode_archived_clean(encode_clean(told)) == told
+    bare, names = io.BytesIO(), ("startCleanTime", "earliestCommitToRetain")
+    record = {
+        **{one["name"]: one.get("default") for one in schemas.CLEAN_METADATA["fields"]},
+        **dict(zip(names, ("1", "20250101000000000"), strict=True)),
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": 0,
+        "lastCompletedCommitTimestamp": "",
+        "partitionMetadata": {},
+    }
+    fastavro.schemaless_writer(bare, schemas.CLEAN_METADATA, record)
+    assert decode_archived_clean(bare.getvalue()).earliest_commit_to_retain == "20250101000000000"
+    with pytest.raises(CorruptTableError):
+        decode_archived_clean(bare.getvalue()[:-1])
