@@ -91,17 +91,21 @@ class _Codec(Generic[_Value]):
     def __init__(self, schema: Schema, value_class: type[_Value]) -> None:
         self._value_class = value_class
         self._name = schema["name"]
+        self._text = json.dumps(schema).encode()
         self._writer = RecordWriter(schema)
         self._reader = RecordReader(schema)
         self._to_record = _to_record(schema, {})
         self._to_value = _to_value(schema, {})
 
     def encode(self, value: _Value) -> bytes:
-        self._text = json.dumps(schema).encode()
         return self._writer.write(self._to_record(value))
 
     def decode(self, data: bytes, *, path: str, bytes_max: int) -> _Value:
         _, record = self._reader.read(data, path=path, bytes_max=bytes_max)
+        return self.value_of(record, path=path)
+
+    def decode_bare(self, data: bytes, *, path: str) -> _Value:
+        record = self._reader.read_bare(data, schema_text=self._text, path=path)
         return self.value_of(record, path=path)
 
     def value_of(self, record: Mapping[str, Any], *, path: str) -> _Value:
@@ -109,10 +113,6 @@ class _Codec(Generic[_Value]):
         if not isinstance(value, self._value_class):
             raise damaged(path, f"no {self._name}")
         return value
-
-    def decode_bare(self, data: bytes, *, path: str) -> _Value:
-        record = self._reader.read_bare(data, schema_text=self._text, path=path)
-        return self.value_of(record, path=path)
 
 
 def _to_value(node: Any, named: dict[str, _Convert]) -> _Convert:
@@ -307,6 +307,11 @@ def decode_clean(data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX) -> 
     return _CLEAN.decode(data, path=path, bytes_max=bytes_max)
 
 
+def decode_bare_clean(data: bytes, *, path: str = "") -> plans.CleanMetadata:
+    """Read a clean without container, as ``decode_bare_commit``; `CorruptTableError` if damaged."""
+    return _CLEAN.decode_bare(data, path=path)
+
+
 def encode_rollback_plan(plan: plans.RollbackPlan) -> bytes:
     """Bytes of a requested rollback; `InvalidInputError` when a value does not fit its field."""
     return _ROLLBACK_PLAN.encode(plan)
@@ -315,11 +320,6 @@ def encode_rollback_plan(plan: plans.RollbackPlan) -> bytes:
 def decode_rollback_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RollbackPlan:
-def decode_bare_clean(data: bytes, *, path: str = "") -> plans.CleanMetadata:
-    """Read a clean without container, as ``decode_bare_commit``; `CorruptTableError` if damaged."""
-    return _CLEAN.decode_bare(data, path=path)
-
-
     """Read a requested rollback; `CorruptTableError` when damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
