@@ -8,7 +8,7 @@ the one finds the other; nothing but the base file's write stat names it to read
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,8 @@ from timeline.codecs.log_blocks import (
     read_content,
 )
 from timeline.codecs.record_values import record_values
-from timeline.errors import CorruptTableError, MissingFileError
+from timeline.errors import CorruptTableError
+from timeline.files.blocks import opened
 from timeline.files.markers import create_marker
 from timeline.model.change_log import (
     AFTER,
@@ -38,7 +39,7 @@ from timeline.model.change_log import (
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.storage import Storage
 from timeline.rules.change_images import (
     RecordChanges,
     changes_of_merge,
@@ -202,12 +203,7 @@ def read_change_log(
     Outside: 1 open_input, 1 stat.
     """
     size = storage.stat(path)
-    try:
-        file = storage.open_input(path)
-    except ObjectMissingError as error:
-        raise MissingFileError(f"a change log is gone: {path}", path=path) from error
-    with file:
-        source = _Source(file)
+    with opened(storage, path) as source:
         size_bytes = 0 if size is None else size.size_bytes
         for block in iter_blocks(source, size_bytes, path=path):
             if block.block_type is not BlockType.CDC_DATA or block.instant_time != requested_time:
@@ -231,17 +227,6 @@ def _checked(rows: pa.Table, path: str) -> pa.Table:
         if name in held and not pa.types.is_struct(rows.schema.field(name).type):
             raise _damaged(path, f"{name} is no record")
     return rows
-
-
-class _Source:
-    """An open file as the block reader wants it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read_at(self, offset: int, length: int, /) -> bytes:
-        self._file.seek(offset)
-        return bytes(self._file.read(length))
 
 
 def _damaged(path: str, why: str) -> CorruptTableError:

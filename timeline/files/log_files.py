@@ -9,39 +9,28 @@ partial updates says itself which columns it tells of.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from timeline.codecs.avro_columns import decode_block, decode_records
+from timeline.codecs.avro_columns import decode_block, decode_datums
 from timeline.codecs.delete_block import decode_deletes, ordering_names
 from timeline.codecs.hfile import open_hfile
-from timeline.codecs.log_blocks import (
-    BlockType,
-    BytesSource,
-    LogBlock,
-    iter_blocks,
-    read_content,
-)
-from timeline.errors import (
-    CorruptTableError,
-    InvalidInputError,
-    MissingFileError,
-)
-from timeline.files.block_selection import select_blocks
+from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock
+from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.files.blocks import read_blocks
 from timeline.model.casting import promote
 from timeline.model.file_group import LogFile
 from timeline.model.internal_schema import SchemaHistory
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.storage import Storage
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.log_merging import fold_changes, join_changes
 from timeline.rules.merge_rules import MergeRules
@@ -51,7 +40,6 @@ from timeline.rules.ordering import Mask, ordering_column
 __all__ = ["LogRead", "read_logs"]
 
 _KEY = "_hoodie_record_key"
-_KEPT_OPEN_MAX = 64  # log files of a slice, between finding blocks and reading them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,75 +72,22 @@ def read_logs(
 
     Args:
         storage: Where the table lies.
-        events: Told of corrupt blocks (``log.corrupt``); they hold nothing that was published.
+        events: Told of corrupt blocks.
         logs: In the order of ``LogFile.order``.
         read: What is wanted.
 
     Returns:
         One change for each record key; None when nothing in the logs counts.
 
-    Raises:
-        MissingFileError: A log file is gone.
-        CorruptTableError: A log file is damaged.
-        UnsupportedTableError: A block of a kind that is not read.
-
-    Outside: 1 open_input for each file; 2 for those above the first 64 that have blocks that
-    count.
+    Errors and calls outside: as ``read_blocks``.
     """
     read = replace(read, schema=_with_inner_ordering(read.schema, read.rules))
-    files = {log.path: log for log in logs}
-    with ExitStack() as kept:
-        sources: dict[str, _Source] = {}
-        found: list[LogBlock] = []
-        for log in files.values():
-            source = kept.enter_context(_opened(storage, log.path))
-            found.extend(iter_blocks(source, log.size_bytes, path=log.path))
-            if len(sources) < _KEPT_OPEN_MAX:
-                sources[log.path] = source
-            else:
-                source.close()
-        selected = select_blocks(found, read.visible)
-        for block in selected.corrupt:
-            events.emit(
-                "log.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
-            )
-        if not selected.blocks:
-            return None
-        decoded: dict[tuple[str, int], Changes] = {}
-        for path in dict.fromkeys(block.path for block in selected.blocks):
-            source = sources.get(path) or kept.enter_context(_opened(storage, path))
-            for block in selected.blocks:
-                if block.path == path:
-                    content = read_content(source, block)
-                    decoded[path, block.offset] = _decoded(block, content, read)
-            source.close()
-    ordered = [decoded[block.path, block.offset] for block in selected.blocks]
-    return fold_changes(join_changes(ordered, read.schema), read.rules)
-
-
-class _Source:
-    """An open file as the block reader wants it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read_at(self, offset: int, length: int, /) -> bytes:
-        self._file.seek(offset)
-        return bytes(self._file.read(length))
-
-    def close(self) -> None:
-        """Give the file back; a second time is no error."""
-        self._file.close()
-
-
-@contextmanager
-def _opened(storage: Storage, path: str) -> Iterator[_Source]:
-    try:
-        file = storage.open_input(path)
-    except ObjectMissingError as error:
-        raise MissingFileError(f"a log file is gone: {path}", path=path) from error
-    with file:
-        yield _Source(file)
+    changes = read_blocks(
+        storage, events, logs, read.visible, lambda block, content: _decoded(block, content, read)
+    )
+    if not changes:
+        return None
+    return fold_changes(join_changes(changes, read.schema), read.rules)
 
 
 def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
@@ -212,15 +147,8 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
         columns = None if wanted is None else wanted.names
         return pq.read_table(pa.BufferReader(content), columns=columns, use_threads=False)
     entries = open_hfile(BytesSource(content), len(content), path=block.path).read_all()
-    values = pc.cast(entries.column("value").combine_chunks(), pa.binary())
-    lengths = np.asarray(pc.binary_length(values)).astype(">i4")
-    prefixes = pa.Array.from_buffers(
-        pa.binary(4), len(lengths), [None, pa.py_buffer(lengths.tobytes())]
-    )
-    framed = pc.binary_join_element_wise(pc.cast(prefixes, pa.binary()), values, b"")
-    size = int(lengths.sum()) + 4 * len(lengths)
-    data = memoryview(framed.buffers()[2] or b"")[:size]
-    rows = decode_records(data, len(lengths), block.schema_json, wanted, path=block.path)
+    values = entries.column("value").combine_chunks()
+    rows = decode_datums(values, block.schema_json, wanted, path=block.path)
     position = rows.schema.get_field_index(_KEY)
     if position < 0:
         return rows

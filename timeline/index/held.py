@@ -15,6 +15,7 @@ from timeline.files.parquet import read_base_file, read_keys
 from timeline.files.slice_reader import read_slice
 from timeline.files.virtual_keys import read_virtual_keys
 from timeline.index import IndexedFile, MergedSlice
+from timeline.machine import NullEvents
 from timeline.model.schema import META_COLUMNS
 from timeline.ports.storage import Storage
 
@@ -61,12 +62,6 @@ def held_rows(storage: Storage, file: IndexedFile, ordering: Sequence[pa.Field])
 
 
 def _merged(storage: Storage, merged: MergedSlice) -> pa.Table:
-    batches = read_slice(storage, _Unheard(), merged.slice, merged.read)
+    # Corrupt blocks hold nothing that was published; readers of the table are told of them.
+    batches = read_slice(storage, NullEvents(), merged.slice, merged.read)
     return pa.Table.from_batches(list(batches), schema=merged.read.output_schema)
-
-
-class _Unheard:
-    """Corrupt blocks hold nothing that was published; readers of the table are told of them."""
-
-    def emit(self, name: str, /, **fields: object) -> None:
-        """Say nothing."""

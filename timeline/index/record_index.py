@@ -10,34 +10,29 @@ once its instant is completed in the metadata table and not pending in the table
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import IO, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.codecs.avro_columns import decode_records
+from timeline.codecs.avro_columns import decode_datums
 from timeline.codecs.delete_block import decode_deletes
 from timeline.codecs.hfile import open_hfile
-from timeline.codecs.log_blocks import (
-    BlockType,
-    ByteSource,
-    BytesSource,
-    LogBlock,
-    iter_blocks,
-    read_content,
-)
-from timeline.errors import MissingFileError, UnsupportedTableError
-from timeline.files.block_selection import select_blocks
+from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
+from timeline.errors import UnsupportedTableError
+from timeline.files.block_selection import VisibleInstants
+from timeline.files.blocks import opened, read_blocks
+from timeline.machine import NullEvents
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_instant_name, parse_log_file_name
 from timeline.model.table_config import TableConfig
 from timeline.places import METADATA_TABLE
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.storage import Storage
 from timeline.rules.placement import codes_of, rows_by_number
 from timeline.rules.slicing import slice_files
 from timeline.rules.text_hashes import java_hashes
@@ -118,38 +113,13 @@ class RecordIndex:
     def _in_shard(self, shard: FileSlice, keys: pa.Array | None) -> pa.Table:
         layers = [_LAYER.empty_table()]
         if shard.base_file is not None:
-            path = _path(shard.base_file.name)
-            with _opened(self.storage, path) as source:
+            path = shard.base_file.path
+            with opened(self.storage, path) as source:
                 layers.append(_entries(source, shard.base_file.size_bytes, keys, path))
-        layers.extend(self._changes(shard, keys))
+        layers += read_blocks(
+            self.storage, NullEvents(), shard.log_files, self.visible, partial(_changes, keys)
+        )
         return _newest(pa.concat_tables(layers))
-
-    def _changes(self, shard: FileSlice, keys: pa.Array | None) -> list[pa.Table]:
-        blocks: list[LogBlock] = []
-        for log in shard.log_files:
-            with _opened(self.storage, _path(log.name)) as source:
-                blocks.extend(iter_blocks(source, log.size_bytes, path=_path(log.name)))
-        layers = []
-        for block in select_blocks(blocks, self.visible).blocks:
-            with _opened(self.storage, block.path) as source:
-                content = read_content(source, block)
-            if block.block_type is BlockType.HFILE_DATA:
-                layers.append(_entries(BytesSource(content), len(content), keys, block.path))
-            elif block.block_type is BlockType.DELETE:
-                gone = decode_deletes(content, path=block.path).column("_hoodie_record_key")
-                nowhere = pa.nulls(len(gone), pa.string())
-                layers.append(pa.table([gone, nowhere, nowhere], schema=_LAYER))
-            else:
-                raise UnsupportedTableError(
-                    f"the record index has a block of another kind: {block.path}",
-                    kind="record_index",
-                    path=block.path,
-                )
-        if keys is None:
-            return layers
-        return [
-            layer.filter(pc.is_in(layer.column("record_key"), value_set=keys)) for layer in layers
-        ]
 
 
 def open_record_index(
@@ -180,28 +150,24 @@ def open_record_index(
     newest = max((one.requested_time for one in snapshot.active.instants), default="")
     # What began after the snapshot was taken may have moved keys that it shows elsewhere.
     visible = frozenset(time for time in completions if time <= newest) - pending
-    first = min(completions, default=None)
-
-    def counts(time: str) -> bool:
-        return time in visible or (first is not None and time < first)
-
+    counting = VisibleInstants(times=visible, archived_below=min(completions, default=None))
     bases, logs = [], []
     for entry in storage.list(_FOLDER):
         base = _BASE.fullmatch(entry.name)
         log = parse_log_file_name(entry.name)
-        if base is not None and counts(base[3]):
+        if base is not None and base[3] in counting:
             bases.append(
                 BaseFile(
-                    file_group=FileGroupId(PARTITION, base[1]),
+                    file_group=FileGroupId(_FOLDER, base[1]),
                     name=entry.name,
                     requested_time=base[3],
                     size_bytes=entry.size_bytes,
                 )
             )
-        elif log is not None and counts(log.instant_time):
+        elif log is not None and log.instant_time in counting:
             logs.append(
                 LogFile(
-                    file_group=FileGroupId(PARTITION, log.file_id),
+                    file_group=FileGroupId(_FOLDER, log.file_id),
                     name=entry.name,
                     instant_time=log.instant_time,
                     log_version=log.log_version,
@@ -219,20 +185,9 @@ def open_record_index(
         )
     return RecordIndex(
         storage=storage,
-        visible=_Visible(visible, first),
+        visible=counting,
         shards=tuple(shards[number] for number in sorted(shards)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """Instants of the metadata table that count; what is older than all of them does, too."""
-
-    times: frozenset[str]
-    first: str | None
-
-    def __contains__(self, time: object) -> bool:
-        return time in self.times or (self.first is not None and str(time) < self.first)
 
 
 def _shard(group: FileGroupId) -> int:
@@ -247,6 +202,22 @@ def _shard(group: FileGroupId) -> int:
     return int(found[1])
 
 
+def _changes(keys: pa.Array | None, block: LogBlock, content: bytes) -> pa.Table:
+    """What a block of a log says of some keys, or of all."""
+    if block.block_type is BlockType.HFILE_DATA:
+        return _entries(BytesSource(content), len(content), keys, block.path)
+    if block.block_type is not BlockType.DELETE:
+        raise UnsupportedTableError(
+            f"the record index has a block of another kind: {block.path}",
+            kind="record_index",
+            path=block.path,
+        )
+    gone = decode_deletes(content, path=block.path).column("_hoodie_record_key")
+    nowhere = pa.nulls(len(gone), pa.string())
+    layer = pa.table([gone, nowhere, nowhere], schema=_LAYER)
+    return layer if keys is None else layer.filter(pc.is_in(gone, value_set=keys))
+
+
 def _entries(source: ByteSource, size_bytes: int, keys: pa.Array | None, path: str) -> pa.Table:
     """The locations an HFile holds, of some keys or of all."""
     file = open_hfile(source, size_bytes, path=path)
@@ -254,20 +225,14 @@ def _entries(source: ByteSource, size_bytes: int, keys: pa.Array | None, path: s
     rows = file.read_all() if wanted is None else file.look_up(wanted)
     if not rows.num_rows:
         return _LAYER.empty_table()
-    values = rows.column("value").combine_chunks()
-    lengths = np.asarray(pc.binary_length(values)).astype(">i4")
-    heads = pa.Array.from_buffers(
-        pa.binary(4), len(values), [None, pa.py_buffer(lengths.tobytes())]
-    )
-    framed = pc.binary_join_element_wise(pc.cast(heads, pa.binary()), values, b"")
-    joined = memoryview(framed.buffers()[2])[: int(lengths.sum()) + 4 * len(values)]
     schema = file.info.get(b"schema")
     if schema is None:
         raise UnsupportedTableError(
             f"a file of the record index tells no schema: {path}", kind="record_index", path=path
         )
+    values = rows.column("value").combine_chunks()
     shape = pa.schema([pa.field(_FIELD, _LOCATION)])
-    found = decode_records(joined, len(values), schema.decode(), shape, path=path)
+    found = decode_datums(values, schema.decode(), shape, path=path)
     names = pc.cast(rows.column("key"), pa.string())
     where = found.column(_FIELD).combine_chunks()
     paths = pc.struct_field(where, "partitionName")
@@ -305,28 +270,3 @@ def _newest(layers: pa.Table) -> pa.Table:
     last[codes] = np.arange(len(codes))
     rows = layers.take(pa.array(last))
     return rows.filter(pc.is_valid(rows.column("file_id")))
-
-
-def _path(name: str) -> str:
-    return f"{_FOLDER}/{name}"
-
-
-class _Source:
-    """An open file as the block readers want it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read_at(self, offset: int, length: int, /) -> bytes:
-        self._file.seek(offset)
-        return bytes(self._file.read(length))
-
-
-@contextmanager
-def _opened(storage: Storage, path: str) -> Iterator[_Source]:
-    try:
-        file = storage.open_input(path)
-    except ObjectMissingError as error:
-        raise MissingFileError(f"a file of the record index is gone: {path}", path=path) from error
-    with file:
-        yield _Source(file)

@@ -10,7 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timeline.codecs.avro_columns import decode_block, decode_records, encode_records
+from timeline.codecs.avro_columns import (
+    decode_block,
+    decode_datums,
+    decode_records,
+    encode_records,
+)
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
 PATH = "p/.f_1.log.1_0-0-0"
@@ -110,8 +115,8 @@ def framed(*rows: str) -> bytes:
     return b"".join(len(each).to_bytes(4, "big") + each for each in data)
 
 
-def decoded(schema: str, *rows: str, reader: pa.Schema | None = None, **more: Any) -> pa.Table:
-    return decode_records(framed(*rows), len(rows), schema, reader, path=PATH, **more)
+def decoded(schema: str, *rows: str, reader: pa.Schema | None = None) -> pa.Table:
+    return decode_records(framed(*rows), len(rows), schema, reader, path=PATH)
 
 
 @pytest.mark.parametrize(("avro", "datum", "arrow", "value"), CASES, ids=IDS)
@@ -197,14 +202,21 @@ def test_arrays_in_arrays_keep_their_order() -> None:
     assert table["c1"].to_pylist() == [4] * 120
 
 
-def test_only_wanted_columns_are_built_and_the_rest_is_null_or_default() -> None:
+def test_only_wanted_columns_are_built_and_the_rest_is_null() -> None:
     schema = record("string", ["null", NESTED], TEXTS, "long", ["null", "int", "string"])
     row = "0261" + "0206020262" + "0202026300" + "0a" + "04047879"
     wanted = pa.schema([("c3", pa.int64()), ("gone", pa.string()), ("new", pa.int32())])
-    default = {"new": pa.scalar(7, pa.int32())}
-    table = decoded(schema, row, row, reader=wanted, defaults=default)
+    table = decoded(schema, row, row, reader=wanted)
     assert table.schema == wanted
-    assert table.to_pylist() == [{"c3": 5, "gone": None, "new": 7}] * 2
+    assert table.to_pylist() == [{"c3": 5, "gone": None, "new": None}] * 2
+
+
+def test_values_of_a_column_are_records_without_lengths() -> None:
+    values = pa.array([b"zz", b"\x02", b"\x04", b"\x06"], pa.binary())
+    assert decode_datums(values.slice(1, 2), record("int"), path=PATH)["c0"].to_pylist() == [1, 2]
+    assert decode_datums(values.slice(1, 0), record("int"), path=PATH).num_rows == 0
+    with pytest.raises(CorruptTableError):
+        decode_datums(values, record("int"), path=PATH)
 
 
 def test_columns_that_nobody_has_are_null_for_every_row() -> None:

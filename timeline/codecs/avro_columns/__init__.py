@@ -11,7 +11,7 @@ held against what is there before anything is allocated.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,7 @@ from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.errors import InvalidInputError
 from timeline.model.casting import cast_column, promote
 
-__all__ = ["decode_block", "decode_records", "encode_records"]
+__all__ = ["decode_block", "decode_datums", "decode_records", "encode_records"]
 
 _VERSIONS: Final = (1, 2, 3)
 _HEAD: Final = struct.Struct(">ii")
@@ -45,7 +45,6 @@ def decode_block(
     reader_schema: pa.Schema | None = None,
     *,
     path: str,
-    defaults: Mapping[str, pa.Scalar] | None = None,
 ) -> pa.Table:
     """
     Decode the whole content of an Avro data or change data block.
@@ -63,9 +62,7 @@ def decode_block(
     version, count = _HEAD.unpack_from(view)
     if version not in _VERSIONS:
         raise damaged_block(path, f"content version {version}")
-    return decode_records(
-        view[_HEAD.size :], count, writer_schema_json, reader_schema, path=path, defaults=defaults
-    )
+    return decode_records(view[_HEAD.size :], count, writer_schema_json, reader_schema, path=path)
 
 
 def decode_records(
@@ -75,7 +72,6 @@ def decode_records(
     reader_schema: pa.Schema | None = None,
     *,
     path: str,
-    defaults: Mapping[str, pa.Scalar] | None = None,
 ) -> pa.Table:
     """
     Decode the length-prefixed records of a block.
@@ -88,8 +84,6 @@ def decode_records(
             stepped over. A column the writer lacks is null, an older type is promoted.
             None: the writer's columns.
         path: What errors name as the damaged file.
-        defaults: Values instead of null for columns the writer lacks, by name; of the
-            reader's types.
 
     Shapes: a table of `count` rows in the order of the records, in chunks.
 
@@ -100,12 +94,59 @@ def decode_records(
         InvalidInputError: A column or value cannot be promoted to the reader's type
             (``schema_mismatch``, ``lossy_value``).
     """
+    plan = _plan(writer_schema_json, reader_schema, path)
+    borders = record_borders(content, count, path=path)
+    places = borders[:-1] + _LENGTH_BYTES, borders[1:]
+    return _decoded(plan, np.frombuffer(content, np.uint8), places, reader_schema, path)
+
+
+def decode_datums(
+    values: pa.BinaryArray,
+    writer_schema_json: str,
+    reader_schema: pa.Schema | None = None,
+    *,
+    path: str,
+) -> pa.Table:
+    """
+    Decode records that are values of a column, as an HFile has them.
+
+    Args:
+        values: One datum each, no nulls.
+        writer_schema_json: As of ``decode_records``, and so the rest.
+        reader_schema: The columns to build.
+        path: What errors name as the damaged file.
+
+    Shapes: values (n,) -> a table of n rows, in their order.
+
+    Raises:
+        CorruptTableError: A value is no record of the schema.
+        UnsupportedTableError: As ``decode_records``.
+        InvalidInputError: As ``decode_records``.
+    """
+    plan = _plan(writer_schema_json, reader_schema, path)
+    _, offsets, content = values.buffers()
+    borders: Integers = np.zeros(1, np.int64)
+    if len(values):  # an empty column may have no offsets at all
+        places = np.frombuffer(offsets, np.int32)[values.offset :][: len(values) + 1]
+        borders = places.astype(np.int64)
+    data = np.frombuffer(content or b"", np.uint8)
+    return _decoded(plan, data, (borders[:-1], borders[1:]), reader_schema, path)
+
+
+def _plan(writer_schema_json: str, reader_schema: pa.Schema | None, path: str) -> RecordPlan:
     record = parse_schema(writer_schema_json, path=path)
     wanted = arrow_type(record) if reader_schema is None else pa.struct(list(reader_schema))
-    plan = plan_record(record, wanted)
-    borders = record_borders(content, count, path=path)
-    starts, ends = borders[:-1] + _LENGTH_BYTES, borders[1:]
-    data = np.frombuffer(content, np.uint8)
+    return plan_record(record, wanted)
+
+
+def _decoded(
+    plan: RecordPlan,
+    data: npt.NDArray[np.uint8],
+    borders: tuple[Integers, Integers],
+    reader_schema: pa.Schema | None,
+    path: str,
+) -> pa.Table:
+    starts, ends = borders
     built = pa.schema(list(plan.built))
     batches = [
         pa.RecordBatch.from_arrays(
@@ -116,8 +157,12 @@ def decode_records(
     table = pa.Table.from_batches(batches, schema=built)
     if reader_schema is None:
         return table
-    table = _with_defaults(table, count, reader_schema, defaults or {})
-    return promote(table, reader_schema)
+    held = set(table.column_names)
+    columns = [
+        table.column(each.name) if each.name in held else pa.nulls(len(starts), each.type)
+        for each in reader_schema
+    ]
+    return promote(pa.table(columns, names=reader_schema.names), reader_schema)
 
 
 def _chunks(starts: Integers, ends: Integers) -> Iterator[slice]:
@@ -143,21 +188,6 @@ def _read_chunk(
     if to_the_end and (cursor.position != cursor.end).any():
         chunk.damaged("bytes behind a record's last field")
     return columns
-
-
-def _with_defaults(
-    table: pa.Table, rows: int, schema: pa.Schema, defaults: Mapping[str, pa.Scalar]
-) -> pa.Table:
-    """The table in the order of the schema, with the columns that the writer lacks."""
-    columns = {}
-    for field in schema:
-        if field.name in table.column_names:
-            columns[field.name] = table.column(field.name)
-        elif field.name in defaults:
-            columns[field.name] = pa.repeat(defaults[field.name], rows)
-        else:
-            columns[field.name] = pa.nulls(rows, field.type)
-    return pa.table(columns)
 
 
 def encode_records(table: pa.Table, schema_json: str) -> bytes:
