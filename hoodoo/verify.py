@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
 from timeline.active import ActiveTimeline
+from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, InternalError
 from timeline.files.parquet import read_footer, read_keys
@@ -224,15 +225,14 @@ class _Run:
     def _slots(self) -> None:
         chain = self.context.chain
         try:
-            head = chain.head()
-            slots = [slot for slot in map(chain.read, range(1, head + 1)) if slot is not None]
+            slots = list(chain.newest_first())[::-1]
+            collected = boundary_number(self.context.world.storage)
         except (CorruptTableError, InternalError) as error:
             self.problem(error.kind, str(error.fields.get("path", "")), error.message)
             return
-        if len(slots) != head:
-            present = {slot.number for slot in slots}
-            first = next(number for number in range(1, head + 1) if number not in present)
-            self.problem("slot_missing", slot_path(first), "a number of the chain is missing")
+        missing = slots[0].number - 1 if slots else 0
+        if missing > collected:
+            self.problem("slot_missing", slot_path(missing), "a number of the chain is missing")
         for before, after in itertools.pairwise(slots):
             if after.completion_time <= before.newest_time:
                 self.problem(

@@ -128,6 +128,7 @@ def _try_begin(
     except (ObjectExistsError, AmbiguousWriteError):
         # TL-REQ-2: never to be proven ours. The heartbeat may be the other's: leave the file.
         heartbeat.stop(remove=False)
+    context.pin.hold(requested_time, context.chain.known_head)
         return requested_time
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
@@ -138,6 +139,7 @@ def _try_begin(
             requested_time=requested_time,
             heartbeat=heartbeat,
             made_durable=sync_soon(world.storage, () if content else (TIMELINE,)),
+        context.pin.release(requested_time)
             snapshot=context.snapshot(),
         )
         decided = _decided_since(context, begun, before.head)
@@ -186,6 +188,7 @@ def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
 
 def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
     """
+    context.pin.release(begun.requested_time)
     Show what the write intends before its first data file (BEG-6). Outside: 1 create.
 
     Not forced to the disk: a power cut ends the writer too, and the requested file, which

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from timeline.active import ActiveTimeline, TimelineReader
+from timeline.boundary import Pin
 from timeline.errors import CorruptTableError, StorageUnavailableError
 from timeline.history import History
 from timeline.model.operations import ConcurrencyMode
@@ -107,6 +108,7 @@ class TableContext:
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
     looked: LastLook = field(default_factory=LastLook)
+    pin: Pin = field(default_factory=Pin)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:

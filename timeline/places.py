@@ -6,6 +6,7 @@ from timeline.model.paths import check_relative_path
 from timeline.model.times import InstantTime
 
 __all__ = [
+    "BOUNDARIES",
     "HEARTBEATS",
     "HISTORY",
     "HOODIE",
@@ -18,6 +19,7 @@ __all__ = [
     "TABLE_FACTS",
     "TIMELINE",
     "WRITERS",
+    "boundary_path",
     "heartbeat_path",
     "legacy_archive",
     "slot_path",
@@ -35,6 +37,7 @@ HEARTBEATS = ".hoodie/.heartbeat"
 SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
 METADATA_TABLE = ".hoodie/metadata"
 SLOTS = ".hoodie/.hoodoo/slots"
+BOUNDARIES = ".hoodie/.hoodoo/boundary"
 WRITERS = ".hoodie/.hoodoo/writers"
 TABLE_FACTS = ".hoodie/.hoodoo/table.json"
 
@@ -57,6 +60,11 @@ def timeline_path(file_name: str) -> str:
 def slot_path(number: int) -> str:
     """A commit slot's object."""
     return f"{SLOTS}/{number:020d}"
+
+
+def boundary_path(number: int) -> str:
+    """The object that says that slots up to this number are collected."""
+    return f"{BOUNDARIES}/{number:020d}"
 
 
 def heartbeat_path(requested_time: InstantTime) -> str:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
+from timeline.boundary import assert_counts, assert_held, assert_not_overrun
 from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
+    HeartbeatExpiredError,
     LeaseLostError,
     OutcomeUnknownError,
     RolledBackError,
@@ -170,6 +172,7 @@ def publish(
 
     def decide(turn: Turn) -> Slot | None:
         nonlocal unread
+        assert_held(context, begun.requested_time)
         begun.heartbeat.check()
         _assert_still_pending(begun, turn.timeline)
         unread = begins_unread(context, turn.timeline, begun.requested_time)
@@ -226,7 +229,9 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
     """
     if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
         return
-    for slot in context.chain.between(known, mine.number - 1):
+    for slot in context.chain.newest_first(mine.number - 1):
+        if slot.number <= known:
+            break
         if slot.kind is SlotKind.COMMIT and slot.owner.writer_id != mine.owner.writer_id:
             context.world.events.emit(
                 "writer.second_noticed",
@@ -298,9 +303,10 @@ def _take_and_settle(context: TableContext, slot: Slot) -> bool:
     try:
         with completed_ahead(context.world.storage, slot):
             if not context.chain.take(slot):
+            assert_counts(context, slot)
                 return False
             settle(context, slot)
-    except OutcomeUnknownError:
+    except (OutcomeUnknownError, HeartbeatExpiredError):
         raise
     except Exception as error:
         raise OutcomeUnknownError(
@@ -322,6 +328,7 @@ def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextMan
 
 def _look(context: TableContext, lease: Lease | None) -> Turn:
     """Chain, then timeline, then settle everything up to the head (PUB-3)."""
+    assert_not_overrun(context)
     head = context.chain.head()
     timeline = context.active()
     last = context.chain.read(head) if head else None

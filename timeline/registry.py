@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from timeline.boundary import GRACE_OF_SILENCES, raise_pin, set_pin
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
 from timeline.places import WRITERS
@@ -37,6 +38,8 @@ class RegisteredWriter:
     agreement: Mapping[str, str]
     last_beat_ms: int
     alive: bool  # beaten within the tolerated silence; only a guess
+    pin: int  # it needs the commit slots above this number (GC-3)
+    silent: bool  # for longer than its pin must be respected (GC-4)
 
     @property
     def text(self) -> str:
@@ -50,18 +53,18 @@ class Registration:
     """The own entry while this process writes."""
 
     context: TableContext
-    path: str
-    document: bytes
     ticker: Ticker
 
     def beat(self) -> None:
-        """Show that the writer still lives."""
-        self.context.world.storage.write(self.path, self.document)
+        """Show that the writer still lives, and which slots it needs."""
+        raise_pin(self.context)
 
     def leave(self) -> None:
         """Remove the own entry; the process writes no more."""
         self.ticker.stop()
-        self.context.world.storage.delete(self.path)
+        pin = self.context.pin
+        self.context.world.storage.delete(pin.path)
+        pin.entry = None
 
 
 def registered_writers(context: TableContext) -> list[RegisteredWriter]:
@@ -73,13 +76,15 @@ def registered_writers(context: TableContext) -> list[RegisteredWriter]:
     for entry in storage.list(WRITERS)[:_ENTRIES_MAX]:
         try:
             document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
-            found.append(_writer(document, entry.modified_ms, now - entry.modified_ms <= silence))
+            found.append(_writer(document, entry.modified_ms, now - entry.modified_ms, silence))
         except (ObjectMissingError, ValueError, KeyError, TypeError):
             continue  # it left meanwhile, or is no entry of ours
     return sorted(found, key=lambda writer: writer.last_beat_ms)
 
 
-def _writer(document: dict[str, Any], beat_ms: int, alive: bool) -> RegisteredWriter:  # noqa: FBT001
+def _writer(
+    document: dict[str, Any], beat_ms: int, silent_ms: int, silence: int
+) -> RegisteredWriter:
     return RegisteredWriter(
         writer_id=str(document["writer_id"]),
         host=str(document["host"]),
@@ -88,7 +93,9 @@ def _writer(document: dict[str, Any], beat_ms: int, alive: bool) -> RegisteredWr
         since_ms=int(document["since_ms"]),
         agreement={str(key): str(value) for key, value in document["agreement"].items()},
         last_beat_ms=beat_ms,
-        alive=alive,
+        alive=silent_ms <= silence,
+        pin=int(document.get("pin", 0)),
+        silent=silent_ms > int(document.get("grace_ms", GRACE_OF_SILENCES * silence)),
     )
 
 
@@ -96,7 +103,7 @@ def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
     """
     Register this process as a writer.
 
-    Outside: 2 lists, 1 get per entry and list, 1 put.
+    Outside: 3 lists, 1 get per entry and list, 1 put, chain probes.
 
     Args:
         context: The table.
@@ -109,25 +116,24 @@ def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
     world = context.world
     who = world.ids.identity()
     _compare(context, agreement, who.writer_id)
-    path = f"{WRITERS}/{who.writer_id}.json"
-    document = json.dumps(
-        {
-            "writer_id": who.writer_id,
-            "host": who.host,
-            "pid": who.pid,
-            "application": who.application,
-            "since_ms": world.storage.now_ms(),
-            "agreement": dict(agreement),
-        },
-        sort_keys=True,
-    ).encode()
-    world.storage.write(path, document)
+    pin = context.pin
+    pin.path = f"{WRITERS}/{who.writer_id}.json"
+    pin.entry = {
+        "writer_id": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
+        "since_ms": world.storage.now_ms(),
+        "agreement": dict(agreement),
+    }
+    set_pin(context)
     try:
         _compare(context, agreement, who.writer_id)
     except WriterDisagreementError:
-        world.storage.delete(path)
+        world.storage.delete(pin.path)
+        pin.entry = None
         raise
-    registration = Registration(context, path, document, _NoTicker())
+    registration = Registration(context, _NoTicker())
     registration.ticker = world.executor.every(
         context.limits.heartbeat.interval_ms, registration.beat
     )

@@ -9,9 +9,15 @@ slot shows ours or another's, and until then it is UNKNOWN, never "failed".
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from timeline.codecs.slot import decode_slot, encode_slot
-from timeline.errors import InternalError, OutcomeUnknownError, StorageUnavailableError
+from timeline.errors import (
+    InternalError,
+    MissingFileError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
 from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import SLOTS, slot_path
@@ -98,19 +104,46 @@ class SlotChain:
         The slots ``after < n <= last``.
 
         Raises:
-            CorruptTableError: One of them is missing although a later one exists.
+            MissingFileError: One of them was collected since the caller looked last.
         """
         found = []
         for number in range(after + 1, last + 1):
             slot = self.read(number)
             if slot is None:
-                raise InternalError(
-                    f"a commit slot vanished from the chain: {slot_path(number)}",
+                raise MissingFileError(
+                    "a commit slot was archived since this process looked last, or is lost; try "
+                    f"again, and run 'hoodoo table verify' when it fails again: {slot_path(number)}",
                     kind="slot_missing",
                     path=slot_path(number),
                 )
             found.append(slot)
         return found
+
+    def newest_first(self, last: int | None = None) -> Iterator[Slot]:
+        """
+        Every slot that was not collected, from the head (or ``last``) down.
+
+        Outside: 1 get per slot that was not seen before.
+        """
+        for number in range(self.head() if last is None else last, 0, -1):
+            slot = self.read(number)
+            if slot is None:
+                return
+            yield slot
+
+    def restart(self) -> None:
+        """Forget what was seen: the head is looked for from a listing again."""
+        self._known = {}
+        self._head = 0
+
+    def forget(self, last: int) -> None:
+        """Slots up to this number were collected; they need not be remembered."""
+        self._known = {number: slot for number, slot in self._known.items() if number > last}
+
+    def disown(self, slot: Slot) -> None:
+        """A slot created here turned out to decide nothing (GC-2)."""
+        self._sent.discard(slot.requested_time)
+        self._known.pop(slot.number, None)
 
     def take(self, slot: Slot) -> bool:
         """

@@ -170,6 +170,8 @@ def _attempt(
     else:
         if isinstance(outcome, Met):
             abandon(context, begun)
+    finally:
+        context.pin.release(begun.requested_time)
     return outcome
 
 

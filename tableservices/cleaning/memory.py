@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tableservices.cleaning.plan import CleanFacts
 from timeline.context import TableContext
+from timeline.errors import MissingFileError
 from timeline.model.claim import Touch
 from timeline.model.slot import SlotKind
 from timeline.snapshot import Snapshot
@@ -54,7 +55,12 @@ class CleanMemory:
         if self.head is None:
             return False
         head = context.chain.head()
-        for slot in context.chain.between(self.head, head):
+        try:
+            slots = context.chain.between(self.head, head)
+        except MissingFileError:  # archived since: nobody knows what they did
+            self.head = None
+            return False
+        for slot in slots:
             fresh = all(item.touch is Touch.NEW for item in slot.claim.file_groups)
             if slot.kind is not SlotKind.COMMIT or not fresh or slot.claim.partitions:
                 self.head = None

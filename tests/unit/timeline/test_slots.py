@@ -8,7 +8,12 @@ import pytest
 
 from tests.unit.timeline.engine import Behind, StillClock, world_of
 from timeline.codecs.slot import encode_slot
-from timeline.errors import CorruptTableError, InternalError, OutcomeUnknownError
+from timeline.errors import (
+    CorruptTableError,
+    InternalError,
+    MissingFileError,
+    OutcomeUnknownError,
+)
 from timeline.errors import StorageUnavailableError as Unavailable
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
@@ -78,7 +83,7 @@ def test_known_slots_are_not_read_again():
 
 
 def test_a_gap_in_the_chain_is_told():
-    with pytest.raises(InternalError) as caught:
+    with pytest.raises(MissingFileError) as caught:
         chain_over(filled(1, 3)).between(0, 3)
     assert caught.value.kind == "slot_missing"
 

@@ -1,0 +1,206 @@
+"""
+The boundary's files, and the pin by which a process holds the boundary back (GC-2 to GC-4).
+
+Every process that changes the table shows a pin in its registry entry: it still needs the
+slots above that number. The archiver stops below every pin it finds, except those that were
+not renewed for the grace; their owners notice by their own monotonic clock that they may
+have been overrun, look at the boundary, and abandon what they began.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from timeline.codecs.boundary import decode_boundary
+from timeline.errors import HeartbeatExpiredError
+from timeline.model.boundary import NO_BOUNDARY, Boundary
+from timeline.model.slot import Slot
+from timeline.model.times import InstantTime
+from timeline.places import BOUNDARIES, boundary_path, slot_path
+from timeline.ports.storage import ObjectMissingError, Storage
+
+if TYPE_CHECKING:
+    from timeline.context import TableContext
+
+__all__ = [
+    "GRACE_OF_SILENCES",
+    "Pin",
+    "assert_counts",
+    "assert_held",
+    "assert_not_overrun",
+    "boundary_number",
+    "raise_pin",
+    "read_boundary",
+    "set_pin",
+]
+
+GRACE_OF_SILENCES: Final = 5
+"""A pin is overrun when its owner was silent for so many times what a heartbeat may miss."""
+
+_NAME = re.compile(r"[0-9]{20}")
+
+
+@dataclass(slots=True)
+class Pin:
+    """
+    What this process holds back: slots above ``number``, as its registry entry shows.
+
+    ``entry`` is that entry without the pin, None while the process is in no registry.
+    ``held`` tells, for each write under way, the head of its base snapshot.
+    """
+
+    entry: Mapping[str, object] | None = None
+    path: str = ""
+    number: int = 0
+    shown_at_ms: int = 0  # monotonic, before the request that showed it
+    held: dict[InstantTime, int] = field(default_factory=dict)
+
+    def hold(self, requested_time: InstantTime, head: int) -> None:
+        """A write began on a snapshot at or above this head: its slots must stay."""
+        self.held[requested_time] = head
+
+    def release(self, requested_time: InstantTime) -> None:
+        """That write ended."""
+        self.held.pop(requested_time, None)
+
+    def floor(self, known_head: int) -> int:
+        """
+        The greatest number this process needs nothing of.
+
+        The slot a snapshot ends with is read again, because its file may have come after the
+        listing; all before it are settled (PUB-3).
+        """
+        return max(self.number, min([known_head, *list(self.held.values())]) - 1)
+
+
+def boundary_number(storage: Storage) -> int:
+    """The present boundary, 0 for none. Outside: 1 list."""
+    names = (name for name in storage.names(BOUNDARIES) if _NAME.fullmatch(name))
+    return max(map(int, names), default=0)
+
+
+def read_boundary(storage: Storage) -> Boundary:
+    """The present boundary with what it remembers. Outside: 1 list, 1 get."""
+    while True:
+        number = boundary_number(storage)
+        if number == 0:
+            return NO_BOUNDARY
+        path = boundary_path(number)
+        try:
+            return decode_boundary(storage.read(path), path=path)
+        except ObjectMissingError:
+            continue  # a greater one came and this one was tidied away
+
+
+def set_pin(context: TableContext) -> None:
+    """
+    Show a pin that the boundary has not passed (GC-3). Outside: 1 put, 1 list, chain probes.
+
+    The archiver looks at pins again after it moved the boundary, so either it sees this one
+    or this look sees its boundary.
+    """
+    context.chain.restart()
+    number = max(context.chain.head() - 1, 0)
+    while True:
+        _show(context, number)
+        reached = boundary_number(context.world.storage)
+        if reached <= number:
+            return
+        context.chain.restart()
+        number = max(context.chain.head() - 1, reached)
+
+
+def raise_pin(context: TableContext) -> None:
+    """
+    A beat: show that this process lives, and let go what it no longer needs.
+
+    Outside: 1 put; 1 list when the last one was too long ago.
+    """
+    pin = context.pin
+    trusted, before = _is_trusted(context), pin.number
+    _show(context, pin.floor(context.chain.known_head))
+    if not trusted and boundary_number(context.world.storage) > before:
+        _begin_anew(context)
+
+
+def assert_not_overrun(context: TableContext) -> None:
+    """
+    Pass when the slots above the own pin are all there (GC-4).
+
+    Outside: nothing while the pin was shown a moment ago, else 1 list.
+
+    Raises:
+        HeartbeatExpiredError: This process paused so long that the archive went on without
+            it; what it began is void, the next begin has a new pin.
+    """
+    pin = context.pin
+    if pin.entry is None or _is_trusted(context):
+        return
+    if boundary_number(context.world.storage) > pin.number:
+        _begin_anew(context)
+        raise _overrun()
+
+
+def assert_held(context: TableContext, requested_time: InstantTime) -> None:
+    """
+    Pass when what a write has to be judged against was kept since its base snapshot.
+
+    Raises:
+        HeartbeatExpiredError: As ``assert_not_overrun``, noticed by another path meanwhile.
+    """
+    if context.pin.entry is not None and requested_time not in context.pin.held:
+        raise _overrun(requested_time=requested_time)
+
+
+def assert_counts(context: TableContext, slot: Slot) -> None:
+    """
+    Pass when a slot that was just created is one of the chain (GC-2).
+
+    Outside: nothing while the pin was shown a moment ago, else 1 list.
+
+    Raises:
+        HeartbeatExpiredError: Its number was taken by another once and collected since: it
+            decides nothing.
+    """
+    if context.pin.entry is None or _is_trusted(context):
+        return
+    if boundary_number(context.world.storage) >= slot.number:
+        context.chain.disown(slot)
+        context.world.storage.delete(slot_path(slot.number))
+        _begin_anew(context)
+        raise _overrun(requested_time=slot.requested_time)
+
+
+def _show(context: TableContext, number: int) -> None:
+    pin = context.pin
+    started = context.world.clock.monotonic_ms()
+    grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
+    document = {**(pin.entry or {}), "pin": number, "grace_ms": grace_ms}
+    context.world.storage.write(pin.path, json.dumps(document, sort_keys=True).encode())
+    pin.number, pin.shown_at_ms = number, started
+
+
+def _is_trusted(context: TableContext) -> bool:
+    """Whether nobody can have overrun the pin: half the grace is left for a request to land."""
+    silence_ms = context.world.clock.monotonic_ms() - context.pin.shown_at_ms
+    return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
+
+
+def _begin_anew(context: TableContext) -> None:
+    """Nothing that was held is there for sure: every write under way is void."""
+    context.pin.held.clear()
+    set_pin(context)
+    context.world.events.emit("pin.overrun", pin=context.pin.number)
+
+
+def _overrun(**fields: object) -> HeartbeatExpiredError:
+    return HeartbeatExpiredError(
+        "this process paused so long that what it had to be compared with was archived; write "
+        "again",
+        kind="pin_overrun",
+        **fields,
+    )

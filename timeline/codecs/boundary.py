@@ -1,0 +1,81 @@
+"""
+Boundary <-> bytes: one JSON document, the body of a cut's slot and the file it becomes (GC-2).
+
+Names in it become paths, so each must be that of a completed instant (SEC1).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from timeline.errors import CorruptTableError
+from timeline.model.boundary import Boundary, PublishedBatch
+from timeline.model.filenames import parse_instant_name
+from timeline.model.slot import Batch
+
+__all__ = ["decode_boundary", "encode_boundary"]
+
+
+def encode_boundary(boundary: Boundary) -> bytes:
+    """The document; equal boundaries give equal bytes."""
+    document = {
+        "number": boundary.number,
+        "time": boundary.time,
+        "completed": list(boundary.completed),
+        "batches": [
+            {
+                "id": one.batch.batch_id,
+                "action": one.action,
+                "rt": one.requested_time,
+                "ct": one.completion_time,
+                "inserted": one.batch.rows_inserted,
+                "updated": one.batch.rows_updated,
+                "deleted": one.batch.rows_deleted,
+            }
+            for one in boundary.batches
+        ],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_boundary(data: bytes, *, path: str) -> Boundary:
+    """
+    Read a boundary.
+
+    Raises:
+        CorruptTableError: It is no such document, or names what is no completed instant.
+    """
+    try:
+        document = json.loads(data)
+        return Boundary(
+            number=int(document["number"]),
+            time=str(document["time"]),
+            completed=tuple(_completed_name(name) for name in document["completed"]),
+            batches=tuple(_batch(one) for one in document["batches"]),
+        )
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptTableError(
+            f"the boundary of the commit slots cannot be read ({error!r}): {path}", path=path
+        ) from error
+
+
+def _completed_name(name: object) -> str:
+    instant = parse_instant_name(str(name))
+    if instant is None or not instant.completed:
+        raise ValueError(f"no completed instant: {name!r}")
+    return str(name)
+
+
+def _batch(document: dict[str, Any]) -> PublishedBatch:
+    return PublishedBatch(
+        batch=Batch(
+            batch_id=str(document["id"]),
+            rows_inserted=int(document["inserted"]),
+            rows_updated=int(document["updated"]),
+            rows_deleted=int(document["deleted"]),
+        ),
+        action=str(document["action"]),
+        requested_time=str(document["rt"]),
+        completion_time=str(document["ct"]),
+    )

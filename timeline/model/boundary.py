@@ -1,0 +1,43 @@
+"""
+The boundary: how far the chain of commit slots was collected, and what was archived with it (GC-2).
+
+A number at or below it never commits again, whoever creates it. What the collected slots
+knew and somebody may still ask for, the batch ids, moves into it (BATCH-2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from timeline.model.slot import Batch
+from timeline.model.times import InstantTime
+
+__all__ = ["NO_BOUNDARY", "Boundary", "PublishedBatch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedBatch:
+    """A batch whose slot was collected: its receipt."""
+
+    batch: Batch
+    action: str
+    requested_time: InstantTime
+    completion_time: InstantTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """
+    One cut: slots up to ``number`` go, and these completed instants move to the history.
+
+    ``time`` is the greatest requested or completion time among them and all before them.
+    ``completed`` are the names of the completed files, oldest first.
+    """
+
+    number: int
+    time: InstantTime
+    completed: tuple[str, ...] = ()
+    batches: tuple[PublishedBatch, ...] = ()
+
+
+NO_BOUNDARY = Boundary(number=0, time="")
