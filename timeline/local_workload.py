@@ -176,7 +176,7 @@ class LocalWorkload:
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """As the contract."""
         rules = self._required_rules()
-        if len(buckets) == 1 and self._found.null_count == len(self._found):
+        if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
             (only,) = buckets  # all rows are new and go to one place
             group = FileGroupId(only.partition_path, file_ids[only.number])
             self._routed = {group: np.arange(self._rows.num_rows)}

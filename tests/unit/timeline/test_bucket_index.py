@@ -109,6 +109,17 @@ def test_a_delete_needs_no_look_up_and_opens_no_bucket(tmp_path: Path) -> None:
         assert groups(table) == before
 
 
+@pytest.mark.parametrize("properties", [BUCKETS, RING], ids=["simple", "ring"])
+def test_a_delete_reaches_no_other_partition(tmp_path: Path, properties: dict[str, str]) -> None:
+    """Only one bucket of all that were named is there: it gets the keys of its own alone."""
+    with made(tmp_path, properties) as table:
+        table.upsert(batch([1], 1))
+        keys = pa.concat_tables([batch([1], 0, p="elsewhere"), batch([2], 0, p="nowhere")])
+        keys = pa.concat_tables([keys, batch(range(40, 60), 0)])
+        assert table.delete(keys.select(["id", "p"])).rows_deleted == 0
+        assert values(table) == {("p", "k001"): 1}
+
+
 def test_overwritten_partitions_get_new_file_groups_of_the_same_buckets(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(batch(range(20), 1))
