@@ -23,6 +23,7 @@ from timeline.codecs.avro_columns.decode import RecordPlan, plan_record
 from timeline.codecs.avro_columns.types import Items, Record, arrow_type, parse_schema
 from timeline.codecs.ragged import blobs, cells, joined, longs, with_lengths
 from timeline.errors import InvalidInputError
+from timeline.model.columns import one_array
 
 __all__ = ["ARRAY", "BRANCHES", "INT", "NULL", "DeleteLayout", "delete_layout", "texts", "wrapped"]
 
@@ -101,7 +102,7 @@ def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     Raises:
         InvalidInputError: No wrapper holds the type (``ordering_type``) or one of the values.
     """
-    whole = _whole(column)
+    whole = one_array(column)
     if pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_decode()
     for fits, branch, encode in _WRITERS:
@@ -122,7 +123,7 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
     Raises:
         InvalidInputError: A text is null; `name` says whose.
     """
-    whole = _whole(column).cast(pa.string())
+    whole = one_array(column).cast(pa.string())
     if whole.null_count:
         raise InvalidInputError(
             f"a delete needs a value in column {name}: {whole.null_count} are null",
@@ -130,13 +131,6 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
             column=name,
         )
     return blobs(whole)
-
-
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.nulls(0, column.type)])
 
 
 def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from timeline.codecs.avro_columns.encode import encode_rows
 from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.model.casting import cast_column
+from timeline.model.columns import one_array
 
 __all__ = ["record_values"]
 
@@ -34,12 +35,8 @@ def record_values(rows: pa.Table, schema_json: str) -> pa.ChunkedArray:
     for start in range(0, rows.num_rows, _CHUNK_ROWS):
         part = rows.slice(start, _CHUNK_ROWS)
         columns = [
-            _one_array(cast_column(part.column(field.name), field.type, field.name))
+            one_array(cast_column(part.column(field.name), field.type, field.name))
             for field in arrow_type(record)
         ]
         chunks.append(encode_rows(record, columns, part.num_rows).cast(pa.large_binary()))
     return pa.chunked_array(chunks, pa.large_binary())
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from timeline.index import IndexedFile, LookupRules
 from timeline.index.held import held_rows
 from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
+from timeline.model.columns import one_array
 from timeline.ports.executor import Executor
 from timeline.ports.storage import Storage
 from timeline.rules.ordering import not_below
@@ -72,7 +72,7 @@ def find_everywhere(
     Outside: at most 1 open_input a file, 1 more where moving rows lie and order decides.
     """
     files = [(path, each) for path, some in base_files.items() for each in some]
-    keys, own_paths = rows.column(_KEY), _texts(rows.column(_PARTITION))
+    keys, own_paths = rows.column(_KEY), one_array(pc.cast(rows.column(_PARTITION), pa.string()))
     everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
     one_place = pa.repeat(pa.scalar(""), rows.num_rows)
     found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
@@ -111,10 +111,3 @@ def _replaces(
     positions = pc.index_in(rows.column(_KEY), value_set=old.column(_KEY))
     held = old.select(list(ordering_fields)).take(positions)
     return not_below([rows.column(name) for name in ordering_fields], list(held.columns))
-
-
-def _texts(column: pa.ChunkedArray) -> Any:
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

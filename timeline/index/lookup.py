@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from timeline.errors import CorruptTableError
 from timeline.files.parquet import Footer, read_keys_between, read_keys_if
 from timeline.index import IndexedFile
 from timeline.index.held import held_keys
+from timeline.model.columns import distinct_codes
 from timeline.ports.executor import Executor
 from timeline.ports.storage import Storage
 from timeline.rules.keys import key_range
@@ -74,7 +74,8 @@ def tag(
         files = base_files.get(paths[code], ())
         if not files:
             continue
-        distinct, codes = _distinct(keys if len(rows) == len(keys) else keys.take(pa.array(rows)))
+        mine = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
+        codes, distinct = distinct_codes(mine)
         limits = key_range(distinct)
         if limits is None:
             continue
@@ -88,9 +89,9 @@ def tag(
         rows, codes = rows_of[lookup.group]
         inside = np.zeros(len(lookup.keys), np.bool_)
         inside[hits] = True
-        mine = rows[inside[codes]]
-        mine = mine[found[mine] < 0]
-        found[mine] = lookup.number
+        here = rows[inside[codes]]
+        here = here[found[here] < 0]
+        found[here] = lookup.number
     indices = pa.array(found, mask=found < 0)
     return pa.array(file_ids, pa.string()).take(indices)
 
@@ -153,15 +154,3 @@ def _within(keys: pa.Array, footer: Footer) -> pa.Array:
         return keys
     inside = pc.and_(pc.greater_equal(keys, limits[0]), pc.less_equal(keys, limits[1]))
     return keys.filter(inside)
-
-
-def _distinct(column: Any) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    if not isinstance(column, pa.ChunkedArray):
-        column = pa.chunked_array([column])
-    encoded = column.dictionary_encode().unify_dictionaries()
-    if len(encoded) == 0:
-        return pa.array([], pa.string()), np.zeros(0, np.int64)
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
-    return encoded.chunk(0).dictionary, codes.astype(np.int64)

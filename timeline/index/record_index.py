@@ -28,12 +28,13 @@ from timeline.files.block_selection import VisibleInstants
 from timeline.files.blocks import opened, read_blocks
 from timeline.machine import NullEvents
 from timeline.model.claim import FileGroupId
+from timeline.model.columns import distinct_codes, one_array
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_instant_name, parse_log_file_name
 from timeline.model.table_config import TableConfig
 from timeline.places import METADATA_TABLE
 from timeline.ports.storage import Storage
-from timeline.rules.placement import codes_of, rows_by_number
+from timeline.rules.placement import rows_by_number
 from timeline.rules.slicing import slice_files
 from timeline.rules.text_hashes import java_hashes
 from timeline.snapshot import Snapshot
@@ -91,8 +92,7 @@ class RecordIndex:
 
         Outside: 1 open_input for each file of the shards that the keys belong to.
         """
-        one = pc.cast(keys, pa.string())
-        one = one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one
+        one = one_array(pc.cast(keys, pa.string()))
         if not self.shards or not len(one):
             return _LAYER.empty_table()
         # Java's abs(abs(hash) % count), and abs of the least number is that number.
@@ -265,8 +265,8 @@ def _file_ids(where: pa.StructArray) -> pa.Array:
 
 def _newest(layers: pa.Table) -> pa.Table:
     """The last word on each key; keys that were deleted are left out."""
-    codes, names = codes_of(layers.column("record_key"))
-    last = np.zeros(len(names), np.int64)
+    codes, keys = distinct_codes(layers.column("record_key"))
+    last = np.zeros(len(keys), np.int64)
     last[codes] = np.arange(len(codes))
     rows = layers.take(pa.array(last))
     return rows.filter(pc.is_valid(rows.column("file_id")))

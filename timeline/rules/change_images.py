@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from timeline.errors import InvariantError
 from timeline.model.change_log import OPERATIONS
+from timeline.model.columns import one_array
 from timeline.model.times import InstantTime
 from timeline.rules.merging import MergeOutcome, key_codes
 from timeline.rules.ordering import Mask, Positions
@@ -168,7 +169,7 @@ def image(rows: pa.Table, positions: Positions) -> pa.StructArray:
     """
     missing = pa.array(positions == _NOWHERE)
     taken = rows.take(pc.if_else(missing, pa.scalar(None, pa.int64()), pa.array(positions)))
-    columns = [_one_array(column) for column in taken.columns]
+    columns = [one_array(column) for column in taken.columns]
     return pa.StructArray.from_arrays(columns, fields=list(rows.schema), mask=missing)
 
 
@@ -223,9 +224,3 @@ def _put_in_order(
         before=np.concatenate([old, np.full(len(inserted), _NOWHERE)]).astype(np.intp),
         after=np.concatenate([after_of_old[old], inserted]).astype(np.intp),
     )
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.model.columns import one_array
 from timeline.rules.date_patterns import MONTH_NAMES
 
 __all__ = ["DateFields", "Times"]
@@ -30,7 +31,7 @@ class DateFields:
     """
 
     def __init__(self, found: Any) -> None:
-        found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        found = one_array(found)
         self._valid = np.asarray(pc.is_valid(found)).astype(np.bool_)
         self._parts = {
             found.type.field(number).name: found.field(number)

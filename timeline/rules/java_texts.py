@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
+from timeline.model.columns import one_array
 from timeline.model.java_text import java_text
 
-__all__ = ["java_texts", "one_array"]
+__all__ = ["java_texts"]
 
 
 def java_texts(column: Any, name: str, kind: str) -> Any:
@@ -51,15 +52,3 @@ def _as_stored(column: Any) -> Any:
     if unit is None:
         return column
     return pc.cast(column, pa.timestamp(unit, column.type.tz), safe=False)
-
-
-def one_array(column: Any) -> Any:
-    """A chunked column as one array; an array stays what it is."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
-from timeline.rules.java_texts import java_texts, one_array
+from timeline.model.columns import one_array
+from timeline.rules.java_texts import java_texts
 from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
 __all__ = [

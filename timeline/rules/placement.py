@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from timeline.model.columns import distinct_codes
 from timeline.model.times import InstantTime
 
 __all__ = [
@@ -227,12 +227,5 @@ def _by_size(files: Sequence[SmallFile], settings: SizeSettings) -> list[SmallFi
 
 def codes_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Number the distinct texts of a column. Shapes: (n,) -> codes (n,), texts by code."""
-    if not isinstance(column, pa.ChunkedArray):
-        column = pa.chunked_array([column])
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    encoded = column.dictionary_encode().unify_dictionaries()
-    if len(encoded) == 0:
-        return np.zeros(0, np.int64), []
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
-    return codes.astype(np.int64), encoded.chunk(0).dictionary.to_pylist()
+    codes, texts = distinct_codes(column)
+    return codes, texts.to_pylist()

@@ -25,6 +25,7 @@ from timeline.codecs.avro_columns.frames import damaged_block, record_borders
 from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.errors import InvalidInputError
 from timeline.model.casting import cast_column, promote
+from timeline.model.columns import one_array
 
 __all__ = ["decode_block", "decode_datums", "decode_records", "encode_records"]
 
@@ -225,7 +226,7 @@ def encode_records(table: pa.Table, schema_json: str) -> bytes:
     rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
     parts: list[BytesLike] = [_HEAD.pack(_VERSION, table.num_rows)]
     for part in _parts(rows):
-        arrays = [_one_array(column) for column in part.columns]
+        arrays = [one_array(column) for column in part.columns]
         _, offsets, data = encode_rows(record, arrays, part.num_rows).buffers()
         size = int(np.frombuffer(offsets, np.int32)[part.num_rows])
         parts.append(memoryview(data)[:size])
@@ -241,8 +242,3 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
             part = part.slice(0, part.num_rows // 2)
         yield part
         row += part.num_rows
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)

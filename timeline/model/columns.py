@@ -1,0 +1,40 @@
+"""Columns in chunks: as one array, and as numbers for their distinct values."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["distinct_codes", "one_array"]
+
+_JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array; what is one already is not copied."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def distinct_codes(
+    column: pa.Array | pa.ChunkedArray,
+) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """
+    Number the distinct values of a column without nulls, in the order they first appear.
+
+    Shapes: (n,) -> codes (n,), values (m,) by code.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    if not isinstance(column, pa.ChunkedArray):
+        column = pa.chunked_array([column])
+    elif column.num_chunks > 1 and column.nbytes <= _JOINED_BYTES_MAX:
+        column = pa.chunked_array([column.combine_chunks()])  # hashed once, not twice
+    encoded = column.dictionary_encode().unify_dictionaries()
+    if encoded.num_chunks == 0:
+        return np.zeros(0, np.int64), pa.array([], column.type)
+    codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
+    return codes.astype(np.int64), encoded.chunk(0).dictionary
