@@ -177,6 +177,7 @@ def limits_of(settings: WriteSettings) -> TableLimits:
         publish_lock=settings.publish_lock,
         mode=settings.concurrency_mode,
         foreign_writers=settings.foreign_writers,
+        clustering_updates=settings.clustering_updates,
     )
 
 

@@ -23,7 +23,7 @@ from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.pending_plans import pending_compactions, reserved_file_groups
 from timeline.properties_file import load_config
 from timeline.rules.bucketing import bucket_of
 from timeline.rules.conflicts import Refused, Rival, RuleId
@@ -103,7 +103,7 @@ def _owned_by_new_plan(
 ) -> Refused | None:
     if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
         return None
-    owned = file_groups_in_clustering(context, timeline)
+    owned = reserved_file_groups(context, timeline)
     mine = {item.file_group for item in claim.file_groups}
     met = tuple(sorted(mine & owned.keys()))
     if not met:

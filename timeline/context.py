@@ -25,7 +25,7 @@ from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
 from timeline.rules.slicing import Slicing
 from timeline.rules.succession import SkewLimits
-from timeline.setting_names import ForeignWriters, PublishLock
+from timeline.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.slots import SlotChain
 from timeline.snapshot import CommitReader, Snapshot
 
@@ -47,6 +47,7 @@ class TableLimits:
     publish_lock: PublishLock = PublishLock.LOCK
     mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
     foreign_writers: ForeignWriters = ForeignWriters.NONE
+    clustering_updates: ClusteringUpdates | None = None
 
 
 @dataclass(slots=True)

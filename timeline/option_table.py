@@ -14,6 +14,7 @@ from typing import Final
 from timeline.index.options import INDEX_OPTIONS
 from timeline.key_options import KEY_OPTIONS
 from timeline.options import Option, OptionKind
+from timeline.setting_names import ClusteringUpdates
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS"]
 
@@ -304,6 +305,14 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         _ENUM,
         "Whether other engines (Java Hudi) write this table too (FOR-1).",
         choices=("none", "expected"),
+    ),
+    "clustering_updates": _option(
+        "hoodie.clustering.updates.strategy",
+        None,
+        _ENUM,
+        "What a write into file groups of a pending clustering does: it is refused, or allowed "
+        "and the clustering leaves them out. Unset: allowed, unless other engines write too.",
+        choices=tuple(updates.value for updates in ClusteringUpdates),
     ),
     # identity and safety
     "batch_id": _option(

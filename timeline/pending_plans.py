@@ -1,11 +1,14 @@
 """
-File groups owned by pending service plans: writers keep their hands off them (CL-2).
+File groups owned by pending service plans, and which of them writers keep off (CL-2).
 
-Java Hudi's clustering does not check at its completion what happened to its input, so a
-write into a file group of a pending clustering would silently vanish; it is refused here.
+Our clustering looks again at its completion and leaves out what changed meanwhile (CL-1),
+so a writer need not care. Java Hudi's does not: a write into a file group of a clustering
+that it planned, or may carry out, would silently vanish and is refused.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
@@ -13,17 +16,57 @@ from timeline.context import TableContext
 from timeline.model.claim import FileGroupId
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
+from timeline.model.plans import ClusteringPlan
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
+from timeline.setting_names import ClusteringUpdates, ForeignWriters
 
-__all__ = ["file_groups_in_clustering", "moves_rows_only", "pending_compactions"]
+__all__ = [
+    "RECHECKED",
+    "file_groups_in_clustering",
+    "moves_rows_only",
+    "pending_compactions",
+    "reserved_file_groups",
+]
+
+#: In the extra metadata of a clustering plan: whoever planned it looks again (CL-1).
+RECHECKED = "hoodoo.clustering.rechecked"
 
 
 def file_groups_in_clustering(
     context: TableContext, timeline: ActiveTimeline
 ) -> dict[FileGroupId, Instant]:
     """File group -> the pending clustering that will replace it. Outside: 1 get per plan."""
-    owned: dict[FileGroupId, Instant] = {}
+    return {
+        FileGroupId(partition_path, file_id): instant
+        for instant, plan in _pending_clusterings(context, timeline)
+        for partition_path, file_id in plan.file_groups()
+    }
+
+
+def reserved_file_groups(
+    context: TableContext, timeline: ActiveTimeline
+) -> dict[FileGroupId, Instant]:
+    """
+    File group -> the pending clustering that a write into it must not meet.
+
+    All of them where writers are to be refused or another engine may complete the plan;
+    else those of plans that another engine made. Outside: 1 get per plan.
+    """
+    updates = context.limits.clustering_updates
+    foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    all_of_them = foreign or updates is ClusteringUpdates.REJECT
+    return {
+        FileGroupId(partition_path, file_id): instant
+        for instant, plan in _pending_clusterings(context, timeline)
+        if all_of_them or RECHECKED not in plan.extra_metadata
+        for partition_path, file_id in plan.file_groups()
+    }
+
+
+def _pending_clusterings(
+    context: TableContext, timeline: ActiveTimeline
+) -> Iterator[tuple[Instant, ClusteringPlan]]:
     for instant in timeline.pending:
         if instant.action not in (Action.CLUSTERING, Action.REPLACECOMMIT):
             continue
@@ -32,11 +75,8 @@ def file_groups_in_clustering(
             continue
         path = context.instant_path(_requested_name(instant))
         plan = decode_requested_replace(data, path=path).clustering_plan
-        if plan is None:
-            continue
-        for partition_path, file_id in plan.file_groups():
-            owned[FileGroupId(partition_path, file_id)] = instant
-    return owned
+        if plan is not None:
+            yield instant, plan
 
 
 def pending_compactions(

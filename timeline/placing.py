@@ -27,7 +27,7 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS, TableSchema
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_clustering
+from timeline.pending_plans import file_groups_in_clustering, reserved_file_groups
 from timeline.read import plan_scan, view_of
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.merging import DeleteKind
@@ -107,6 +107,7 @@ def place(
     operation = rules.operation
     touched = tuple(delete_partitions) if workload is None else workload.partition_paths()
     owned = file_groups_in_clustering(context, begun.snapshot.active)
+    reserved = reserved_file_groups(context, begun.snapshot.active) if owned else {}
     replaced: tuple[FileGroupId, ...] = ()
     claimed: tuple[str, ...] = ()
     if operation.replaces:
@@ -115,7 +116,7 @@ def place(
         slices = view.latest_slices(None if whole else touched)
         replaced = tuple(one.file_group for one in slices)
         claimed = (WHOLE_TABLE,) if whole else tuple(touched)
-        _refuse_owned(replaced, owned)
+        _refuse_owned(replaced, reserved)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
         return Placement(
@@ -151,7 +152,7 @@ def place(
         new = {} if operation is WriteOperation.DELETE else counts.inserts
         buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), new)
     updates = counts.updates
-    _refuse_owned(updates, owned)
+    _refuse_owned(updates, reserved)
     ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
     workload.assign(buckets, ids)
     groups = dict.fromkeys(updates)

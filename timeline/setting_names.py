@@ -21,6 +21,7 @@ from timeline.rules.keys import KeyGenerator
 
 __all__ = [
     "BloomType",
+    "ClusteringUpdates",
     "Durability",
     "FailedWritesPolicy",
     "ForeignWriters",
@@ -56,6 +57,16 @@ class ForeignWriters(Enum):
 
     NONE = "none"
     EXPECTED = "expected"
+
+
+_UPDATES: Final = "org.apache.hudi.client.clustering.update.strategy."
+
+
+class ClusteringUpdates(Enum):
+    """What a write does that meets a file group of a pending clustering (CL-2)."""
+
+    ALLOW = f"{_UPDATES}SparkAllowUpdateStrategy"  # it goes on, and the clustering yields
+    REJECT = f"{_UPDATES}SparkRejectUpdateStrategy"  # it is refused
 
 
 class Durability(Enum):

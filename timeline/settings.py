@@ -40,6 +40,7 @@ from timeline.rules.keys import KeyGenerator, infer_key_generator
 from timeline.rules.timestamp_keys import TimestampKeys
 from timeline.setting_names import (
     BloomType,
+    ClusteringUpdates,
     Durability,
     FailedWritesPolicy,
     ForeignWriters,
@@ -191,6 +192,7 @@ class WriteSettings(_Settings):
     commit_retry_total_ms: _Positive = 1_800_000
     publish_lock: PublishLock = PublishLock.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
+    clustering_updates: ClusteringUpdates | None = None  # None: by whether there are foreign ones
 
     batch_id: str | None = None
     application_id: str = "Unknown"
@@ -286,6 +288,17 @@ class WriteSettings(_Settings):
                 "publish_lock",
                 "writers of other engines are excluded by the lock only (FOR-1)",
                 suggestion="use lock",
+                kind="setting_contradiction",
+            )
+        if (
+            self.foreign_writers is ForeignWriters.EXPECTED
+            and self.clustering_updates is ClusteringUpdates.ALLOW
+        ):
+            self._refuse(
+                "clustering_updates",
+                "another engine's clustering does not look again at its input when it completes, "
+                "and would lose the write",
+                suggestion="leave it out",
                 kind="setting_contradiction",
             )
         if self.commit_retry_base_ms > self.commit_retry_cap_ms:
