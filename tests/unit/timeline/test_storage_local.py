@@ -6,7 +6,7 @@ import errno
 import gc
 import os
 import stat
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from timeline.errors import MalformedNameError, StorageCapabilityError, StorageUnavailableError
+from timeline.machine import _BESIDE_THREADS, start_beside
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.folders import Syscalls
 from timeline.storage.local import LocalStorage
@@ -53,6 +54,13 @@ def failing(code: int) -> Callable[..., Any]:
 
 def files_below(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+
+
+def end_of_work_beside() -> None:
+    """Return when what was begun beside has ended: all its threads then meet here at once."""
+    meeting = threading.Barrier(_BESIDE_THREADS, timeout=10)
+    for each in [start_beside(meeting.wait) for _ in range(_BESIDE_THREADS)]:
+        each.wait()
 
 
 def test_durable_create_syncs_file_then_links_then_syncs_folder(tmp_path: Path) -> None:
@@ -176,11 +184,8 @@ def test_staged_bytes_that_nobody_creates_go_away(
         for path, data in create:
             storage.create(path, data)
             assert storage.read(path) == data
-    left = sorted(path for path, _ in create)
-    deadline = time.monotonic() + 10
-    while files_below(tmp_path) != left and time.monotonic() < deadline:
-        pass  # another thread removes it
-    assert files_below(tmp_path) == left
+    end_of_work_beside()
+    assert files_below(tmp_path) == sorted(path for path, _ in create)
 
 
 def test_staging_that_fails_leaves_the_error_to_the_create(tmp_path: Path) -> None:
