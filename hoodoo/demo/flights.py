@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from timeline.errors import MissingExtraError
+from timeline.rules.date_patterns import MONTH_NAMES
 
 __all__ = [
     "KEY_COLUMNS",
@@ -38,20 +39,6 @@ PARTITION: Final = "month"
 ORDERING: Final = "revision"
 ROWS: Final = 336_776
 
-_MONTHS: Final = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
 _MIDDLE: Final = 15
 _DAY_MINUTES: Final = 1440
 
@@ -67,7 +54,7 @@ class Batch:
     @property
     def name(self) -> str:
         """For people, and in the commit's metadata."""
-        return f"{_MONTHS[self.month - 1]}, {'second' if self.second_half else 'first'} half"
+        return f"{MONTH_NAMES[self.month - 1]}, {'second' if self.second_half else 'first'} half"
 
     def of(self, rows: pa.Table) -> pa.Table:
         """The batch's rows."""

@@ -27,6 +27,7 @@ from timeline.errors import UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.blocks import opened, read_blocks
 from timeline.machine import NullEvents
+from timeline.model.casting import uuid_texts
 from timeline.model.claim import FileGroupId
 from timeline.model.columns import distinct_codes, one_array
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
@@ -58,9 +59,6 @@ _LOCATION: Final = pa.struct(
     ]
 )
 _FIELD: Final = "recordIndexMetadata"
-_DASHES: Final = [8, 13, 18, 23]
-_HIGH: Final = [place for place in range(36) if place not in _DASHES][::2]
-_LOW: Final = [place for place in range(36) if place not in _DASHES][1::2]
 _LAYER: Final = pa.schema(
     [
         pa.field("record_key", pa.string()),
@@ -249,13 +247,8 @@ def _file_ids(where: pa.StructArray) -> pa.Array:
         for name in ("fileIdHighBits", "fileIdLowBits")
     ]
     octets = np.concatenate([half.reshape(len(where), 8) for half in halves], axis=1)
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    hexes = np.empty((len(where), 36), np.uint8)
-    hexes[:, _DASHES] = ord("-")
-    hexes[:, _HIGH] = digits[octets >> 4]
-    hexes[:, _LOW] = digits[octets & 15]
-    ends = pa.py_buffer(np.arange(0, 36 * (len(where) + 1), 36, dtype=np.int32))
-    texts = pa.Array.from_buffers(pa.string(), len(where), [None, ends, pa.py_buffer(hexes)])
+    buffers = [None, pa.py_buffer(octets)]
+    texts = uuid_texts(pa.Array.from_buffers(pa.binary(16), len(where), buffers))
     numbers = pc.struct_field(where, "fileIndex")
     counted = pc.binary_join_element_wise(texts, pc.cast(numbers, pa.string()), "-")
     made = pc.if_else(pc.greater_equal(numbers, 0), counted, texts)

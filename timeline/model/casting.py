@@ -19,7 +19,7 @@ from timeline.errors import InvalidInputError
 from timeline.model.evolution import fits, is_list, mismatch, promotes
 from timeline.model.java_text import java_text
 
-__all__ = ["cast_column", "normalise", "promote", "refuse_null_elements"]
+__all__ = ["cast_column", "normalise", "promote", "refuse_null_elements", "uuid_texts"]
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)
@@ -249,15 +249,15 @@ def _bare(values: pa.Array) -> pa.Array:
             named = kind.extension_name
             values = values.storage
             if named == "arrow.uuid":
-                values = _uuid_text(values)
+                values = uuid_texts(values)
             elif named == "arrow.bool8":
                 values = pc.not_equal(values, 0)
         else:
             return values
 
 
-def _uuid_text(values: pa.Array) -> pa.Array:
-    """Sixteen bytes as 8-4-4-4-12 digits. Shapes: (n,) -> (n,)."""
+def uuid_texts(values: pa.Array) -> pa.Array:
+    """Values of sixteen bytes as 8-4-4-4-12 digits; nulls stay. Shapes: (n,) -> (n,)."""
     count = len(values)
     filled = pc.fill_null(values, pa.scalar(bytes(16), pa.binary(16)))
     raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * 16 :][: count * 16]
