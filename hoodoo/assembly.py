@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
-from lockproviders.registry import build_lock
+from lockproviders.registry import build_lock, registry_for
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableLimits
 from timeline.errors import SettingError
 from timeline.files.parquet import ParquetSettings
 from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
+from timeline.key_options import KEY_OPTIONS
 from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.model.appending import LogSettings
@@ -27,7 +28,7 @@ from timeline.model.change_log import ChangeLogMode
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.options import DEFAULT_LAYER, PropertySet, parse_option
+from timeline.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.placing import FileRules
 from timeline.ports.events import EventSink
 from timeline.ports.world import World
@@ -139,6 +140,7 @@ def assemble(
     Raises:
         SettingError: A value is wrong.
         StorageCapabilityError, UnknownProviderError: This release cannot do it.
+        UnsafeSetupError: An allowed plug-in cannot be used.
     """
     application = properties.get("hoodie.write.application.id", "")
     sink = events or LoggingEvents()
@@ -156,7 +158,17 @@ def assemble(
         table_identity=storage.base_uri,
         table_address=os.fspath(address),
     )
-    return World(storage=storage, clock=clock, ids=ids, events=sink, executor=executor, lock=lock)
+    classes = read_option(properties.without_layer(TABLE_LAYER), KEY_OPTIONS["merger_classes"])
+    return World(
+        storage=storage,
+        clock=clock,
+        ids=ids,
+        events=sink,
+        executor=executor,
+        lock=lock,
+        # Whose code runs is the caller's word alone, which of it the table's (SEC4).
+        mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
+    )
 
 
 def limits_of(settings: WriteSettings) -> TableLimits:

@@ -1,9 +1,10 @@
 """
-The registry of lock providers, and the one function that turns properties into a lock.
+The registry of plug-ins, and the one function that turns properties into a lock.
 
-Providers are found by pluggy: the built-in ones always, those of other distributions only
-when the caller allows the distribution by name, never because a table or a property names
-a module (SEC4). A registry is an ordinary object, made where the program is put together.
+Lock providers and record mergers are found by pluggy: the built-in ones always, those of
+other distributions only when the caller allows the distribution by name, never because a
+table or a property names a module (SEC4). A registry is an ordinary object, made where the
+program is put together.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from lockproviders.settings import (
 from lockproviders.sql import client as sql
 from lockproviders.storage_based import client as storage_based
 from lockproviders.zookeeper import client as zookeeper
+from timeline import hookspecs as merger_hooks
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
 from timeline.options import TABLE_LAYER, Option, PropertySet, as_property_set
@@ -43,6 +45,7 @@ from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
+from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
 
 __all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for"]
@@ -72,7 +75,7 @@ class _BuiltIn:
 
 class ProviderRegistry:
     """
-    All lock providers this program knows.
+    All lock providers this program knows, and what else its plug-ins offer.
 
     Args:
         further_hooks: Modules with hook specifications of other packages, for plug-ins
@@ -81,7 +84,7 @@ class ProviderRegistry:
 
     def __init__(self, further_hooks: Sequence[ModuleType] = ()) -> None:
         self._manager = pluggy.PluginManager(PROJECT_NAME)
-        for hooks in (hookspecs, *further_hooks):
+        for hooks in (hookspecs, merger_hooks, *further_hooks):
             self._manager.add_hookspecs(hooks)
         self._entries: dict[str, LockProviderEntry] = {}
         self.register(_BuiltIn(), "hoodoo")
@@ -142,6 +145,18 @@ class ProviderRegistry:
     def entries(self) -> tuple[LockProviderEntry, ...]:
         """All providers, sorted by name."""
         return tuple(self._entries[name] for name in self.known)
+
+    def mergers(self, class_names: Sequence[str] = ()) -> tuple[RecordMerger, ...]:
+        """
+        What the plug-ins offer for tables in the merge mode CUSTOM.
+
+        Args:
+            class_names: Java classes as the caller names them; those that answer to one come
+                alone, where there are any.
+        """
+        offered = [merger for mergers in self._manager.hook.record_mergers() for merger in mergers]
+        named = [each for each in offered if not set(class_names).isdisjoint(each.class_names)]
+        return tuple(named or offered)
 
     def find(self, name: str) -> LockProviderEntry:
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.boundary import Pin
@@ -118,6 +118,7 @@ class TableContext:
 
         Raises:
             CorruptTableError: The table's identity is damaged.
+            UnsafeSetupError: Several plug-ins answer to the table's merger.
         """
         chosen = limits or TableLimits()
         try:
@@ -126,7 +127,7 @@ class TableContext:
             known = None
         return TableContext(
             world=world,
-            config=config,
+            config=replace(config, merge=config.merge.merged_by(world.mergers)),
             identity=TableIdentity(known),
             chain=SlotChain(world, known, unknown_ms_max=chosen.unknown_ms_max),
             commits=CommitReader(world.storage, timeline_folder(config.timeline_layout_version)),

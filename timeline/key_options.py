@@ -143,6 +143,14 @@ KEY_OPTIONS: Final[dict[str, Option]] = {
             "hoodie.compaction.record.merger.strategy",
         ),
     ),
+    "merger_classes": _option(
+        "hoodie.write.record.merge.custom.implementation.classes",
+        None,
+        OptionKind.LIST,
+        "Java classes of mergers, which choose among allowed plug-ins that answer to one table "
+        "(hoodoo.plugins.allow); no class is loaded.",
+        aliases=("hoodie.datasource.write.record.merger.impls",),
+    ),
     "delete_field": _option(
         "hoodie.payload.delete.field",
         None,

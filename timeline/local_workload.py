@@ -28,13 +28,13 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import drop_meta, normalise
+from timeline.model.schema import TableSchema, drop_meta, normalise
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
 from timeline.rules.keys import partition_paths, record_keys, validate_ordering
 from timeline.rules.leaving import mark_leaving
+from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
-from timeline.rules.merging import combine_incoming
 from timeline.rules.placement import (
     Bucket,
     assign_buckets,
@@ -70,7 +70,7 @@ class LocalWorkload:
         """As the contract."""
         return self._schema
 
-    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
         rows = self._rows.select(drop_meta(self._rows.schema).names)
         keys = record_keys(rows, rules.keys)
@@ -79,15 +79,14 @@ class LocalWorkload:
             kept = pa.table({_KEY: keys, _PARTITION: paths})
         else:
             validate_ordering(rows, rules.ordering_fields)
-            kept = normalise(rows, schema)
+            kept = normalise(rows, schema.arrow)
             if rules.for_java:
                 refuse_null_elements(kept)
             kept = kept.append_column(_KEY, keys).append_column(_PARTITION, paths)
         if rules.combine:
-            ordering = () if rules.operation is WriteOperation.DELETE else rules.ordering_fields
             hidden = f"{_PARTITION}_" if rules.lookup.whole_table else _PARTITION
             kept = _renamed(kept, _PARTITION, hidden)  # else keys repeat across partitions
-            kept = combine_incoming(kept, ordering, rules.merge_mode)
+            kept = combine_incoming(kept, rules.combining(schema.avro_json))
             kept = _renamed(kept, hidden, _PARTITION)
         self._rules = rules
         self._rows = kept

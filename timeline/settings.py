@@ -142,6 +142,7 @@ class WriteSettings(_Settings):
     change_log_mode: ChangeLogMode = ChangeLogMode.DATA_BEFORE_AFTER
     merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
     payload_class: str | None = None
+    merger_classes: tuple[str, ...] = ()
     delete_field: str | None = None
     delete_marker: str | None = None
     partial_update_mode: str | None = None

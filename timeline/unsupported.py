@@ -60,12 +60,6 @@ def _only(*accepted: str, reason: str) -> UnsupportedRule:
     return UnsupportedRule(frozenset(text.casefold() for text in accepted), reason)
 
 
-_MERGERS: Final = (
-    "org.apache.hudi.DefaultSparkRecordMerger",
-    "org.apache.hudi.HoodieSparkRecordMerger",
-    "org.apache.hudi.common.model.HoodieAvroRecordMerger",
-    "org.apache.hudi.avro.HoodieAvroRecordMerger",
-)
 _SIMPLE_STRATEGY: Final = (
     "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
 )
@@ -110,12 +104,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         ),
         "hoodie.index.class": _unset("custom indexes are not supported"),
         # how rows are merged
-        "hoodie.write.record.merge.custom.implementation.classes": _only(
-            *_MERGERS, reason="custom mergers are not supported, use a merge mode"
-        ),
-        "hoodie.datasource.write.record.merger.impls": _only(
-            *_MERGERS, reason="custom mergers are not supported, use a merge mode"
-        ),
         "hoodie.write.partial.update.schema": _unset("partial updates are not supported yet"),
         # schema
         "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),

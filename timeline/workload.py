@@ -21,8 +21,10 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.schema import TableSchema
 from timeline.rules.bucketing import BucketRules, Shares
 from timeline.rules.keys import KeySpec
+from timeline.rules.merge_rules import MergeRules
 from timeline.rules.placement import Bucket
 
 __all__ = ["RowRules", "Workload", "WorkloadProfile"]
@@ -58,6 +60,12 @@ class RowRules:
             mode=self.merge_mode, ordering_fields=self.ordering_fields
         )
 
+    def combining(self, avro_json: str) -> MergeRules:
+        """How rows of one key in a batch become one; of deletes by key there is but one kind."""
+        if self.operation is WriteOperation.DELETE:
+            return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
+        return MergeRules.of(self.merge, avro_json)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
@@ -74,7 +82,7 @@ class Workload(Protocol):
     def schema(self) -> pa.Schema:
         """Columns of the incoming data, meta columns included if the caller left them in."""
 
-    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """
         Fit the rows to the table's schema, compute keys and partition paths, combine.
 

@@ -90,7 +90,7 @@ def write(
     looked = looked or context.glance()
     schema, before = _schema_for(context, looked, workload, plan)
     if workload is not None:
-        workload.prepare(plan.rules, schema.arrow)
+        workload.prepare(plan.rules, schema)
     budget = context.limits.retry
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()

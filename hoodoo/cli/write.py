@@ -17,7 +17,8 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
-from timeline.model.schema import drop_meta
+from timeline.model.schema import TableSchema, drop_meta
+from timeline.read import read_schema
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
 
 __all__ = ["write"]
@@ -71,7 +72,8 @@ def write(
     if chosen is not WriteOperation.DELETE_PARTITION:
         if source is None:
             raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
-        rows = read_rows(source, None if table is None else _schema_of(table))
+        known = None if table is None else _schema_of(table)
+        rows = read_rows(source, None if known is None else known.arrow)
     if table is None and rows is not None:
         table = _created(invocation, address, code, rows)
     if table is None:
@@ -99,10 +101,11 @@ def _existing(
         raise
 
 
-def _schema_of(table: Table) -> pa.Schema | None:
-    snapshot = table.core.context.snapshot()
+def _schema_of(table: Table) -> TableSchema | None:
+    context = table.core.context
+    snapshot = context.snapshot()
     has_schema = snapshot.newest_schema_json or table.config.create_schema_json
-    return table.schema if has_schema else None
+    return read_schema(context, snapshot) if has_schema else None
 
 
 def _created(
@@ -180,5 +183,6 @@ def _would_do(table: Table, operation: WriteOperation, rows: pa.Table | None) ->
         return document
     workload = LocalWorkload(table.core.context.world, rows)
     plan = plan_of(table.settings, table.config, operation)
-    workload.prepare(plan.rules, _schema_of(table) or drop_meta(rows.schema))
+    schema = _schema_of(table) or TableSchema.from_arrow(rows.schema, table.config.name)
+    workload.prepare(plan.rules, schema)
     return {**document, "rows": rows.num_rows, "partitions": list(workload.partition_paths())}

@@ -8,15 +8,14 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION
+from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION, CombineRows
 from timeline.model.schema import IS_DELETED_COLUMN
-from timeline.rules.merge_rules import DELETING_OPERATIONS, OPERATION_COLUMN
+from timeline.rules.merge_rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from timeline.workload import RowRules
 
 __all__ = ["LEFT", "NUMBER", "one_row_a_key", "with_whereabouts"]
@@ -26,8 +25,12 @@ LEFT = "_hoodoo_left"  # of the candidate file that a moving row leaves
 _FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
 
 
-def one_row_a_key(rows: Any, ordering_fields: Sequence[str]) -> Any:
-    """Of a batch's rows of one key the newest, whatever their partitions; errors all stay."""
+def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
+    """Of a batch's rows of one key one, whatever their partitions; errors all stay."""
+    if rules.reads_values or rules.merger is not None:
+        together = rows.repartition(KEY).sortWithinPartitions(KEY, ORDER)
+        return together.mapInArrow(CombineRows(rules=rules), rows.schema)
+    ordering_fields = rules.ordering_fields if rules.by_order else ()
     newest = Window.partitionBy(KEY).orderBy(
         *(F.col(name).desc() for name in ordering_fields), F.col(ORDER).desc()
     )

@@ -161,7 +161,7 @@ def _prepared_for_new_table(
         shuffle_tasks=settings.shuffle_tasks,
     )
     try:
-        workload.prepare(plan_of(settings, config, operation).rules, schema.arrow)
+        workload.prepare(plan_of(settings, config, operation).rules, schema)
     except BaseException:
         workload.release()
         raise

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from hoodoo.spark.carried import TaskFailedError, error_to_json
@@ -27,7 +28,8 @@ from timeline.model.schema import META_FIELDS, drop_meta, normalise
 from timeline.ports.storage import Storage
 from timeline.rules.bucketing import Shares
 from timeline.rules.keys import VirtualKeys, partition_paths, record_keys, validate_ordering
-from timeline.rules.merging import combine_incoming
+from timeline.rules.log_merging import combine_incoming
+from timeline.rules.merge_rules import MergeRules
 from timeline.storage.resolve import storage_for
 from timeline.workload import RowRules
 
@@ -41,6 +43,7 @@ __all__ = [
     "PARTITION",
     "SHARE",
     "TARGET",
+    "CombineRows",
     "NumberRows",
     "PrepareRows",
     "ReadKeys",
@@ -136,6 +139,31 @@ class PrepareRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CombineRows:
+    """Put the rows of each key together from several of them, whatever their partitions."""
+
+    rules: MergeRules
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker, which holds its share of the keys; rows come sorted by order."""
+        pieces = list(batches)
+        if not pieces:
+            return
+        rows = pa.Table.from_batches(pieces)
+        failed = pc.is_valid(rows.column(ERROR))
+        yield from rows.filter(failed).to_batches()
+        names = rows.schema.names
+        hidden = [f"{name}_" if name == PARTITION else name for name in names]
+        try:
+            plain = rows.filter(pc.invert(failed)).rename_columns(hidden)
+            combined = combine_incoming(plain, self.rules).rename_columns(names)
+        except HoodooError as error:
+            yield _error_row(rows.schema, error)
+        else:
+            yield from combined.combine_chunks().to_batches()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberRows:
     """Give each row the number of its bucket, for a table with a bucket index."""
 
@@ -215,15 +243,15 @@ class WriteGroups:
 
     def _write(self, storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:
         if self.rules.combine:
-            deletes = self.rules.operation is WriteOperation.DELETE
-            ordering = () if deletes else self.rules.ordering_fields
-            rows = combine_incoming(rows, ordering, self.rules.merge_mode)
+            rows = combine_incoming(rows, self.rules.combining(task.avro_json))
         # Spark may run a task twice; each attempt writes files of its own name, and the
         # driver removes those of the losing one before it publishes.
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         token = f"{task.write_token.rpartition('-')[0]}-{attempt}"
-        return stats_to_json(write_task(storage, replace(task, write_token=token), rows))
+        return stats_to_json(
+            write_task(storage, replace(task, write_token=token, merge=self.rules.merge), rows)
+        )
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

@@ -41,7 +41,7 @@ from timeline.files.rewrite import FileGroupTask, stats_from_json
 from timeline.index import IndexedFile
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.operations import WriteOperation
+from timeline.model.schema import TableSchema
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
 from timeline.rules.leaving import LEAVES_COLUMN
@@ -98,17 +98,17 @@ class SparkWorkload:
         """As the contract."""
         return self._schema
 
-    def prepare(self, rules: RowRules, schema: pa.Schema) -> None:
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract; duplicates are combined later, in each file group's task."""
-        if self._prepared is not None and (rules, schema) == (self._rules, self._shape):
+        if self._prepared is not None and (rules, schema.arrow) == (self._rules, self._shape):
             return  # looked at before the table was made
         self._rules = rules
-        self._shape = schema
-        shape = spark_schema_of(prepared_schema(rules, schema))
-        self._prepared = self._df.mapInArrow(PrepareRows(rules=rules, schema=schema), shape)
+        self._shape = schema.arrow
+        shape = spark_schema_of(prepared_schema(rules, schema.arrow))
+        prepare = PrepareRows(rules=rules, schema=schema.arrow)
+        self._prepared = self._df.mapInArrow(prepare, shape)
         if rules.lookup.whole_table and rules.combine:
-            deletes = rules.operation is WriteOperation.DELETE
-            self._prepared = one_row_a_key(self._prepared, () if deletes else rules.ordering_fields)
+            self._prepared = one_row_a_key(self._prepared, rules.combining(schema.avro_json))
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
         counted = _collect(
             self._prepared.groupBy(PARTITION).agg(

@@ -38,8 +38,9 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
 from timeline.ports.storage import ObjectExistsError, Storage
 from timeline.rules.leaving import LEAVES_COLUMN
+from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
-from timeline.rules.merging import DeleteKind, combine_incoming
+from timeline.rules.merging import DeleteKind
 
 __all__ = ["append_to_file_group", "current_rows", "write_task"]
 
@@ -203,7 +204,7 @@ def _changes(
         leaves = incoming.column(LEAVES_COLUMN)
         leaving = incoming.filter(leaves).column(_KEY)
         incoming = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
-    ordering = rules.ordering_fields if rules.by_order else ()
+    ordering = rules.ordering_fields if rules.by_order or rules.merger else ()
     shape = pa.schema([pa.field(_KEY, pa.string()), *(schema.field(name) for name in ordering)])
     deletes = shape.empty_table()
     records = with_meta(schema).empty_table()
@@ -213,7 +214,7 @@ def _changes(
     elif incoming.num_rows:
         if _PARTITION in incoming.schema.names:  # readers compare keys alone
             incoming = incoming.drop_columns([_PARTITION])
-        incoming = combine_incoming(incoming, ordering, task.merge_mode)
+        incoming = combine_incoming(incoming, rules)
         rows = filled_rows(task, incoming, schema)
         if task.deletes is DeleteKind.COLUMN:
             gone = rules.deletes(rows)

@@ -176,7 +176,7 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 def _merge_schema(read: SliceRead) -> pa.Schema:
     """The wanted columns, those of the filter, and those that merging looks at."""
-    names = {_KEY, *read.columns, *read.rules.columns_for(set(read.file_schema.names))}
+    names = {_KEY, *read.columns, *read.rules.columns_for(read.file_schema)}
     if read.keys is not None:
         names.update(name.partition(".")[0] for name in read.keys.fields)
     if read.filter is not None:

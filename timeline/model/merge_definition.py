@@ -8,14 +8,15 @@ merge mode), and newer releases read the older ones by a fixed translation (fmt 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from timeline.errors import CorruptTableError, UnsupportedTableError
+from timeline.errors import CorruptTableError, UnsafeSetupError, UnsupportedTableError
 from timeline.model.operations import MergeMode
+from timeline.ports.merger import RecordMerger
 
 __all__ = [
     "MERGE_STRATEGY_IDS",
@@ -85,8 +86,8 @@ class MergeDefinition:
     mode; ``strategy_id`` and ``payload_class`` are the table's own words, for messages.
 
     Attributes:
-        mode: As it is carried out. ``CUSTOM`` only when this release cannot carry it out:
-            call ``require_known`` before merging anything.
+        mode: As it is carried out. ``CUSTOM`` where only a plug-in knows how: call
+            ``require_known`` before merging anything.
         ordering_fields: Compared left to right; meaningful in event-time order only.
         delete_field: A column that marks deletes beside ``_hoodie_is_deleted``; None for none.
         delete_marker: Its text that means delete, compared with the value's text.
@@ -102,6 +103,7 @@ class MergeDefinition:
             there, as ``PartialUpdateAvroPayload`` does.
         strategy_id: The merger's identifier, None when the table names none.
         payload_class: The payload class, of older or upgraded tables.
+        merger: What a plug-in offers for mode ``CUSTOM``; see ``merged_by``.
     """
 
     mode: MergeMode
@@ -115,6 +117,7 @@ class MergeDefinition:
     precombines: bool = False
     deletes_by_order: bool = False
     late_rows_sign: bool = False
+    merger: RecordMerger | None = None
 
     @property
     def orders(self) -> bool:
@@ -135,8 +138,9 @@ class MergeDefinition:
         return self.delete_field is None and self.partial_update_mode is PartialUpdateMode.NONE
 
     def as_document(self) -> dict[str, Any]:
-        """The value as JSON can hold it, for a worker elsewhere."""
-        document = asdict(self)
+        """The value as JSON can hold it, for a worker elsewhere; a merger is no such value."""
+        document = {each.name: getattr(self, each.name) for each in fields(self)}
+        del document["merger"]
         return {
             **document,
             "mode": self.mode.value,
@@ -155,25 +159,62 @@ class MergeDefinition:
             }
         )
 
+    def merged_by(self, mergers: Sequence[RecordMerger]) -> MergeDefinition:
+        """
+        The same, with the merger that carries it out where the mode is ``CUSTOM``.
+
+        Args:
+            mergers: Of the plug-ins that the caller allows; the table's strategy id or
+                payload class chooses among them.
+
+        Raises:
+            UnsafeSetupError: Several answer (``duplicate_merger``): guessing would merge
+                rows by the wrong one.
+        """
+        if self.mode is not MergeMode.CUSTOM:
+            return self
+        fitting = [
+            each
+            for each in mergers
+            if self.strategy_id in each.strategy_ids or self.payload_class in each.class_names
+        ]
+        if len(fitting) > 1:
+            raise UnsafeSetupError(
+                "several mergers of the allowed plug-ins answer to this table; allow one plug-in "
+                "only, or name the Java class of one in "
+                "hoodie.write.record.merge.custom.implementation.classes: "
+                f"{', '.join(type(each).__name__ for each in fitting)} for {self._told_merger}",
+                kind="duplicate_merger",
+                strategy_id=self.strategy_id,
+                payload_class=self.payload_class,
+            )
+        return replace(self, merger=fitting[0] if fitting else None)
+
     def require_known(self) -> None:
         """
-        Refuse to merge by rules that only a class of the user's knows.
+        Refuse to merge by rules that neither this release nor an allowed plug-in knows.
 
         Raises:
             UnsupportedTableError: ``kind`` ``custom_merger``; fields ``strategy_id``,
                 ``payload_class``.
         """
-        if self.mode is not MergeMode.CUSTOM:
+        if self.mode is not MergeMode.CUSTOM or self.merger is not None:
             return
-        what = self.payload_class or f"strategy {self.strategy_id}"
         raise UnsupportedTableError(
-            "rows of this table are merged by a class of its owner's, which no other engine "
-            "runs; merge it with that engine, or set hoodie.record.merge.mode to "
-            f"EVENT_TIME_ORDERING or COMMIT_TIME_ORDERING there: {what}",
+            "rows of this table are merged by a class of its owner's, and no allowed plug-in "
+            "answers to it; install one that does and allow its distribution with "
+            "hoodoo.plugins.allow (examples/record_merger_plugin shows how one is made), or "
+            f"merge with the engine that has the class: {self._told_merger}",
             kind="custom_merger",
             strategy_id=self.strategy_id,
             payload_class=self.payload_class,
         )
+
+    @property
+    def _told_merger(self) -> str:
+        """How the table names its merger."""
+        told = (("strategy", self.strategy_id), ("payload class", self.payload_class))
+        return ", ".join(f"{what} {name}" for what, name in told if name) or "no name"
 
 
 _EVENT: Final = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING)

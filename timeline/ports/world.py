@@ -9,6 +9,7 @@ from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
 from timeline.ports.lock import Lock
+from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
 
 __all__ = ["World"]
@@ -24,3 +25,4 @@ class World:
     events: EventSink
     executor: Executor
     lock: Lock
+    mergers: tuple[RecordMerger, ...] = ()  # of the plug-ins that the caller allows

@@ -1,5 +1,7 @@
 """
-The fold: the logs of a file slice become one change for each record (fmt 7, step A).
+The fold: several changes of one record become one (fmt 7, step A).
+
+The logs of a file slice are folded, and the duplicates of a batch before it is written.
 
 Worked example, also a test: update(20), delete without ordering, update(5) over a base row
 with ordering 10. The delete replaces the first update, the late one replaces the delete, and
@@ -19,13 +21,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timeline.model.schema import META_COLUMNS
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS
+from timeline.ports.merger import RecordMerger, Versions
 from timeline.rules.merge_rules import MergeRules, told_values
-from timeline.rules.merging import ChangeKind, Changes, key_codes, newest_positions
+from timeline.rules.merging import ChangeKind, Changes, key_codes, newest_positions, shaped
 from timeline.rules.ordering import Mask, Positions, order_numbers, ordering_column
+from timeline.rules.plugin_merging import merge_in_turns
 
-__all__ = ["fold_changes", "join_changes"]
+__all__ = ["combine_incoming", "fold_changes", "join_changes"]
 
 _NOTHING = -1
 
@@ -39,16 +45,7 @@ def join_changes(blocks: Sequence[Changes], schema: pa.Schema) -> Changes:
         schema: What comes out; columns a block lacks are null, and not told of where the
             block says so.
     """
-    tables = []
-    for block in blocks:
-        held = set(block.rows.schema.names)
-        columns = [
-            block.rows.column(each.name)
-            if each.name in held
-            else pa.chunked_array([pa.nulls(block.rows.num_rows, each.type)], type=each.type)
-            for each in schema
-        ]
-        tables.append(pa.Table.from_arrays(columns, schema=schema))
+    tables = [shaped(block.rows, schema) for block in blocks]
     told: dict[str, Mask] = {}
     for name in dict.fromkeys(name for block in blocks for name in block.told):
         if name in schema.names:
@@ -73,9 +70,14 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
     Returns:
         One change a key, in the order of the changes that stayed.
 
+    Raises:
+        UnsupportedTableError: Changes tell some columns only, and a plug-in merges whole rows
+            (``custom_merger_partial``).
+        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+
     Shapes: changes (n rows) -> (at most n rows).
     """
-    folded = _folded(changes, rules)
+    folded = _folded(changes, rules, *key_codes(changes.rows))
     if not rules.definition.precombines:
         return folded
     # The payload of a delete is empty in version 6: against a base file it has no order.
@@ -87,8 +89,62 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
     return Changes(rows=folded.rows, kinds=kinds, told=told)
 
 
-def _folded(changes: Changes, rules: MergeRules) -> Changes:
-    codes, distinct = key_codes(changes.rows)
+def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
+    """
+    Keep one row for each record key and partition path of a batch.
+
+    As the rows of a log do: in event-time order the greatest ordering value stays, of equal
+    ones the later row; in commit-time order the last row; where the table updates partially,
+    with the values that the row does not tell and an earlier one does.
+
+    Args:
+        table: Rows with ``_hoodie_record_key``, and ``_hoodie_partition_path`` if it varies;
+            no nulls in ordering fields.
+        rules: The table's.
+
+    Raises:
+        InvalidInputError: A plug-in's merger deletes a record of several rows of which none
+            is a delete, and the rows have no column that says so (``merged_delete``).
+        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+
+    Shapes: (n rows) -> (at most n rows); order of the rows that stay is kept, but for a
+    plug-in's.
+    """
+    codes, distinct = key_codes(table, by_partition=True)
+    if distinct == len(codes):
+        return table
+    kinds = np.zeros(table.num_rows, np.int8)
+    kinds[rules.deletes(table)] = ChangeKind.DELETE_ROW
+    folded = _folded(Changes(rows=table, kinds=kinds), rules, codes, distinct)
+    if rules.merger is None:
+        return folded.rows
+    return _with_deletes_marked(folded, rules)
+
+
+def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
+    """Deletes that a merger made of rows that are none must be told to those who write them."""
+    rows = combined.rows
+    unsaid = (combined.kinds != ChangeKind.RECORD) & ~rules.deletes(rows)
+    if not unsaid.any():
+        return rows
+    position = rows.schema.get_field_index(IS_DELETED_COLUMN)
+    if position < 0:
+        raise InvalidInputError(
+            "the table's merger deletes a record while rows of one key are combined, and the "
+            f"rows cannot say so; give them a boolean column {IS_DELETED_COLUMN}, or write the "
+            f"versions one after the other: {int(unsaid.sum())} records",
+            kind="merged_delete",
+            rows=int(unsaid.sum()),
+        )
+    marks = pc.if_else(pa.array(unsaid), True, rows.column(position))
+    return rows.set_column(position, rows.schema.field(position), marks)
+
+
+def _folded(
+    changes: Changes, rules: MergeRules, codes: npt.NDArray[np.int64], distinct: int
+) -> Changes:
+    if rules.merger is not None:
+        return _merged_by_plugin(changes, codes, distinct, rules.merger)
     told = dict(changes.told)
     if rules.fold_reads_values:
         for name, counts in told_values(changes.rows, rules).items():
@@ -101,6 +157,23 @@ def _folded(changes: Changes, rules: MergeRules) -> Changes:
     return _put_together(
         Changes(rows=changes.rows, kinds=changes.kinds, told=told), codes, distinct, rules
     )
+
+
+def _merged_by_plugin(
+    changes: Changes, codes: npt.NDArray[np.int64], distinct: int, merger: RecordMerger
+) -> Changes:
+    if changes.told:
+        raise UnsupportedTableError(
+            "log files hold partial updates, which a plug-in's merger cannot merge; compact "
+            f"the table with the engine that wrote them: {type(merger).__name__}",
+            kind="custom_merger_partial",
+        )
+    if distinct == len(codes):
+        return changes
+    versions = Versions(rows=changes.rows, deleted=changes.kinds != ChangeKind.RECORD)
+    merged = merge_in_turns(versions, codes, _turns(codes), merger)
+    kinds = np.where(merged.deleted, ChangeKind.DELETE, ChangeKind.RECORD).astype(np.int8)
+    return Changes(rows=merged.rows, kinds=kinds)
 
 
 def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS
+from timeline.ports.merger import RecordMerger
 from timeline.rules.ordering import Mask
 
 __all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "told_values"]
@@ -51,8 +52,8 @@ class MergeRules:
             avro_json: Its schema, for that and for the columns' defaults.
 
         Raises:
-            UnsupportedTableError: Its records are merged by a class that cannot be run here
-                (``custom_merger``).
+            UnsupportedTableError: Its records are merged by a class of its owner's, which no
+                allowed plug-in stands for (``custom_merger``).
         """
         definition.require_known()
         if avro_json:
@@ -67,6 +68,11 @@ class MergeRules:
         )
 
     @property
+    def merger(self) -> RecordMerger | None:
+        """What merges instead of these rules."""
+        return self.definition.merger
+
+    @property
     def ordering_fields(self) -> tuple[str, ...]:
         """Compared left to right."""
         return self.definition.ordering_fields
@@ -78,9 +84,9 @@ class MergeRules:
 
     @property
     def reads_order(self) -> bool:
-        """Whether ordering values decide anything at all."""
+        """Whether ordering values decide anything at all, or a merger may want them."""
         by_order = self.folds_by_order or self.definition.deletes_by_order
-        return by_order and bool(self.ordering_fields)
+        return (by_order or self.merger is not None) and bool(self.ordering_fields)
 
     @property
     def folds_by_order(self) -> bool:
@@ -96,19 +102,21 @@ class MergeRules:
     @property
     def reads_values(self) -> bool:
         """Whether single values of a full record may not count."""
-        return self.definition.updates_partially
+        return self.definition.updates_partially and self.merger is None
 
     @property
     def keeps_lacking(self) -> bool:
         """Whether columns that a record's own schema lacks keep their older value."""
         return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES
 
-    def columns_for(self, names: set[str]) -> list[str]:
+    def columns_for(self, schema: pa.Schema) -> list[str]:
         """The columns merging looks at, of those a schema has: order first, then deletes."""
+        names = set(schema.names)
         ordering = self.ordering_fields if self.reads_order else ()
         deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
         heads = [name if name in names else name.partition(".")[0] for name in ordering]
-        return [name for name in (*heads, *deletes) if name in names]
+        needed = () if self.merger is None else self.merger.columns_needed(schema)
+        return [name for name in (*heads, *deletes, *needed) if name is not None and name in names]
 
     def deletes(self, rows: pa.Table) -> Mask:
         """Which rows mean a delete by what is in them. Shapes: (n rows) -> (n,)."""

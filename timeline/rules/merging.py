@@ -25,8 +25,10 @@ import pyarrow.compute as pc
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
 from timeline.model.schema import META_COLUMNS
+from timeline.ports.merger import RecordMerger, Versions
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.ordering import Mask, Positions, not_below, order_numbers, ordering_column
+from timeline.rules.plugin_merging import merge_versions
 
 __all__ = [
     "ChangeKind",
@@ -34,11 +36,11 @@ __all__ = [
     "DeleteKind",
     "MergeOutcome",
     "append_rows",
-    "combine_incoming",
     "key_codes",
     "merge_base",
     "merge_changes",
     "newest_positions",
+    "shaped",
 ]
 
 _KEY = "_hoodie_record_key"
@@ -95,28 +97,6 @@ class MergeOutcome:
     def changed(self) -> bool:
         """Whether the file group needs a new file at all."""
         return bool(self.inserted or self.updated or self.deleted)
-
-
-def combine_incoming(table: pa.Table, ordering_fields: Sequence[str], mode: MergeMode) -> pa.Table:
-    """
-    Keep one row for each record key and partition path of a batch.
-
-    In event-time order the greatest ordering value stays, of equal ones the later row; in
-    commit-time order, or without ordering fields, the last row.
-
-    Args:
-        table: Rows with ``_hoodie_record_key``, and ``_hoodie_partition_path`` if it varies.
-        ordering_fields: Compared left to right; no nulls in them.
-        mode: The table's merge mode.
-
-    Shapes: (n rows) -> (at most n rows); order of the rows that stay is kept.
-    """
-    codes, distinct = key_codes(table, by_partition=True)
-    if distinct == len(codes):
-        return table
-    rules = _plain(mode, ordering_fields)
-    changes = Changes(rows=table, kinds=np.zeros(table.num_rows, np.int8))
-    return table.take(pa.array(newest_positions(changes, codes, distinct, rules)))
 
 
 def newest_positions(
@@ -221,14 +201,17 @@ def merge_changes(
         Base rows in their order, changed ones in place, then the inserted ones. Unchanged
         rows keep all their columns.
     """
-    rows, is_delete = changes.rows, changes.kinds != ChangeKind.RECORD
-    position = _lookup(base.column(_KEY), rows.column(_KEY))
+    position = _lookup(base.column(_KEY), changes.rows.column(_KEY))
     matched_base = np.flatnonzero(position >= 0)
     matched = position[matched_base]
     if not every_copy and len(matched) and np.bincount(matched).max() > 1:
         firsts = np.sort(np.unique(matched, return_index=True)[1])
         matched_base, matched = matched_base[firsts], matched[firsts]
     wins = np.ones(len(matched), np.bool_)
+    if rules.merger is not None:
+        changes, kept = _merged_by_plugin(base, changes, (matched_base, matched), rules.merger)
+        matched, wins = np.arange(len(matched)), ~kept
+    rows, is_delete = changes.rows, changes.kinds != ChangeKind.RECORD
     # Java's copy-on-write writer asks the payload alone.
     deletes_by_order = rules.definition.deletes_by_order and not every_copy
     if (rules.by_order or deletes_by_order) and rules.reads_order and len(matched):
@@ -271,6 +254,44 @@ def merge_changes(
         deleted=int(removes.sum()),
         ignored_late=int((~wins).sum()) - updated_late,
     )
+
+
+def _merged_by_plugin(
+    base: pa.Table, changes: Changes, pairs: tuple[Positions, Positions], merger: RecordMerger
+) -> tuple[Changes, Mask]:
+    """
+    The changes with those that meet a base row merged with it and put first.
+
+    Shapes: pairs (n,) each -> (n + the rest, rows), which of the n change nothing (n,).
+    """
+    of_base, of_changes = pairs
+    rows = shaped(changes.rows, base.schema)
+    newer = rows.take(pa.array(of_changes))
+    deletes = changes.kinds != ChangeKind.RECORD
+    merged, kept = merge_versions(
+        merger,
+        Versions(rows=base.take(pa.array(of_base)), deleted=np.zeros(len(of_base), np.bool_)),
+        Versions(rows=newer, deleted=deletes[of_changes]),
+    )
+    rest = np.ones(len(deletes), np.bool_)
+    rest[of_changes] = False
+    kinds = np.where(merged.deleted, ChangeKind.DELETE, ChangeKind.RECORD).astype(np.int8)
+    return Changes(
+        rows=pa.concat_tables([merged.rows, rows.filter(pa.array(rest))]),
+        kinds=np.concatenate([kinds, changes.kinds[rest]]),
+    ), kept
+
+
+def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the columns of a schema; those they lack are null."""
+    held = set(rows.schema.names)
+    columns = [
+        rows.column(each.name)
+        if each.name in held
+        else pa.chunked_array([pa.nulls(rows.num_rows, each.type)], type=each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:

@@ -257,7 +257,7 @@ def begun(
     plan = planned(table, operation, **options)
     workload = LocalWorkload(context.world, as_table(rows))
     schema, before = _schema_for(context, context.snapshot(), workload, plan)
-    workload.prepare(plan.rules, schema.arrow)
+    workload.prepare(plan.rules, schema)
     started = begin(context, action_of(context, operation))
     work = _Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
 

@@ -8,8 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
-from timeline.rules.merging import DeleteKind, append_rows, combine_incoming, merge_base
+from timeline.rules.log_merging import combine_incoming
+from timeline.rules.merge_rules import MergeRules
+from timeline.rules.merging import DeleteKind, append_rows, merge_base
 
 EVENT = MergeMode.EVENT_TIME_ORDERING
 COMMIT = MergeMode.COMMIT_TIME_ORDERING
@@ -31,35 +34,40 @@ def values(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(table["_hoodie_record_key"].to_pylist(), table["v"].to_pylist(), strict=True))
 
 
+def combined(table: pa.Table, fields: tuple[str, ...], mode: MergeMode) -> pa.Table:
+    definition = MergeDefinition(mode=mode, ordering_fields=fields)
+    return combine_incoming(table, MergeRules(definition=definition))
+
+
 def merged(base: pa.Table, incoming: pa.Table, mode: MergeMode = EVENT, **more: object):
     return merge_base(base, incoming, mode=mode, ordering_fields=("ts",), **more)
 
 
 def test_a_batch_without_duplicates_is_returned_as_it_is():
     table = rows(("a", 1, "x"), ("b", 1, "y"))
-    assert combine_incoming(table, ("ts",), EVENT) is table
+    assert combined(table, ("ts",), EVENT) is table
 
 
 def test_the_greatest_ordering_value_stays_and_later_rows_win_ties():
     table = rows(("a", 2, "old"), ("b", 1, "b"), ("a", 2, "tie"), ("a", 1, "late"))
-    assert values(combine_incoming(table, ("ts",), EVENT)) == [("b", "b"), ("a", "tie")]
+    assert values(combined(table, ("ts",), EVENT)) == [("b", "b"), ("a", "tie")]
 
 
 @pytest.mark.parametrize(("fields", "mode"), [(("ts",), COMMIT), ((), EVENT)])
 def test_in_commit_time_order_the_last_row_stays(fields, mode):
     table = rows(("a", 9, "first"), ("b", 1, "b"), ("a", 1, "last"))
-    assert values(combine_incoming(table, fields, mode)) == [("b", "b"), ("a", "last")]
+    assert values(combined(table, fields, mode)) == [("b", "b"), ("a", "last")]
 
 
 def test_equal_keys_of_different_partitions_are_different_records():
     table = rows(("a", 1, "x"), ("a", 1, "y"), ("a", 1, "z"))
     table = table.append_column("_hoodie_partition_path", pa.array(["p", "q", "p"]))
-    assert values(combine_incoming(table, (), COMMIT)) == [("a", "y"), ("a", "z")]
+    assert values(combined(table, (), COMMIT)) == [("a", "y"), ("a", "z")]
 
 
 def test_chunks_make_no_difference():
     table = pa.concat_tables([rows(("a", 1, "x")), rows(("b", 1, "y")), rows(("a", 2, "z"))])
-    assert values(combine_incoming(table, ("ts",), EVENT)) == [("b", "y"), ("a", "z")]
+    assert values(combined(table, ("ts",), EVENT)) == [("b", "y"), ("a", "z")]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_chunks_make_no_difference():
 )
 def test_every_ordering_type_compares_as_java_does(kind, low, high):
     both = rows(("a", high, "high"), ("a", low, "low"), kind=kind)
-    assert values(combine_incoming(both, ("ts",), EVENT)) == [("a", "high")]
+    assert values(combined(both, ("ts",), EVENT)) == [("a", "high")]
     base, older = rows(("a", high, "high"), kind=kind), rows(("a", low, "low"), kind=kind)
     assert merged(base, older).ignored_late == 1
     assert merged(older, base).updated == 1
@@ -91,7 +99,7 @@ def test_several_ordering_fields_are_compared_left_to_right():
     def winner(base: pa.Table, incoming: pa.Table) -> list[str]:
         fields = ("ts", "ts2")
         outcome = merge_base(base, incoming, mode=EVENT, ordering_fields=fields)
-        both = combine_incoming(pa.concat_tables([base, incoming]), fields, EVENT)
+        both = combined(pa.concat_tables([base, incoming]), fields, EVENT)
         assert both["v"].to_pylist() == outcome.table["v"].to_pylist()
         return outcome.table["v"].to_pylist()
 

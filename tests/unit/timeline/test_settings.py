@@ -267,7 +267,6 @@ def test_settings_travel_between_processes() -> None:
         ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),
-        ("hoodie.write.record.merge.custom.implementation.classes", "com.example.Merger"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),
         ("hoodie.index.type", "RECORD_INDEX"),
         ("hoodie.precommit.validators", "com.example.Validator"),
@@ -293,7 +292,7 @@ def test_what_would_change_the_table_is_refused_by_name(key: str, value: str) ->
         ("hoodie.bulkinsert.shuffle.parallelism", "8"),
         ("hoodie.embed.timeline.server", "true"),
         ("hoodie.datasource.write.row.writer.enable", "true"),
-        ("hoodie.write.record.merge.custom.implementation.classes", ""),
+        ("hoodie.write.record.merge.custom.implementation.classes", "com.example.Merger"),
         ("hoodie.metrics.on", "true"),
     ],
 )
