@@ -57,7 +57,10 @@ class Pair:
         return replace(self, history=replace(self.history, path=path))
 
 
-@pytest.fixture(scope="module", params=[("1.2.0", 9), ("1.0.2", 8)], ids=["v9", "v8"])
+V9, V8 = ("1.2.0", 9), ("1.0.2", 8)  # releases of Java Hudi and table versions
+
+
+@pytest.fixture(scope="module", params=[V9, V8], ids=["v9", "v8"])
 def made(
     request: pytest.FixtureRequest,
     java_oracle: Callable[..., JavaOracle],
@@ -132,7 +135,16 @@ def test_java_lists_our_instants_and_slices(made: Pair) -> None:
     assert {one["base_file"] for one in merged if one} == newest
 
 
-@pytest.mark.parametrize("index", ["BLOOM", "SIMPLE"])
+@pytest.mark.parametrize(
+    ("made", "index"),
+    [
+        pytest.param(V9, "BLOOM", id="v9-BLOOM"),
+        pytest.param(V9, "SIMPLE", id="v9-SIMPLE", marks=pytest.mark.slow),
+        pytest.param(V8, "SIMPLE", id="v8-SIMPLE"),
+        pytest.param(V8, "BLOOM", id="v8-BLOOM", marks=pytest.mark.slow),
+    ],
+    indirect=["made"],
+)
 def test_java_carries_our_table_on_and_we_java_s(
     pair: Pair, ours: hoodoo.Table, index: str
 ) -> None:
@@ -178,7 +190,16 @@ def test_java_carries_our_table_on_and_we_java_s(
     assert_everybody_reads(pair, gone)
 
 
-@pytest.mark.parametrize("form", ["DIRECT", "TIMELINE_SERVER_BASED"])
+@pytest.mark.parametrize(
+    ("made", "form"),
+    [
+        pytest.param(V9, "TIMELINE_SERVER_BASED", id="v9-listed"),
+        pytest.param(V9, "DIRECT", id="v9-direct", marks=pytest.mark.slow),
+        pytest.param(V8, "TIMELINE_SERVER_BASED", id="v8-listed", marks=pytest.mark.slow),
+        pytest.param(V8, "DIRECT", id="v8-direct", marks=pytest.mark.slow),
+    ],
+    indirect=["made"],
+)
 def test_we_carry_java_s_table_on_and_roll_its_crash_back(
     made: Pair, tmp_path: Path, form: str
 ) -> None:

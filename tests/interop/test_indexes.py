@@ -154,6 +154,7 @@ def test_buckets_of_awkward_keys_are_java_s(java_oracle: Callable[..., JavaOracl
     assert dict(zip(keys, mine, strict=True)) == theirs
 
 
+@pytest.mark.slow
 def test_the_record_index_of_java_tells_where_every_key_lives(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path
 ) -> None:

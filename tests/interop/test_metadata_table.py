@@ -23,7 +23,10 @@ PARTITIONS = "hoodie.table.metadata.partitions"
 
 @pytest.mark.parametrize(
     ("release", "name"),
-    [("1.2.0", "v9_cow_mdt_record_index"), ("1.0.2", "v8_cow_mdt_record_index")],
+    [
+        ("1.2.0", "v9_cow_mdt_record_index"),
+        pytest.param("1.0.2", "v8_cow_mdt_record_index", marks=pytest.mark.slow),
+    ],
 )
 def test_metadata_table_is_switched_off_and_java_builds_it_again(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, name: str
