@@ -9,7 +9,7 @@ another engine did not write down stays empty.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, wall_ms
 from timeline.ports.storage import ObjectMissingError
 from timeline.table import Table
+from timeline.withdrawal import withdrawn_by
 
 __all__ = ["Account", "accounts_of", "explain_instant", "moment"]
 
@@ -185,12 +186,14 @@ def explain_instant(table: Table, requested_time: InstantTime) -> Account:
 
 def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Account:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
-    for slot in _slots(context):
-        if slot.kind is SlotKind.ABORT and slot.requested_time == time:
+    for slot in context.chain.newest_first():
+        aborted = slot.kind is SlotKind.ABORT and slot.requested_time == time
+        if aborted or time in withdrawn_by(slot):
+            ended = _slots_by_instant(context).get(time, slot)
             return Account(
                 requested_time=time,
                 completion_time=None,
-                action=slot.action.value,
+                action=ended.action.value,
                 state="rolled back",
                 archived=False,
                 remarks=(
@@ -223,16 +226,12 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
     )
 
 
-def _slots(context: TableContext) -> Iterable[Slot]:
-    for number in range(context.chain.head(), 0, -1):
-        slot = context.chain.read(number)
-        if slot is None:
-            return  # older ones were tidied away
-        yield slot
-
-
 def _slots_by_instant(context: TableContext) -> dict[InstantTime, Slot]:
-    return {slot.instant_time: slot for slot in _slots(context)}
+    return {
+        slot.instant_time: slot
+        for slot in context.chain.newest_first()
+        if slot.kind not in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)  # of a commit's time
+    }
 
 
 def _account(

@@ -35,7 +35,7 @@ from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import join
-from timeline.model.slot import Slot, SlotKind
+from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
@@ -44,6 +44,7 @@ from timeline.settle import completed_name, is_settled
 from timeline.snapshot import Snapshot
 from timeline.table import Table
 from timeline.view import list_partition_paths
+from timeline.withdrawal import fileless_since
 
 __all__ = ["Finding", "Verification", "verify", "verify_at"]
 
@@ -243,12 +244,8 @@ class _Run:
         self._settled(slots)
 
     def _settled(self, slots: list[Slot]) -> None:
-        cancelled = {one.requested_time for one in slots if one.kind is SlotKind.CANCEL}
-        waiting = [
-            one
-            for one in slots
-            if one.kind is not SlotKind.PLAN or one.requested_time not in cancelled
-        ]
+        taken = fileless_since(slots)
+        waiting = [one for one in slots if one.number not in taken]
         for look in range(_LOOKS):
             active = self.context.active()
             waiting = [slot for slot in waiting if not is_settled(slot, active)]

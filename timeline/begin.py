@@ -32,6 +32,7 @@ from timeline.ports.world import World
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
 from timeline.setting_names import ForeignWriters
+from timeline.settle import finish, is_settled
 from timeline.snapshot import Snapshot
 
 __all__ = ["Begun", "begin", "make_inflight"]
@@ -100,13 +101,8 @@ def _try_begin(
 ) -> Begun | InstantTime:
     """One try; returns the time the next try must exceed when this one was lost."""
     world = context.world
-    before = before or context.snapshot()
+    before = _without_restore(context, before or context.snapshot())
     timeline = before.active
-    if any(i.action is Action.RESTORE for i in timeline.pending):
-        raise TableConfigConflictError(
-            "a restore of this table is under way; wait for it to finish, then write again",
-            kind="restore_pending",
-        )
     known = (timeline.newest_time, least, context.drawn.newest)
     newest = max(filter(None, known), default=None)
     requested_time = next_instant_time(
@@ -128,22 +124,22 @@ def _try_begin(
     except (ObjectExistsError, AmbiguousWriteError):
         # TL-REQ-2: never to be proven ours. The heartbeat may be the other's: leave the file.
         heartbeat.stop(remove=False)
-    context.pin.hold(requested_time, context.chain.known_head)
         return requested_time
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
         raise
+    context.pin.hold(requested_time, context.chain.known_head)
     try:
         begun = Begun(
             action=action,
             requested_time=requested_time,
             heartbeat=heartbeat,
             made_durable=sync_soon(world.storage, () if content else (TIMELINE,)),
-        context.pin.release(requested_time)
             snapshot=context.snapshot(),
         )
         decided = _decided_since(context, begun, before.head)
     except Exception:
+        context.pin.release(requested_time)
         _take_away(world, timeline_path(name), heartbeat)
         raise
     if decided is not None:
@@ -152,14 +148,35 @@ def _try_begin(
     return begun
 
 
+def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
+    """
+    A snapshot that no restore is changing (BEG-3).
+
+    One of ours is finished first, since its owner may be dead: its slot says all that is left
+    to do. Another engine's is waited for.
+    """
+    last = context.chain.read(snapshot.head) if snapshot.head else None
+    if last is not None and last.kind is SlotKind.RESTORE and not is_settled(last, snapshot.active):
+        context.world.events.emit("begin.finished_restore", number=last.number)
+        finish(context, last)
+        snapshot = context.snapshot()
+    if any(i.action is Action.RESTORE for i in snapshot.active.pending):
+        raise TableConfigConflictError(
+            "a restore of this table is under way; wait for it to finish, then write again",
+            kind="restore_pending",
+        )
+    return snapshot
+
+
 def _decided_since(context: TableContext, begun: Begun, head_before: int) -> InstantTime | None:
     """A time fixed at or above the own one while this write began, None for none (BEG-5)."""
     decided = begun.snapshot.active.newest_decided_time
     if decided is not None and decided >= begun.requested_time:
         return decided
     for slot in context.chain.between(head_before, begun.snapshot.head):
-        if slot.newest_time >= begun.requested_time:
-            return slot.newest_time
+        # RST-1: what this snapshot shows may be on its way out; look again.
+        if slot.newest_time >= begun.requested_time or slot.kind is SlotKind.RESTORE:
+            return max(slot.newest_time, begun.requested_time)
         if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:
             raise RolledBackError(
                 f"rolled back by {slot.owner.text} while it began; write again: "
@@ -171,6 +188,7 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
 
 def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:
     """BEG-5: nothing is written yet, so giving the time up costs one delete."""
+    context.pin.release(begun.requested_time)
     context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
     _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
     return decided
@@ -188,7 +206,6 @@ def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
 
 def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
     """
-    context.pin.release(begun.requested_time)
     Show what the write intends before its first data file (BEG-6). Outside: 1 create.
 
     Not forced to the disk: a power cut ends the writer too, and the requested file, which

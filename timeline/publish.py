@@ -26,7 +26,6 @@ from timeline.errors import (
     LeaseLostError,
     OutcomeUnknownError,
     RolledBackError,
-    StorageUnavailableError,
 )
 from timeline.foreign_begins import BeginWait, begins_unread
 from timeline.model.claim import Claim, TouchedFileGroup
@@ -42,7 +41,7 @@ from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue, next_instant_time
 from timeline.setting_names import PublishLock
-from timeline.settle import completed_ahead, is_settled, settle
+from timeline.settle import completed_ahead, finish, is_settled, settle
 from timeline.snapshot import Snapshot
 
 __all__ = [
@@ -53,6 +52,7 @@ __all__ = [
     "Turn",
     "judge_early",
     "publish",
+    "rivals_since",
     "take_turn",
 ]
 
@@ -172,8 +172,8 @@ def publish(
 
     def decide(turn: Turn) -> Slot | None:
         nonlocal unread
-        assert_held(context, begun.requested_time)
         begun.heartbeat.check()
+        assert_held(context, begun.requested_time)
         _assert_still_pending(begun, turn.timeline)
         unread = begins_unread(context, turn.timeline, begun.requested_time)
         if unread:
@@ -303,8 +303,8 @@ def _take_and_settle(context: TableContext, slot: Slot) -> bool:
     try:
         with completed_ahead(context.world.storage, slot):
             if not context.chain.take(slot):
-            assert_counts(context, slot)
                 return False
+            assert_counts(context, slot)
             settle(context, slot)
     except (OutcomeUnknownError, HeartbeatExpiredError):
         raise
@@ -328,13 +328,13 @@ def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextMan
 
 def _look(context: TableContext, lease: Lease | None) -> Turn:
     """Chain, then timeline, then settle everything up to the head (PUB-3)."""
-    assert_not_overrun(context)
     head = context.chain.head()
+    assert_not_overrun(context)
     timeline = context.active()
     last = context.chain.read(head) if head else None
     if last is not None and not is_settled(last, timeline):
         context.world.events.emit("publish.helped", number=last.number)
-        _help(context, last)
+        finish(context, last)
         timeline = context.active()
     newest = max(
         filter(None, (timeline.newest_time, last.newest_time if last else None)), default=None
@@ -354,18 +354,6 @@ def _look(context: TableContext, lease: Lease | None) -> Turn:
     )
 
 
-def _help(context: TableContext, slot: Slot) -> None:
-    """Settle another's slot; that it cannot be done says nothing about the own write."""
-    try:
-        settle(context, slot)
-    except OutcomeUnknownError as error:
-        raise StorageUnavailableError(
-            "the storage did not let this process finish an earlier publication; write again: "
-            f"slot {slot.number}",
-            slot_number=slot.number,
-        ) from error
-
-
 def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:
     """PUB-6: whoever rolled this instant back removed its pending files."""
     missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
@@ -375,6 +363,31 @@ def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:
             f"again: {begun.requested_time}",
             requested_time=begun.requested_time,
         )
+
+
+def rivals_since(
+    context: TableContext, seen: Seen, timeline: ActiveTimeline, *, head: int
+) -> tuple[list[Rival], Seen]:
+    """
+    What became visible since ``seen``, in the order of completion, and the new ``Seen``.
+
+    Outside: 1 get per instant of another engine.
+
+    Args:
+        context: The table.
+        seen: What is known already.
+        timeline: Listed after ``head`` was read.
+        head: Greatest slot to look at.
+    """
+    slots = _slots_not_seen(context, seen, head)
+    rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
+    completed = timeline.completed_times
+    ours = {(slot.instant_time, slot.completion_time) for slot in slots}
+    fresh = completed - seen.completed - ours
+    if fresh:
+        rivals.extend(foreign_rivals(context, timeline, fresh))
+        rivals.sort(key=lambda rival: rival.completion_time)
+    return rivals, Seen(head=head, completed=completed | ours | seen.completed)
 
 
 def _judge_since(
@@ -387,15 +400,7 @@ def _judge_since(
     head: int,
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
     """Judge against all that became visible since ``seen``: slots up to ``head``, and foreign."""
-    slots = _slots_not_seen(context, seen, head)
-    rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
-    completed = timeline.completed_times
-    ours = {(slot.instant_time, slot.completion_time) for slot in slots}
-    fresh = completed - seen.completed - ours
-    if fresh:
-        rivals.extend(foreign_rivals(context, timeline, fresh))
-        rivals.sort(key=lambda rival: rival.completion_time)
-    now_seen = Seen(head=head, completed=completed | ours | seen.completed)
+    rivals, now_seen = rivals_since(context, seen, timeline, head=head)
     verdict: Clean | Rebaseable | Refused = Clean()
     if rivals:
         judged = Claim.of(

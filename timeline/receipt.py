@@ -7,18 +7,22 @@ A batch id makes a repeated call return the first receipt instead of writing aga
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from timeline.boundary import read_boundary
 from timeline.context import TableContext
+from timeline.model.boundary import PublishedBatch
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import WriteOperation
-from timeline.model.slot import Batch, Slot, SlotKind
+from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules
 from timeline.refusal import RefusalReport
+from timeline.withdrawal import withdrawn_by
 from timeline.workload import RowRules
 
-__all__ = ["Receipt", "WritePlan", "published_batch"]
+__all__ = ["Receipt", "WritePlan", "batches_of", "published_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +67,43 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
     """The receipt of a batch id that was published before (BATCH-1)."""
     if plan.batch_id is None:
         return None
-    head = context.chain.head()
-    for slot in reversed(context.chain.between(0, head)):
-        if slot.kind is not SlotKind.COMMIT:
-            continue
-        for batch in slot.batches:
-            if batch.batch_id == plan.batch_id:
-                return _receipt_of_batch(slot, batch, plan)
+    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
+    for one in _published_batches(context, withdrawn):
+        if one.batch.batch_id == plan.batch_id and one.requested_time not in withdrawn:
+            return Receipt(
+                action=one.action,
+                operation=plan.operation.value,
+                requested_time=one.requested_time,
+                completion_time=one.completion_time,
+                attempts=1,
+                rows_inserted=one.batch.rows_inserted,
+                rows_updated=one.batch.rows_updated,
+                rows_deleted=one.batch.rows_deleted,
+                already_published=True,
+            )
     return None
 
 
-def _receipt_of_batch(slot: Slot, batch: Batch, plan: WritePlan) -> Receipt:
-    return Receipt(
-        action=slot.action.value,
-        operation=plan.operation.value,
-        requested_time=slot.requested_time,
-        completion_time=slot.completion_time,
-        attempts=1,
-        rows_inserted=batch.rows_inserted,
-        rows_updated=batch.rows_updated,
-        rows_deleted=batch.rows_deleted,
-        already_published=True,
+def _published_batches(
+    context: TableContext, withdrawn: set[InstantTime]
+) -> Iterator[PublishedBatch]:
+    """Newest first; what is collected while slots are read is in the boundary by then (BATCH-2)."""
+    for slot in context.chain.newest_first():
+        withdrawn |= withdrawn_by(slot)
+        yield from batches_of(slot)
+    yield from read_boundary(context.world.storage).batches
+
+
+def batches_of(slot: Slot) -> tuple[PublishedBatch, ...]:
+    """The batches that a slot published."""
+    if slot.kind is not SlotKind.COMMIT:
+        return ()
+    return tuple(
+        PublishedBatch(
+            batch=batch,
+            action=slot.action.value,
+            requested_time=slot.requested_time,
+            completion_time=slot.completion_time,
+        )
+        for batch in slot.batches
     )

@@ -26,7 +26,7 @@ from timeline.rules.conflicts import Rival
 __all__ = ["RIVAL_KINDS", "claim_of", "foreign_rivals", "rival_of_slot", "rollback_target"]
 
 #: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
-RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT})
+RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 
 
 def rival_of_slot(slot: Slot) -> Rival:
@@ -37,6 +37,7 @@ def rival_of_slot(slot: Slot) -> Rival:
         completion_time=slot.completion_time,
         claim=slot.claim,
         aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
+        restores=slot.kind is SlotKind.RESTORE,
         writer=slot.owner.text,
         is_compaction=slot.action is Action.COMPACTION,
         schema=slot.schema_after,
@@ -81,6 +82,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         completion_time=instant.completion_time or instant.requested_time,
         claim=claim,
         aborts=aborts,
+        restores=instant.action is Action.RESTORE,
         writer="another engine",
         schema=schema,
         is_compaction=is_compaction,

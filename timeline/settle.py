@@ -25,11 +25,19 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import heartbeat_path, timeline_path
+from timeline.places import TIMELINE, heartbeat_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
 from timeline.view import list_partition_paths
+from timeline.withdrawal import withdrawn_by, withdrawn_files
 
-__all__ = ["completed_ahead", "data_files_of", "is_settled", "settle"]
+__all__ = [
+    "completed_ahead",
+    "data_file_time",
+    "data_files_of",
+    "finish",
+    "is_settled",
+    "settle",
+]
 
 
 #: What only takes away, or concerns no instant, leaves no file of its own.
@@ -54,10 +62,8 @@ def completed_name(slot: Slot) -> str | None:
 
 
 def _action_of(slot: Slot) -> Action:
-    """The action of the slot's own instant; of an abort and a restore not their target's."""
-    if slot.kind is SlotKind.ABORT:
-        return Action.ROLLBACK
-    return Action.RESTORE if slot.kind is SlotKind.RESTORE else slot.action
+    """The action of the slot's own instant; of an abort not its target's."""
+    return Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
 
 
 def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
@@ -113,11 +119,30 @@ def settle(context: TableContext, slot: Slot) -> None:
         _undo_target(context, slot.requested_time, _BEGUN)
     elif slot.kind is SlotKind.CANCEL:
         _undo_target(context, slot.requested_time, (slot.action,))
+    elif slot.kind is SlotKind.RESTORE:
+        _withdraw(context, slot)
     for path in slot.deletes:
         context.world.storage.delete(path)
     name = completed_name(slot)
     if name is not None:
         _create_surely(context, timeline_path(name), slot.body, slot)
+
+
+def finish(context: TableContext, slot: Slot) -> None:
+    """
+    Settle another's slot; that it cannot be done says nothing about the own write.
+
+    Raises:
+        StorageUnavailableError: The storage did not let it be finished.
+    """
+    try:
+        settle(context, slot)
+    except OutcomeUnknownError as error:
+        raise StorageUnavailableError(
+            "the storage did not let this process finish an earlier publication; write again: "
+            f"slot {slot.number}",
+            slot_number=slot.number,
+        ) from error
 
 
 #: What a rollback may have to undo: a requested time does not tell which of them it is.
@@ -174,31 +199,53 @@ def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[A
     storage.delete(heartbeat_path(target))
 
 
-def data_files_of(storage: Storage, requested_time: InstantTime) -> list[str]:
+def _withdraw(context: TableContext, slot: Slot) -> None:
     """
-    Paths of every data file an instant announced or left: markers united with a listing.
+    Take published and begun instants away: unseen first, then without data, then unknown.
 
-    Only names that follow the grammar and carry this very requested time are returned, so
+    What a paused owner writes afterwards is found by its markers, which stay (RB-10).
+    """
+    storage = context.world.storage
+    shown, known = withdrawn_files(storage, slot, TIMELINE)
+    times = withdrawn_by(slot)
+    for name in shown:
+        storage.delete(timeline_path(name))
+    for path in data_files_of(storage, *times):
+        storage.delete(path)
+    for name in known:
+        storage.delete(timeline_path(name))
+    for time in sorted(times):
+        storage.delete(heartbeat_path(time))
+
+
+def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
+    """
+    Paths of every data file these instants announced or left: markers united with a listing.
+
+    Only names that follow the grammar and carry one of these very times are returned, so
     that a hostile or damaged marker can never name another instant's file (RB-6, SEC2).
-    Outside: the marker folder's lists, 1 list per partition.
+    Outside: the marker folders' lists, 1 list per partition.
     """
     found = {
         join(partition_path, file_name)
+        for requested_time in requested_times
         for partition_path, file_name, _ in marker_files(storage, requested_time)
-        if _belongs(file_name, requested_time)
+        if data_file_time(file_name) == requested_time
     }
-    for partition_path in list_partition_paths(storage):
+    times = frozenset(requested_times)
+    for partition_path in list_partition_paths(storage) if times else ():
         found.update(
             join(partition_path, entry.name)
             for entry in storage.list(partition_path)
-            if not entry.is_folder and _belongs(entry.name, requested_time)
+            if not entry.is_folder and data_file_time(entry.name) in times
         )
     return sorted(found)
 
 
-def _belongs(name: str, requested_time: InstantTime) -> bool:
+def data_file_time(name: str) -> InstantTime | None:
+    """The requested time in a data file's name; None for any other file."""
     base = parse_base_file_name(name)
     if base is not None:
-        return base.requested_time == requested_time
+        return base.requested_time
     log = parse_log_file_name(name)
-    return log is not None and log.instant_time == requested_time
+    return log.instant_time if log is not None else None

@@ -24,19 +24,13 @@ from timeline.files.markers import delete_markers
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action, Instant
-from timeline.model.paths import parent_folder
-from timeline.model.plans import (
-    InstantInfo,
-    RollbackMetadata,
-    RollbackPartitionMetadata,
-    RollbackPlan,
-    RollbackRequest,
-)
+from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.publish import Turn, take_turn
 from timeline.rivals import rollback_target
+from timeline.rollback_documents import plan_document, result_document
 from timeline.rules.succession import Residue
 from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of, settle
@@ -148,37 +142,8 @@ def _abort_slot(
     context: TableContext, turn: Turn, target: Instant, own_time: InstantTime, nonce: str
 ) -> Slot:
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
-    files = data_files_of(context.world.storage, target.requested_time)
-    by_partition: dict[str, list[str]] = {}
-    for path in files:
-        by_partition.setdefault(parent_folder(path), []).append(path)
-    plan = RollbackPlan(
-        instant_to_rollback=info,
-        rollback_requests=tuple(
-            RollbackRequest(
-                partition_path=parent_folder(path),
-                file_id=path.rpartition("/")[2].partition("_")[0].lstrip("."),
-                latest_base_instant=target.requested_time,
-                files_to_be_deleted=(_plain(context.world.storage.locate(path)),),
-            )
-            for path in files
-        ),
-    )
-    done = RollbackMetadata(
-        start_rollback_time=own_time,
-        total_files_deleted=len(files),
-        commits_rollback=(target.requested_time,),
-        partition_metadata={
-            partition: RollbackPartitionMetadata(
-                partition_path=partition,
-                success_delete_files=tuple(
-                    _plain(context.world.storage.locate(path)) for path in paths
-                ),
-            )
-            for partition, paths in sorted(by_partition.items())
-        },
-        instants_rollback=(info,),
-    )
+    storage = context.world.storage
+    files = data_files_of(storage, target.requested_time)
     return Slot(
         number=turn.head + 1,
         table_id=context.table_id,
@@ -190,15 +155,8 @@ def _abort_slot(
         base=turn.head,
         nonce=nonce,
         owner=turn.owner,
-        body=encode_rollback(done),
-        plan=encode_rollback_plan(plan),
-    )
-
-
-def _plain(address: str) -> str:
-    """Rollback plans name absolute paths without a local scheme (fmt 3)."""
-    return (
-        "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
+        body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
+        plan=encode_rollback_plan(plan_document(storage, info, files)),
     )
 
 

@@ -17,6 +17,7 @@ from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
 from timeline.settle import data_files_of
+from timeline.withdrawal import withdrawn_in
 
 __all__ = ["remove_leftovers"]
 
@@ -52,9 +53,10 @@ def remove_leftovers(context: TableContext) -> int:
 
 
 def _aborted(context: TableContext) -> frozenset[InstantTime]:
-    slots = context.chain.between(0, context.chain.head())
+    slots = tuple(context.chain.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
-    return frozenset(slot.requested_time for slot in slots if slot.kind in ended)
+    aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
+    return aborted | withdrawn_in(slots)
 
 
 def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ __all__ = [
     "NAMESPACE",
     "REPLACE_COMMIT_METADATA",
     "REQUESTED_REPLACE_METADATA",
+    "RESTORE_METADATA",
+    "RESTORE_PLAN",
     "ROLLBACK_METADATA",
     "ROLLBACK_PLAN",
     "SAVEPOINT_METADATA",
@@ -201,6 +203,24 @@ ROLLBACK_METADATA: Final = _record(
     _field("partitionMetadata", _map(_ROLLBACK_PARTITION_METADATA)),
     _version(),
     _default("instantsRollback", _array(_INSTANT_INFO), []),
+)
+
+RESTORE_PLAN: Final = _record(
+    "HoodieRestorePlan",
+    _default("instantsToRollback", _array(_INSTANT_INFO), []),
+    _version(2),
+    _maybe("savepointToRestoreTimestamp", "string"),
+)
+
+RESTORE_METADATA: Final = _record(
+    "HoodieRestoreMetadata",
+    _field("startRestoreTime", "string"),
+    _field("timeTakenInMillis", "long"),
+    _field("instantsToRollback", _array("string")),
+    _field("hoodieRestoreMetadata", _map(_array(["null", ROLLBACK_METADATA]))),
+    _version(),
+    # Named for the second time: ROLLBACK_METADATA defines it.
+    _default("restoreInstantInfo", _array("HoodieInstantInfo"), []),
 )
 
 _SLICE_INFO = _record(

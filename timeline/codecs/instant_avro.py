@@ -30,6 +30,8 @@ __all__ = [
     "decode_commit",
     "decode_compaction_plan",
     "decode_requested_replace",
+    "decode_restore",
+    "decode_restore_plan",
     "decode_rollback",
     "decode_rollback_plan",
     "decode_savepoint",
@@ -38,6 +40,8 @@ __all__ = [
     "encode_commit",
     "encode_compaction_plan",
     "encode_requested_replace",
+    "encode_restore",
+    "encode_restore_plan",
     "encode_rollback",
     "encode_rollback_plan",
     "encode_savepoint",
@@ -59,6 +63,8 @@ _VALUE_CLASSES: Final[Mapping[str, type[Any]]] = {
     "HoodieInstantInfo": plans.InstantInfo,
     "HoodieReplaceCommitMetadata": CommitMetadata,
     "HoodieRequestedReplaceMetadata": plans.RequestedReplaceMetadata,
+    "HoodieRestoreMetadata": plans.RestoreMetadata,
+    "HoodieRestorePlan": plans.RestorePlan,
     "HoodieRollbackMetadata": plans.RollbackMetadata,
     "HoodieRollbackPartitionMetadata": plans.RollbackPartitionMetadata,
     "HoodieRollbackPlan": plans.RollbackPlan,
@@ -211,6 +217,8 @@ _ROLLBACK_PLAN = _Codec(schemas.ROLLBACK_PLAN, plans.RollbackPlan)
 _ROLLBACK = _Codec(schemas.ROLLBACK_METADATA, plans.RollbackMetadata)
 _REQUESTED_REPLACE = _Codec(schemas.REQUESTED_REPLACE_METADATA, plans.RequestedReplaceMetadata)
 _COMPACTION_PLAN = _Codec(schemas.COMPACTION_PLAN, plans.CompactionPlan)
+_RESTORE_PLAN = _Codec(schemas.RESTORE_PLAN, plans.RestorePlan)
+_RESTORE = _Codec(schemas.RESTORE_METADATA, plans.RestoreMetadata)
 _SAVEPOINT = _Codec(schemas.SAVEPOINT_METADATA, plans.SavepointMetadata)
 
 
@@ -338,6 +346,34 @@ def decode_rollback(
     if not data:
         raise _empty(path)
     return _ROLLBACK.decode(data, path=path, bytes_max=bytes_max)
+
+
+def encode_restore_plan(plan: plans.RestorePlan) -> bytes:
+    """Bytes of a requested restore; `InvalidInputError` when a value does not fit its field."""
+    return _RESTORE_PLAN.encode(plan)
+
+
+def decode_restore_plan(
+    data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
+) -> plans.RestorePlan:
+    """Read a requested restore; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    if not data:
+        raise _empty(path)
+    return _RESTORE_PLAN.decode(data, path=path, bytes_max=bytes_max)
+
+
+def encode_restore(metadata: plans.RestoreMetadata) -> bytes:
+    """Bytes of a completed restore; `InvalidInputError` when a value does not fit its field."""
+    return _RESTORE.encode(metadata)
+
+
+def decode_restore(
+    data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
+) -> plans.RestoreMetadata:
+    """Read a completed restore; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    if not data:
+        raise _empty(path)
+    return _RESTORE.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_requested_replace(metadata: plans.RequestedReplaceMetadata) -> bytes:

@@ -27,6 +27,8 @@ __all__ = [
     "CompactionStrategy",
     "InstantInfo",
     "RequestedReplaceMetadata",
+    "RestoreMetadata",
+    "RestorePlan",
     "RollbackMetadata",
     "RollbackPartitionMetadata",
     "RollbackPlan",
@@ -147,6 +149,29 @@ class RollbackMetadata:
     partition_metadata: Mapping[str, RollbackPartitionMetadata] = field(default_factory=dict)
     version: int = 1
     instants_rollback: tuple[InstantInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """Which instants a restore takes away, newest first, and the one it goes back to."""
+
+    instants_to_rollback: tuple[InstantInfo, ...] = ()
+    version: int = 2
+    savepoint_to_restore_timestamp: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreMetadata:
+    """What a completed restore did, by the requested time of each instant it took away."""
+
+    start_restore_time: str
+    time_taken_in_millis: int = 0
+    instants_to_rollback: tuple[str, ...] = ()
+    hoodie_restore_metadata: Mapping[str, tuple[RollbackMetadata, ...]] = field(
+        default_factory=dict
+    )
+    version: int = 1
+    restore_instant_info: tuple[InstantInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

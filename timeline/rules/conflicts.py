@@ -110,6 +110,7 @@ class Rival:
     completion_time: InstantTime
     claim: Claim
     aborts: InstantTime | None = None  # a rollback's target
+    restores: bool = False  # it took published instants away
     writer: str = ""  # host, pid, application, as far as known
     is_compaction: bool = False  # it moved rows only: no conflict for logs and replacing (PUB-4)
     schema: str = ""  # the table schema it published with, "" when not known
@@ -169,6 +170,13 @@ def judge(
         requested time: a base file below an existing one would be hidden (PUB-5, hole 23).
     """
     for rival in rivals:
+        if rival.restores:
+            return Refused(
+                RuleId.TARGET_OF_ROLLBACK,
+                "the other took the table back to an earlier state; what this instant began "
+                "from may be gone",
+                (rival,),
+            )
         if rival.aborts == requested_time:
             return Refused(
                 RuleId.TARGET_OF_ROLLBACK,

@@ -7,13 +7,21 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import files_below, new_table
+from timeline.codecs.instant_avro import encode_restore_plan, encode_rollback_plan
 from timeline.model.instant import Action
+from timeline.model.plans import InstantInfo, RestorePlan, RollbackPlan
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.places import TIMELINE, timeline_path
 from timeline.settle import completed_name, is_settled, settle
 from timeline.table import Table
 
 RT, OWN, CT = "20260102030405005", "20260102030405009", "20260102030405011"
+GONE, PENDING = "20260102030405006", "20260102030405008"
+INFOS = tuple(InstantInfo(requested_time=time, action="commit") for time in (PENDING, GONE))
+RESTORE = encode_restore_plan(
+    RestorePlan(instants_to_rollback=INFOS, savepoint_to_restore_timestamp=RT)
+)
+ROLLBACK = encode_rollback_plan(RollbackPlan(instant_to_rollback=INFOS[1]))
 
 
 def slot_of(table: Table, kind: SlotKind, action: Action, **fields: object) -> Slot:
@@ -63,11 +71,19 @@ WRITTEN = {
         {f"{RT}.savepoint.inflight": b"", f"{RT}_{CT}.savepoint": b"body"},
     ),
     "restore": (
-        (SlotKind.RESTORE, Action.COMMIT, {"own_requested_time": OWN}),
+        (SlotKind.RESTORE, Action.RESTORE, {"own_requested_time": OWN, "plan": RESTORE}),
         {
-            f"{OWN}.restore.requested": b"plan",
+            f"{OWN}.restore.requested": RESTORE,
             f"{OWN}.restore.inflight": b"",
             f"{OWN}_{CT}.restore": b"body",
+        },
+    ),
+    "rollback of a completed write": (
+        (SlotKind.RESTORE, Action.ROLLBACK, {"own_requested_time": OWN, "plan": ROLLBACK}),
+        {
+            f"{OWN}.rollback.requested": ROLLBACK,
+            f"{OWN}.rollback.inflight": b"",
+            f"{OWN}_{CT}.rollback": b"body",
         },
     ),
     "noop": ((SlotKind.NOOP, Action.COMMIT, {}), {}),
@@ -117,3 +133,37 @@ def test_the_end_of_a_savepoint_takes_its_files_away():
     settle(table.context, ended)
     assert names(table) == {}
     assert is_settled(ended, table.context.active())
+
+
+def test_a_restore_takes_away_exactly_what_its_plan_names():
+    table = new_table()
+    storage = table.context.world.storage
+    storage.create("x/.hoodie_partition_metadata", b"")
+    for time in (RT, GONE, PENDING, CT):
+        storage.create(f"x/f-0_0-0-0_{time}.parquet", b"rows")
+        storage.create(f"x/.f-0_{time}.log.1_0-0-0", b"rows")
+        storage.create(timeline_path(f"{time}.inflight"), b"")
+        storage.create(f".hoodie/.heartbeat/{time}", b"")
+    kept = f"{RT}_{GONE[:-1]}7.commit"
+    storage.create(timeline_path(kept), b"")
+    storage.create(timeline_path(f"{GONE}_{PENDING[:-1]}9.commit"), b"")
+    storage.create(timeline_path(f"{GONE[:-1]}7_{OWN}.rollback"), b"")
+    slot = slot_of(table, SlotKind.RESTORE, Action.RESTORE, own_requested_time=OWN, plan=RESTORE)
+    settle(table.context, slot)
+    settle(table.context, slot)
+    assert [name for name in names(table) if OWN not in name] == [
+        f"{RT}.inflight",
+        kept,
+        f"{CT}.inflight",
+    ]
+    assert files_below(storage, "x") == [
+        f"x/.f-0_{RT}.log.1_0-0-0",
+        f"x/.f-0_{CT}.log.1_0-0-0",
+        "x/.hoodie_partition_metadata",
+        f"x/f-0_0-0-0_{RT}.parquet",
+        f"x/f-0_0-0-0_{CT}.parquet",
+    ]
+    assert files_below(storage, ".hoodie/.heartbeat") == [
+        f".hoodie/.heartbeat/{RT}",
+        f".hoodie/.heartbeat/{CT}",
+    ]

@@ -1,0 +1,1 @@
+"""Going back: savepoints that keep a state, restores to it, the rollback of one instant."""

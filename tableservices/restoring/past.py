@@ -1,0 +1,184 @@
+"""
+What the table was when an instant completed, and what came after it (SAV-1, RST-1).
+
+One rule serves both: a savepoint keeps the files of what is left when everything after its
+instant is taken away, and a restore takes exactly that away. It is Java Hudi's: instants
+compare by completion time; where one of the two is a compaction of a merge-on-read table, by
+requested time, because a compaction changes no row and its place is that of its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.operations import TableType
+from timeline.model.times import InstantTime
+from timeline.read import view_of
+from timeline.snapshot import Snapshot
+from timeline.time_travel import retained_since
+
+__all__ = [
+    "after",
+    "completed_write",
+    "files_kept",
+    "refuse_cleaned",
+    "refuse_foreign_upkeep",
+    "refuse_savepointed",
+    "savepoint_times",
+]
+
+#: What may not run beside a change of the past: another engine carries it out without slots.
+_UPKEEP = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
+
+
+def after(timeline: ActiveTimeline, target: Instant, table_type: TableType) -> tuple[Instant, ...]:
+    """Every write and plan after ``target``, pending ones included, newest first."""
+    found = [
+        one
+        for one in timeline.instants
+        if one.action in WRITE_ACTIONS and one != target and _is_after(one, target, table_type)
+    ]
+    return tuple(
+        sorted(found, key=lambda one: (one.completion_time or "9", one.requested_time))[::-1]
+    )
+
+
+def _is_after(one: Instant, target: Instant, table_type: TableType) -> bool:
+    if table_type is TableType.MERGE_ON_READ and Action.COMMIT in (
+        one.action.completes_as,
+        target.action.completes_as,
+    ):
+        moved_rows_only = one.action.completes_as is Action.COMMIT
+        if one.completed or moved_rows_only:
+            return one.requested_time > target.requested_time
+    return not one.completed or (one.completion_time or "") > (target.completion_time or "")
+
+
+def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
+    """
+    The completed write with this requested time.
+
+    Raises:
+        InstantNotFoundError: There is none on the active timeline.
+    """
+    for one in timeline.completed_writes:
+        if one.requested_time == requested_time:
+            return one
+    newest = timeline.newest_completed_write
+    raise InstantNotFoundError(
+        "no completed write of the active timeline has this requested time; see 'hoodoo "
+        f"timeline show' (the newest is {newest.requested_time if newest else 'none'}): "
+        f"{requested_time}",
+        kind="no_such_write",
+        requested_time=requested_time,
+    )
+
+
+def files_kept(
+    context: TableContext, snapshot: Snapshot, target: Instant
+) -> Mapping[str, tuple[str, ...]]:
+    """
+    Names of the files that hold the table as it was, by partition path.
+
+    Outside: as a view of every partition.
+    """
+    gone = set(after(snapshot.active, target, context.config.table_type))
+    # Taken away is as if pending: below the first write instant files count as committed.
+    then = replace(
+        snapshot,
+        active=ActiveTimeline(
+            instants=tuple(
+                replace(one, state=State.INFLIGHT, completion_time=None, legacy=False)
+                if one in gone
+                else one
+                for one in snapshot.active.instants
+            ),
+            file_names=snapshot.active.file_names,
+        ),
+    )
+    found: dict[str, list[str]] = {}
+    for one in view_of(context, then).latest_slices():
+        names = found.setdefault(one.file_group.partition_path, [])
+        if one.base_file is not None:
+            names.append(one.base_file.name)
+        names.extend(log.name for log in one.log_files)
+    return {path: tuple(sorted(names)) for path, names in sorted(found.items())}
+
+
+def savepoint_times(timeline: ActiveTimeline) -> frozenset[InstantTime]:
+    """Requested times of the instants that a savepoint holds, or is about to."""
+    return frozenset(
+        one.requested_time for one in timeline.instants if one.action is Action.SAVEPOINT
+    )
+
+
+def refuse_cleaned(context: TableContext, snapshot: Snapshot, target: Instant) -> None:
+    """
+    Pass when no clean took files of the state at ``target``. Outside: 1 get after a clean.
+
+    A clean that counts slices instead of commits promises no time: then only what completed
+    after it is known to be whole.
+
+    Raises:
+        InstantNotFoundError: They may be gone.
+    """
+    retained = retained_since(context, snapshot)
+    if retained is None:
+        cleans = (
+            one.completion_time or ""
+            for one in snapshot.active.instants
+            if one.action is Action.CLEAN and one.completed
+        )
+        if (target.completion_time or "") > max(cleans, default=""):
+            return
+    elif target.requested_time >= retained:
+        return
+    raise InstantNotFoundError(
+        "files of that state were cleaned, or may have been; choose a later instant"
+        + (f" (from {retained} on)" if retained else "")
+        + f": {target.requested_time}",
+        kind="state_cleaned",
+        requested_time=target.requested_time,
+        retained=retained,
+    )
+
+
+def refuse_foreign_upkeep(timeline: ActiveTimeline) -> None:
+    """
+    Pass when no other engine is cleaning, rolling back or restoring.
+
+    Within a turn what is pending of these is not ours: ours was settled (PUB-3).
+
+    Raises:
+        ServiceConflictError: One is at it, or died at it.
+    """
+    pending = [one for one in timeline.pending if one.action in _UPKEEP]
+    if pending:
+        raise ServiceConflictError(
+            "another engine's upkeep is under way; let that engine finish it, then repeat: "
+            f"{pending[0]}",
+            kind="upkeep_pending",
+            pending=[str(one) for one in pending],
+        )
+
+
+def refuse_savepointed(held: frozenset[InstantTime], times: frozenset[InstantTime]) -> None:
+    """
+    Pass when no savepoint holds any of the instants.
+
+    Raises:
+        InvalidInputError: One does.
+    """
+    met = sorted(held & times)
+    if met:
+        raise InvalidInputError(
+            "a savepoint holds what would be taken away; delete it first ('hoodoo savepoint "
+            f"delete'): {', '.join(met)}",
+            kind="savepointed",
+            savepoints=met,
+        )

@@ -1,0 +1,248 @@
+"""
+Restore: the table as it was when an instant completed; everything after it is taken away (RST-1).
+
+The slot comes first and says all: from it on whatever began before is refused, begins finish
+it or wait, and anybody who takes the next turn repeats what a crash left undone. What goes
+is Java Hudi's choice (``past``), so is what is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tableservices.restoring.past import (
+    after,
+    completed_write,
+    refuse_cleaned,
+    refuse_foreign_upkeep,
+    refuse_savepointed,
+    savepoint_times,
+)
+from timeline.codecs.instant_avro import encode_restore, encode_restore_plan
+from timeline.context import TableContext
+from timeline.errors import BudgetSpentError, InvalidInputError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.instant import Action, Instant
+from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.properties_file import load_config
+from timeline.publish import Turn, take_turn
+from timeline.readable import refuse_unwritable
+from timeline.rollback_documents import result_document
+from timeline.rules.succession import Residue
+from timeline.settle import data_file_time, data_files_of
+from timeline.snapshot import Snapshot
+
+__all__ = ["PlannedRestore", "RestoreReceipt", "plan_restore", "refuse_living", "restore"]
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRestore:
+    """What a restore takes away."""
+
+    target: Instant
+    instants: tuple[Instant, ...]  # newest first
+    files: tuple[str, ...]  # their data files, relative to the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReceipt:
+    """What a restore did; times are instant times."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    restored_to: InstantTime
+    instants: tuple[InstantTime, ...]  # taken away, newest first
+    files: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return (
+            f"restored to {self.restored_to}: {len(self.instants)} instants and "
+            f"{len(self.files)} files are gone"
+        )
+
+
+def plan_restore(
+    context: TableContext, requested_time: InstantTime, *, force: bool = False
+) -> PlannedRestore:
+    """
+    What ``restore`` would take away; nothing is changed. Arguments and errors: as there.
+
+    Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
+    """
+    refuse_unwritable(load_config(context.world.storage))
+    snapshot = context.snapshot()
+    target = completed_write(snapshot.active, requested_time)
+    instants = _gone(context, snapshot, target, force=force)
+    times = tuple(one.requested_time for one in instants)
+    return PlannedRestore(
+        target=target,
+        instants=instants,
+        files=tuple(data_files_of(context.world.storage, *times)),
+    )
+
+
+def _gone(
+    context: TableContext, snapshot: Snapshot, target: Instant, *, force: bool
+) -> tuple[Instant, ...]:
+    timeline = snapshot.active
+    held = savepoint_times(timeline)
+    if target.requested_time not in held:
+        refuse_cleaned(context, snapshot, target)
+    instants = after(timeline, target, context.config.table_type)
+    refuse_savepointed(held, frozenset(one.requested_time for one in instants))
+    if not force:
+        refuse_living(context, instants)
+    return instants
+
+
+def refuse_living(context: TableContext, instants: Sequence[Instant]) -> None:
+    """
+    Pass when nobody seems to work on the pending ones of these instants. Outside: 1 list.
+
+    Raises:
+        InvalidInputError: A heartbeat is fresh.
+    """
+    pending = tuple(one.requested_time for one in instants if not one.completed)
+    dead = instants_that_seem_dead(context.world.storage, pending, context.limits.heartbeat)
+    alive = sorted(set(pending) - set(dead))
+    if alive:
+        raise InvalidInputError(
+            "its writer still gives signs of life; end the writer, or force it: "
+            f"{', '.join(alive)}",
+            kind="writer_alive",
+            requested_time=alive[0],
+            alive=alive,
+        )
+
+
+def restore(
+    context: TableContext, requested_time: InstantTime, *, force: bool = False
+) -> RestoreReceipt | None:
+    """
+    Take away everything after a write: reads then show what they showed when it completed.
+
+    Outside: as ``plan_restore``; 1 turn (lock, list, create), the deletes, 3 creates.
+
+    Args:
+        context: The table.
+        requested_time: The write's. With a savepoint of it its files are certainly there.
+        force: Also while writers of what goes give signs of life; they are refused then.
+
+    Returns:
+        None when nothing came after that write.
+
+    Raises:
+        InstantNotFoundError: No such write on the active timeline, or files of that state
+            were cleaned.
+        InvalidInputError: A later savepoint holds what would go, or a writer is alive.
+        TableConfigConflictError: The metadata table is on.
+        UnsupportedTableError: The table is not written by this release.
+        ServiceConflictError: Another engine's clean, rollback or restore is pending.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``; a restore whose
+            slot was taken is finished by whoever begins or takes a turn next.
+        BudgetSpentError: Others published in every attempt.
+    """
+    nonce = context.world.ids.nonce()
+    for _ in range(_TRIES):
+        planned = plan_restore(context, requested_time, force=force)
+        if not planned.instants:
+            return None
+        slot = _take(context, planned, nonce, force=force)
+        if slot is None:
+            continue
+        context.world.events.emit(
+            "restore.done", target=requested_time, instants=len(planned.instants)
+        )
+        return RestoreReceipt(
+            requested_time=slot.instant_time,
+            completion_time=slot.completion_time,
+            restored_to=requested_time,
+            instants=tuple(one.requested_time for one in planned.instants),
+            files=planned.files,
+        )
+    raise BudgetSpentError(
+        "others published in every attempt; stop the writers, then restore again: "
+        f"{_TRIES} attempts",
+        attempts=_TRIES,
+    )
+
+
+def _take(
+    context: TableContext, planned: PlannedRestore, nonce: str, *, force: bool
+) -> Slot | None:
+    """The restore's slot; None when something came after the plan was made."""
+    infos = tuple(
+        InstantInfo(requested_time=one.requested_time, action=one.action.value)
+        for one in planned.instants
+    )
+    plan = encode_restore_plan(
+        RestorePlan(
+            instants_to_rollback=infos,
+            savepoint_to_restore_timestamp=planned.target.requested_time,
+        )
+    )
+
+    def decide(turn: Turn) -> Slot | None:
+        refuse_foreign_upkeep(turn.timeline)
+        target = completed_write(turn.timeline, planned.target.requested_time)
+        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+        if _gone(context, now, target, force=force) != planned.instants:
+            return None
+        own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.RESTORE,
+            action=Action.RESTORE,
+            requested_time=target.requested_time,
+            own_requested_time=own_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            body=encode_restore(_result(context, infos, planned.files, own_time)),
+            plan=plan,
+        )
+
+    return take_turn(context, f"restore to {planned.target.requested_time}", decide)[0]
+
+
+def _result(
+    context: TableContext,
+    infos: Sequence[InstantInfo],
+    files: Sequence[str],
+    own_time: InstantTime,
+) -> RestoreMetadata:
+    of_instant = _by_time(files)
+    return RestoreMetadata(
+        start_restore_time=own_time,
+        instants_to_rollback=tuple(one.requested_time for one in infos),
+        hoodie_restore_metadata={
+            one.requested_time: (
+                result_document(
+                    context.world.storage,
+                    one,
+                    of_instant.get(one.requested_time, ()),
+                    own_time=own_time,
+                ),
+            )
+            for one in infos
+        },
+        restore_instant_info=tuple(infos),
+    )
+
+
+def _by_time(files: Sequence[str]) -> Mapping[InstantTime, list[str]]:
+    found: dict[InstantTime, list[str]] = {}
+    for path in files:
+        time = data_file_time(path.rpartition("/")[2])
+        if time is not None:
+            found.setdefault(time, []).append(path)
+    return found

@@ -1,0 +1,208 @@
+"""
+Rollback of one instant that somebody names: a pending write, or the newest completed one.
+
+A pending write ends by an abort slot, as that of a dead writer does. A completed one ends as
+by a restore to the write before it, which must take nothing else away: what is built on it
+goes first, and what a savepoint holds stays (as Java Hudi, concurrency 5). Its trace is a
+rollback instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tableservices.restoring.past import (
+    completed_write,
+    refuse_cleaned,
+    refuse_foreign_upkeep,
+    refuse_savepointed,
+    savepoint_times,
+)
+from tableservices.restoring.restore import refuse_living
+from timeline.active import ActiveTimeline
+from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.plans import InstantInfo
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.properties_file import load_config
+from timeline.publish import Turn, take_turn
+from timeline.readable import refuse_unwritable
+from timeline.rollback_documents import plan_document, result_document
+from timeline.rules.succession import Residue
+from timeline.settle import data_files_of
+from timeline.snapshot import Snapshot
+from timeline.undo import rollback as undo
+
+__all__ = ["PlannedRollback", "RollbackReceipt", "plan_rollback", "rollback"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRollback:
+    """What a rollback takes away."""
+
+    target: Instant
+    files: tuple[str, ...]  # its data files, relative to the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackReceipt:
+    """What became of the instant; without times of an own instant it was left as it is."""
+
+    target: InstantTime
+    requested_time: InstantTime | None
+    completion_time: InstantTime | None
+    files: tuple[str, ...]
+    why: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.target}: {self.why}"
+
+
+def plan_rollback(
+    context: TableContext, requested_time: InstantTime, *, force: bool = False
+) -> PlannedRollback:
+    """
+    What ``rollback`` would take away; nothing is changed. Arguments and errors: as there.
+
+    Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a
+    partition.
+    """
+    refuse_unwritable(load_config(context.world.storage))
+    snapshot = context.snapshot()
+    target = _target(snapshot.active, requested_time)
+    if target.completed:
+        _refuse_needed(context, snapshot, target)
+    elif not force:
+        refuse_living(context, [target])
+    files = data_files_of(context.world.storage, requested_time)
+    return PlannedRollback(target=target, files=tuple(files))
+
+
+def rollback(
+    context: TableContext, requested_time: InstantTime, *, force: bool = False
+) -> RollbackReceipt:
+    """
+    Undo one write for good.
+
+    Outside: as ``plan_rollback``; 1 turn (lock, list, create), the deletes, 3 creates.
+
+    Args:
+        context: The table.
+        requested_time: The write's: pending, or the newest completed one.
+        force: Also while the writer of a pending one gives signs of life.
+
+    Raises:
+        InstantNotFoundError: No such write, or files of the state before it were cleaned.
+        InvalidInputError: Its writer is alive, a savepoint holds it, or later writes or
+            plans may be built on it.
+        TableConfigConflictError: The metadata table is on.
+        UnsupportedTableError: The table is not written by this release.
+        ServiceConflictError: Another engine's clean, rollback or restore is pending.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``publish``; a rollback whose slot was taken is finished by the next turn.
+    """
+    planned = plan_rollback(context, requested_time, force=force)
+    if not planned.target.completed:
+        done = undo(context, planned.target)
+        return RollbackReceipt(
+            target=requested_time,
+            requested_time=done.slot.instant_time if done.slot else None,
+            completion_time=done.slot.completion_time if done.slot else None,
+            files=planned.files if done.slot else (),
+            why=done.why,
+        )
+    slot = _take(context, planned)
+    context.world.events.emit("rollback.done", target=requested_time)
+    return RollbackReceipt(
+        target=requested_time,
+        requested_time=slot.instant_time,
+        completion_time=slot.completion_time,
+        files=planned.files,
+        why="rolled back",
+    )
+
+
+def _target(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
+    for one in timeline.pending_ingestion:
+        if one.requested_time == requested_time:
+            return one
+    try:
+        return completed_write(timeline, requested_time)
+    except InstantNotFoundError as error:
+        pending = [one.requested_time for one in timeline.pending_ingestion]
+        raise InstantNotFoundError(
+            f"no such write, neither completed nor pending; pending are {pending}: "
+            f"{requested_time}",
+            kind="no_such_write",
+            requested_time=requested_time,
+        ) from error
+
+
+def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -> None:
+    """Pass when nothing may be built on a completed write, and the state before it is whole."""
+    timeline = snapshot.active
+    refuse_savepointed(savepoint_times(timeline), frozenset({target.requested_time}))
+    others = [one for one in timeline.instants if one.action in WRITE_ACTIONS and one != target]
+    later = [
+        one
+        for one in others
+        if not one.completed
+        or one.requested_time > target.requested_time
+        or (one.completion_time or "") > (target.completion_time or "")
+    ]
+    if later:
+        raise InvalidInputError(
+            "later writes or pending ones may be built on it; roll those back first, or restore "
+            f"to an instant before it: {target.requested_time}, later is {later[-1]}",
+            kind="later_instants",
+            requested_time=target.requested_time,
+            later=[str(one) for one in later],
+        )
+    if others:
+        before = max(others, key=lambda one: one.completion_time or "")
+        if before.requested_time not in savepoint_times(timeline):
+            refuse_cleaned(context, snapshot, before)
+    elif context.history.instants():
+        raise InvalidInputError(
+            "it is the last write that is not archived, and must stay, because readers take "
+            f"what lies before it as committed: {target.requested_time}",
+            kind="last_active_write",
+            requested_time=target.requested_time,
+        )
+
+
+def _take(context: TableContext, planned: PlannedRollback) -> Slot:
+    storage = context.world.storage
+    nonce = context.world.ids.nonce()
+    target, files = planned.target, planned.files
+    info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+
+    def decide(turn: Turn) -> Slot | None:
+        refuse_foreign_upkeep(turn.timeline)
+        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+        _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
+        own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.RESTORE,
+            action=Action.ROLLBACK,
+            requested_time=target.requested_time,
+            own_requested_time=own_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
+            plan=encode_rollback_plan(plan_document(storage, info, files)),
+        )
+
+    slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
+    if slot is None:  # never: every look either takes it or raises
+        raise InstantNotFoundError("the write is gone", kind="no_such_write")
+    return slot

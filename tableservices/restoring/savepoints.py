@@ -1,0 +1,272 @@
+"""
+Savepoints: the files of one state are kept, whatever the retention of cleaning says (SAV-1).
+
+The list of files is made before the turn; in it the slot is taken only if no clean since
+took one of them. From the slot on the cleaner sees the savepoint, because it compares the
+savepoints of its facts with those of its turn (CLN-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tableservices.restoring.past import (
+    completed_write,
+    files_kept,
+    refuse_cleaned,
+    refuse_foreign_upkeep,
+    savepoint_times,
+)
+from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
+from timeline.context import TableContext
+from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
+from timeline.model.filenames import instant_file_name, parse_instant_name
+from timeline.model.instant import Action, Instant
+from timeline.model.paths import join
+from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.places import timeline_path
+from timeline.ports.storage import ObjectMissingError
+from timeline.publish import Turn, take_turn
+from timeline.readable import refuse_old_version
+from timeline.rules.succession import Residue
+from timeline.snapshot import Snapshot
+
+__all__ = ["Savepoint", "delete_savepoint", "plan_savepoint", "savepoint", "savepoints"]
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """A kept state: that of the table when the write ``requested_time`` completed."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime | None  # of the savepoint; None for one only planned
+    made_by: str
+    comments: str
+    files: tuple[str, ...]  # relative to the table
+
+
+def savepoints(context: TableContext) -> list[Savepoint]:
+    """Every completed savepoint, oldest write first. Outside: 1 list, 1 get each."""
+    found = []
+    for one in context.active().instants:
+        if one.action is not Action.SAVEPOINT or not one.completed:
+            continue
+        path = timeline_path(instant_file_name(one))
+        try:
+            metadata = decode_savepoint(context.world.storage.read(path), path=path)
+        except ObjectMissingError:
+            continue  # deleted since it was listed
+        found.append(
+            Savepoint(
+                requested_time=one.requested_time,
+                completion_time=one.completion_time,
+                made_by=metadata.savepointed_by,
+                comments=metadata.comments,
+                files=_paths(
+                    {
+                        path: kept.savepoint_data_file
+                        for path, kept in metadata.partition_metadata.items()
+                    }
+                ),
+            )
+        )
+    return found
+
+
+def plan_savepoint(context: TableContext, requested_time: InstantTime | None = None) -> Savepoint:
+    """What ``savepoint`` would keep. Arguments and errors: as there."""
+    return _draft(context, requested_time)[1]
+
+
+def savepoint(
+    context: TableContext,
+    requested_time: InstantTime | None = None,
+    *,
+    comments: str = "",
+) -> Savepoint:
+    """
+    Keep the state of the table when a write completed.
+
+    Outside: the view of every partition; 1 turn (lock, list, create), 2 creates.
+
+    Args:
+        context: The table.
+        requested_time: The write's; None for the newest completed one.
+        comments: Text for people, kept in the savepoint.
+
+    Raises:
+        InstantNotFoundError: No such write on the active timeline, or files of that state
+            were cleaned.
+        InvalidInputError: The write has a savepoint already.
+        ServiceConflictError: Another engine's clean, rollback or restore is pending.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+        BudgetSpentError: Cleans took files of that state in every attempt.
+    """
+    nonce = context.world.ids.nonce()
+    for _ in range(_TRIES):
+        head, draft, body = _encoded(context, requested_time, comments)
+        taken = _take(context, head, draft, body, nonce)
+        if taken is not None:
+            context.world.events.emit(
+                "savepoint.done", rt=taken.requested_time, files=len(draft.files)
+            )
+            return Savepoint(
+                requested_time=taken.requested_time,
+                completion_time=taken.completion_time,
+                made_by=draft.made_by,
+                comments=comments,
+                files=draft.files,
+            )
+    raise BudgetSpentError(
+        "the table was cleaned or restored in every attempt; make the savepoint again: "
+        f"{_TRIES} attempts",
+        attempts=_TRIES,
+    )
+
+
+def _draft(
+    context: TableContext, requested_time: InstantTime | None
+) -> tuple[int, Savepoint, Mapping[str, tuple[str, ...]]]:
+    refuse_old_version(context.config)
+    snapshot = context.snapshot()
+    timeline = snapshot.active
+    if requested_time is None:
+        newest = timeline.newest_completed_write
+        if newest is None:
+            raise InstantNotFoundError(
+                "the table has no completed write that could be kept", kind="no_such_write"
+            )
+        target = newest
+    else:
+        target = completed_write(timeline, requested_time)
+    _refuse_second(savepoint_times(timeline), target)
+    refuse_cleaned(context, snapshot, target)
+    kept = files_kept(context, snapshot, target)
+    who = context.world.ids.identity()
+    draft = Savepoint(
+        requested_time=target.requested_time,
+        completion_time=None,
+        made_by=who.application or f"hoodoo on {who.host}",
+        comments="",
+        files=_paths(kept),
+    )
+    return snapshot.head, draft, kept
+
+
+def _encoded(
+    context: TableContext, requested_time: InstantTime | None, comments: str
+) -> tuple[int, Savepoint, bytes]:
+    head, draft, kept = _draft(context, requested_time)
+    metadata = SavepointMetadata(
+        savepointed_by=draft.made_by,
+        savepointed_at=context.world.clock.now_ms(),
+        comments=comments,
+        partition_metadata={
+            path: SavepointPartitionMetadata(partition_path=path, savepoint_data_file=names)
+            for path, names in kept.items()
+        },
+    )
+    return head, draft, encode_savepoint(metadata)
+
+
+def _take(
+    context: TableContext, head: int, draft: Savepoint, body: bytes, nonce: str
+) -> Slot | None:
+    """The savepoint's slot; None when the files are to be looked up again."""
+    files = frozenset(draft.files)
+
+    def decide(turn: Turn) -> Slot | None:
+        refuse_foreign_upkeep(turn.timeline)
+        # The newest slot of the snapshot may have been at its deletes when files were listed.
+        for slot in context.chain.between(max(0, head - 1), turn.head):
+            if slot.kind is SlotKind.RESTORE or not files.isdisjoint(slot.deletes):
+                return None
+        target = completed_write(turn.timeline, draft.requested_time)
+        _refuse_second(savepoint_times(turn.timeline), target)
+        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+        refuse_cleaned(context, now, target)  # other engines' cleans have no slots
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.SAVEPOINT,
+            action=Action.SAVEPOINT,
+            requested_time=target.requested_time,
+            completion_time=turn.draw(
+                context, Residue.SLOT_COMPLETION, above=target.requested_time
+            ),
+            base=head,
+            nonce=nonce,
+            owner=turn.owner,
+            body=body,
+        )
+
+    return take_turn(context, f"savepoint {draft.requested_time}", decide)[0]
+
+
+def delete_savepoint(context: TableContext, requested_time: InstantTime) -> InstantTime:
+    """
+    Give a kept state up; the next clean treats its files like any others.
+
+    Outside: 1 turn (lock, list, create), 2 deletes.
+
+    Returns:
+        The completion time of the deletion.
+
+    Raises:
+        InstantNotFoundError: There is no such savepoint.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+    """
+    nonce = context.world.ids.nonce()
+
+    def decide(turn: Turn) -> Slot:
+        instants = map(parse_instant_name, turn.timeline.file_names)
+        found = [one for one in instants if one is not None and _names(one, requested_time)]
+        if not found:
+            raise InstantNotFoundError(
+                "no savepoint of this write; there are "
+                f"{', '.join(sorted(savepoint_times(turn.timeline))) or 'none'}: {requested_time}",
+                kind="no_such_savepoint",
+                requested_time=requested_time,
+            )
+        found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.UNSAVEPOINT,
+            action=Action.SAVEPOINT,
+            requested_time=requested_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=requested_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            deletes=tuple(timeline_path(instant_file_name(one)) for one in found),
+        )
+
+    slot, _ = take_turn(context, f"delete savepoint {requested_time}", decide)
+    if slot is None:  # never: every look either finds it or raises
+        raise InstantNotFoundError("the savepoint is gone", kind="no_such_savepoint")
+    context.world.events.emit("savepoint.deleted", rt=requested_time)
+    return slot.completion_time
+
+
+def _names(one: Instant, requested_time: InstantTime) -> bool:
+    return one.action is Action.SAVEPOINT and one.requested_time == requested_time
+
+
+def _refuse_second(held: Iterable[InstantTime], target: Instant) -> None:
+    if target.requested_time in held:
+        raise InvalidInputError(
+            "this write has a savepoint already; delete it first to make another: "
+            f"{target.requested_time}",
+            kind="savepoint_exists",
+            requested_time=target.requested_time,
+        )
+
+
+def _paths(kept: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(join(path, name) for path, names in sorted(kept.items()) for name in names)
