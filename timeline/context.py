@@ -178,9 +178,9 @@ class TableContext:
     def history(self) -> History:
         """The archived instants, in the form of the timeline's layout."""
         if self.config.timeline_layout_version == 2:
-            return History(self.world.storage)
+            return History(self.world.storage, self.world.events)
         folder = legacy_archive(self.config.raw.get("hoodie.archivelog.folder"))
-        return History(self.world.storage, legacy_folder=folder)
+        return History(self.world.storage, self.world.events, legacy_folder=folder)
 
     def instant_path(self, file_name: str) -> str:
         """Where the file of an instant lies in this table's layout."""

@@ -20,9 +20,11 @@ from timeline.codecs.history_rows import (
 )
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.legacy_commit import decode_archived_commit
+from timeline.codecs.log_blocks import LogBlock
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.times import InstantTime
 from timeline.places import HISTORY
+from timeline.ports.events import EventSink
 from timeline.ports.storage import ObjectMissingError, Storage
 
 __all__ = ["ARCHIVED_WRITES", "History"]
@@ -36,10 +38,14 @@ class History:
     The archived instants of one table.
 
     ``legacy_folder`` is where a table of version 6 has its archive; None for later versions.
+    Damage within such an archive is told as ``history.corrupt``.
     """
 
-    def __init__(self, storage: Storage, *, legacy_folder: str | None = None) -> None:
+    def __init__(
+        self, storage: Storage, events: EventSink, *, legacy_folder: str | None = None
+    ) -> None:
         self._storage = storage
+        self._events = events
         self._legacy_folder = legacy_folder
 
     def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
@@ -52,7 +58,7 @@ class History:
         folder, names, parse = (
             (HISTORY, self._file_names(), parse_history_rows)
             if self._legacy_folder is None
-            else (self._legacy_folder, self._legacy_names(self._legacy_folder), parse_archive_file)
+            else (self._legacy_folder, self._legacy_names(self._legacy_folder), self._parse_legacy)
         )
         found: dict[tuple[str, str], HistoryInstant] = {}
         for name in names:
@@ -80,6 +86,16 @@ class History:
             if (number := archive_file_number(name)) is not None
         )
         return [name for _, name in sorted(numbered)]
+
+    def _parse_legacy(
+        self, data: bytes, *, path: str, times_only: bool
+    ) -> tuple[HistoryInstant, ...]:
+        return parse_archive_file(data, path=path, times_only=times_only, missed=self._missed)
+
+    def _missed(self, block: LogBlock) -> None:
+        self._events.emit(
+            "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
+        )
 
     def _file_names(self) -> list[str]:
         number = self._manifest_number()

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.avro_container import RecordReader, RecordWriter, damaged
 from timeline.codecs.avro_schemas import Schema
 from timeline.codecs.history_rows import HISTORY_BYTES_MAX, HistoryInstant
-from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks
+from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_blocks
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
 
@@ -77,17 +77,20 @@ def parse_archive_file(
     path: str = "",
     times_only: bool = False,
     bytes_max: int = HISTORY_BYTES_MAX,
+    missed: Callable[[LogBlock], object] | None = None,
 ) -> tuple[HistoryInstant, ...]:
     """
     Read the completed instants of one archive file, in the file's order.
 
-    A torn block at the end, left by a crash, is skipped: its instants are still active.
+    A torn block at the end, left by a crash, is skipped: its instants are still active. Damage
+    with whole blocks behind it is skipped as in Java, but its instants may be told nowhere.
 
     Args:
         data: The whole file.
         path: What errors name as the damaged file.
         times_only: Read requested time, completion time and action and nothing else.
         bytes_max: Largest file, bytes.
+        missed: Told of every damaged region that is not at the end.
 
     Raises:
         CorruptTableError: the file is damaged or above `bytes_max`.
@@ -96,14 +99,20 @@ def parse_archive_file(
         raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     return tuple(
         instant
-        for schema_text, record in _records(data, path)
+        for schema_text, record in _records(data, path, missed)
         if (instant := _completed(schema_text, record, path, times_only=times_only)) is not None
     )
 
 
-def _records(data: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
+def _records(
+    data: bytes, path: str, missed: Callable[[LogBlock], object] | None
+) -> Iterator[tuple[bytes, bytes]]:
     """Every record with its writer's schema."""
+    corrupt: LogBlock | None = None
     for block in iter_blocks(BytesSource(data), len(data), path=path):
+        if corrupt is not None and missed is not None:
+            missed(corrupt)
+        corrupt = block if block.block_type is BlockType.CORRUPT else None
         if block.block_type is not BlockType.AVRO_DATA:
             continue
         schema_text = block.schema_json.encode()

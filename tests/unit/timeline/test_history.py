@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.timeline.engine import Heard
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import CorruptTableError
@@ -21,6 +22,7 @@ from timeline.storage.memory import MemoryStorage
 
 TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))
 T1, T2, T3, T4, T5, T6, T7 = TIMES
+FOLDER = ".hoodie/archived"
 
 
 def archived(
@@ -53,7 +55,7 @@ def with_metadata(
     listed = [{"fileName": name, "fileLen": 1} for name, _ in files]
     storage.create(f"{HISTORY}/manifest_1", json.dumps({"files": listed}).encode())
     storage.create(f"{HISTORY}/_version_", b"1")
-    return History(storage)
+    return History(storage, Heard())
 
 
 def migrated() -> History:
@@ -137,9 +139,9 @@ def test_without_a_version_the_newest_manifest_counts() -> None:
     archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
     storage.create(f"{HISTORY}/manifest_2", b'{"files":[]}')
     storage.delete(f"{HISTORY}/_version_")
-    assert History(storage).instants() == []
+    assert History(storage, Heard()).instants() == []
 
 
 def test_a_table_that_was_never_archived_has_no_history() -> None:
-    assert History(MemoryStorage()).instants() == []
-    assert History(MemoryStorage(), legacy_folder=".hoodie/archived").instants() == []
+    assert History(MemoryStorage(), Heard()).instants() == []
+    assert History(MemoryStorage(), Heard(), legacy_folder=FOLDER).instants() == []

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.interop import golden_tables
+from tests.unit.timeline.engine import Heard
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.history_rows import HistoryInstant
 from timeline.codecs.instant_avro import decode_clean, decode_commit
@@ -22,8 +23,10 @@ from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError
 from timeline.history import History
 from timeline.storage.local import LocalStorage
+from timeline.storage.memory import MemoryStorage
 
 T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
+FOLDER = ".hoodie/archived"
 
 
 def entry_schema(**kinds: Any) -> dict[str, Any]:
@@ -124,6 +127,25 @@ def test_a_torn_block_at_the_end_is_skipped() -> None:
     assert told(whole + block(state(T2, "commit", "COMPLETED"))[:-9]) == [(T1, T3, "commit")]
 
 
+def test_damage_before_whole_blocks_is_skipped_as_java_does_and_said() -> None:
+    whole = [block(state(time, "commit", "COMPLETED")) for time in (T1, T2, T3)]
+    damaged = bytearray(whole[1])
+    damaged[6:14] = bytes(8)  # its size: where it ends is not known
+    storage, heard = MemoryStorage(), Heard()
+    storage.create(
+        f"{FOLDER}/.commits_.archive.1_1-0-1", whole[0] + bytes(damaged) + whole[2] + b"#HUDI#torn"
+    )
+    history = History(storage, heard, legacy_folder=FOLDER)
+    assert [one.requested_time for one in history.instants()] == [T1, T3]
+    assert heard.named("history.corrupt") == [
+        {
+            "path": f"{FOLDER}/.commits_.archive.1_1-0-1",
+            "offset": len(whole[0]),
+            "bytes": len(damaged),
+        }
+    ]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -168,7 +190,7 @@ def test_archive_files_are_known_by_their_name(name: str, number: int | None) ->
 
 def test_java_s_archive_has_its_instants_in_order_with_their_metadata(tmp_path: Path) -> None:
     table = golden_tables.unpack("v6_cow_clean_archive", tmp_path)
-    history = History(LocalStorage(str(table)), legacy_folder=".hoodie/archived")
+    history = History(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/archived")
     found = history.instants(times_only=False)
     assert (len(found), found[0].requested_time, found[-1].requested_time) == (
         26,
@@ -180,7 +202,7 @@ def test_java_s_archive_has_its_instants_in_order_with_their_metadata(tmp_path: 
         "84b10cf5-1e41-4950-843c-73ac5519171e-0_0-727-908_20261121102422326.parquet",
         1,
     )
-    assert History(LocalStorage(str(table)), legacy_folder=".hoodie/none").instants() == []
+    assert History(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/none").instants() == []
 
 
 WHOLE = block(state(T1, "commit", "COMPLETED", hoodieCommitMetadata={"operationType": "UPSERT"}))
