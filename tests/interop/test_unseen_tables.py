@@ -29,19 +29,13 @@ NEWEST = RELEASES[0]
 WALKS = 20
 
 #: Where Java itself errs: why its answer is not ours.
-FAULTS_OF_JAVA: dict[tuple[str, str], str] = {
-    **dict.fromkeys(
-        (
-            ("1.0.2", "on_read_merg_avro_nested"),
-            ("1.0.2", "on_read_merg_parquet_nested"),
-        ),
-        "1.0.2 forgets the values of renamed fields inside structs of rows that lie in logs",
+FAULTS_OF_JAVA: dict[tuple[str, str], str] = dict.fromkeys(
+    (
+        ("1.0.2", "on_read_merg_avro_nested"),
+        ("1.0.2", "on_read_merg_parquet_nested"),
     ),
-    **dict.fromkeys(
-        (("0.15.0", "crash_then_writes_mor"), ("0.15.0", "crash_then_writes_bucket")),
-        "0.15 stops at a rollback's block that is younger than the write it reads up to",
-    ),
-}
+    "1.0.2 forgets the values of renamed fields inside structs of rows that lie in logs",
+)
 
 
 @pytest.fixture

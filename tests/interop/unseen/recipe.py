@@ -204,37 +204,45 @@ def account_of(
 
 def ask_newer(newer: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
     """
-    The account of a table, with a newer release's answers where its own release failed.
+    The account of a table, with a newer release's rows where its own release errs.
 
-    1.0.2 cannot read every table it writes (`golden/PROVENANCE.md`).
+    1.0.2 cannot read every table it writes (`golden/PROVENANCE.md`). 0.15 stops reading a log at
+    the block of a rollback that began after the newest write, so the write that rolled a crash
+    back is not seen until the next one; later releases see it.
     """
     path, told = folder / recipe.name, folder / f"{recipe.name}.json"
     account: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
-    if account["hudi"] != "1.0.2":
+    if account["hudi"] == newer.version or account.get("read_by") == newer.version:
         return account
-    asked = 0
-    for what, query in {"snapshot": "snapshot", "read_optimized": "read_optimized"}.items():
-        if isinstance(account[what], dict):
-            account[what] = _answer(
-                lambda query=query: newer.read(path, query_type=query, conf=recipe.read_conf)
+    all_of_it = account["hudi"].startswith("0.") and any(
+        isinstance(step, Write) and step.crashes for step in recipe.steps
+    )
+    errs = account["hudi"] == "1.0.2"
+    conf = recipe.read_conf
+
+    def again(theirs: Any, ask: Any) -> Any:
+        return _answer(ask) if all_of_it or (errs and isinstance(theirs, dict)) else theirs
+
+    for query in ("snapshot", "read_optimized"):
+        if account[query] is not None:
+            account[query] = again(
+                account[query],
+                lambda query=query: newer.read(path, query_type=query, conf=conf),
             )
-            asked += 1
     for time, theirs in account["as_of"].items():
-        if isinstance(theirs, dict):
-            account["as_of"][time] = _answer(
-                lambda time=time: newer.read(path, as_of=time, conf=recipe.read_conf)
-            )
-            asked += 1
+        account["as_of"][time] = again(
+            theirs, lambda time=time: newer.read(path, as_of=time, conf=conf)
+        )
     for one in account["incremental"]:
-        if isinstance(one["rows"], dict):
-            start = one["start"] if one["start"] == "0" else str(int(one["start"]) - 1)
-            words = [start, *([one["end"]] if one["end"] else [])]
-            one["rows"] = _answer(
-                lambda words=words: newer.read(path, incremental=words, conf=recipe.read_conf)
-            )
-            asked += 1
-    if asked:
-        told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
+        start = one["start"]
+        if errs and start != "0":
+            start = str(int(start) - 1)  # 1.0.2 counts the start in
+        words = [start, *([one["end"]] if one["end"] else [])]
+        one["rows"] = again(
+            one["rows"], lambda words=words: newer.read(path, incremental=words, conf=conf)
+        )
+    account["read_by"] = newer.version
+    told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
     return account
 
 

@@ -8,13 +8,31 @@ from tests.interop.unseen.recipe import WRITE, Recipe, Service, Write
 
 __all__ = ["types"]
 
-SCHEMA = (
-    "id string, ts bigint, b boolean, by tinyint, sh smallint, i int, l bigint, f float, d double, "
-    "s string, bin binary, dt date, tm timestamp, d9 decimal(9,2), d18 decimal(18,6), "
-    "d38 decimal(38,10), ai array<int>, ast array<struct<x:int,y:array<string>>>, "
-    "aa array<array<double>>, ms map<string,bigint>, mst map<string,struct<z:decimal(5,2),t:timestamp>>, "
-    "st struct<a:int,b:struct<c:date,d:map<string,array<int>>>>"
+COLUMNS = (
+    "id string",
+    "ts bigint",
+    "b boolean",
+    "by tinyint",
+    "sh smallint",
+    "i int",
+    "l bigint",
+    "f float",
+    "d double",
+    "s string",
+    "bin binary",
+    "dt date",
+    "tm timestamp",
+    "d9 decimal(9,2)",
+    "d18 decimal(18,6)",
+    "d38 decimal(38,10)",
+    "ai array<int>",
+    "ast array<struct<x:int,y:array<string>>>",
+    "aa array<array<double>>",
+    "ms map<string,bigint>",
+    "mst map<string,struct<z:decimal(5,2),t:timestamp>>",
+    "st struct<a:int,b:struct<c:date,d:map<string,array<int>>>>",
 )
+SCHEMA = ", ".join(COLUMNS)
 
 FULL: dict[str, Any] = {
     "b": True,

@@ -1,5 +1,5 @@
 """
-Tables at random: settings of every kind and a walk of writes and services over them.
+Tables at random: settings, keys and types of every kind and a walk of writes and services.
 
 A seed makes the same recipe again. Ordering values are drawn from few, so that ties, late
 rows and rows that come back after a delete happen often.
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from tests.interop.unseen import types
+from tests.interop.unseen.keys import TIME
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Step, Write
 
 __all__ = ["walk"]
@@ -37,6 +40,43 @@ ORDERS: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+GENERATOR = "org.apache.hudi.keygen."
+
+#: Type of a record key's field -> what the six keys are in it.
+KEY_TYPES: Mapping[str, tuple[Any, ...]] = {
+    "string": KEYS,
+    "int": (-1, 0, 7, 10, 2147483647, -2147483648),
+    "bigint": (-1, 0, 7, 10, 9223372036854775807, -9223372036854775808),
+    "date": ("1969-12-31", "1970-01-01", "2024-02-29", "1600-01-01", "9999-12-31", "2000-01-01"),
+    "boolean": (True, False, True, False, True, False),
+    "decimal(9,2)": ("0.00", "1.50", "-1.50", "9999999.99", "0.01", "10.00"),
+}
+
+#: How a time-based generator reads its field: the field's type, settings, two values.
+CLOCKS: tuple[tuple[str, Mapping[str, str], tuple[Any, Any]], ...] = (
+    ("bigint", {"timestamp.type": "EPOCHMILLISECONDS"}, (1_700_000_000_000, 1_710_000_000_123)),
+    ("bigint", {"timestamp.type": "UNIX_TIMESTAMP"}, (1_700_000_000, 0)),
+    (
+        "bigint",
+        {"timestamp.type": "SCALAR", "timestamp.scalar.time.unit": "DAYS"},
+        (19_000, 20_001),
+    ),
+    (
+        "string",
+        {"timestamp.type": "DATE_STRING", "input.dateformat": "yyyy-MM-dd'T'HH:mm:ss"},
+        ("2024-02-29T23:59:59", "1999-12-31T00:00:00"),
+    ),
+)
+PATTERNS = ("yyyy/MM/dd", "yyyyMMdd", "yyyy-MM", "yyyyMMddHH")
+
+EXTRA: Mapping[str, str] = {
+    name: kind
+    for name, kind in (one.split(" ", 1) for one in types.COLUMNS)
+    if name not in ("id", "ts")
+}
+VALUES = (types.FULL, types.ENDS, types.SIGNS, types.BEFORE, {})
+
+
 def walk(seed: int, release: str) -> Recipe:
     """The table of a seed, as a release of Java Hudi shall make it."""
     rng = random.Random(f"{release}/{seed}")
@@ -59,47 +99,106 @@ def walk(seed: int, release: str) -> Recipe:
     conf[WRITE + "precombine.field"] = ",".join(names)
     if not by_order and release == "1.2.0":
         conf[WRITE + "precombine.field"] = ""
-    marks = rng.random() < 0.6
-    columns = ["id string", "region string", "year int"]
-    columns += [f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)]
-    columns += ["val int", "name string", "st struct<x:int,y:array<string>>", "m map<string,int>"]
-    columns += ["_hoodie_is_deleted boolean"] if marks else []
-    partitioned = _keys(rng, conf)
+    shape = _shape(rng, names, kinds)
+    conf |= shape.conf
     _index(rng, conf, mor=mor)
     odd = rng.random() < 0.15
     if odd and mor:
         conf["hoodie.metadata.enable"] = "true"
 
     def rows(some: int) -> list[dict[str, Any]]:
-        return [_row(rng, names, kinds, marks=marks) for _ in range(some)]
+        return [_row(rng, shape) for _ in range(some)]
 
     steps: list[Step] = [
         Write(rows=rows(6), operation=rng.choice(("insert", "upsert", "bulk_insert")))
     ]
     for _ in range(rng.randint(5, 9)):
-        steps.extend(_step(rng, rows, mor=mor, partitioned=partitioned, release=release))
+        steps.extend(_step(rng, rows, mor=mor, by_region=shape.by_region, release=release))
     return Recipe(
         name=f"walk_{release.replace('.', '')}_{seed}",
-        schema=", ".join(columns),
+        schema=shape.schema,
         steps=steps,
         conf=conf,
         releases=(release,),
     )
 
 
-def _keys(rng: random.Random, conf: dict[str, str]) -> bool:
-    shape = rng.choice(("simple", "simple", "none", "complex", "plain"))
-    if shape == "none":
-        conf[WRITE + "partitionpath.field"] = ""
-        conf[WRITE + "keygenerator.class"] = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
-        return False
-    if shape == "complex":
-        conf[WRITE + "recordkey.field"] = "id,region"
-        conf[WRITE + "partitionpath.field"] = "region,year"
-        conf[WRITE + "keygenerator.class"] = "org.apache.hudi.keygen.ComplexKeyGenerator"
-    if shape == "plain":
-        conf[WRITE + "hive_style_partitioning"] = "false"
-    return True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """The columns of a table, what is drawn for each, and how its keys are made."""
+
+    conf: Mapping[str, str]
+    by_region: bool  # the first level of folders is the region
+    ids: tuple[Any, ...]
+    key_type: str
+    orders: Mapping[str, str]  # ordering field -> type
+    clock: tuple[str, tuple[Any, Any]] | None  # type and values of the field `at`
+    extra: tuple[str, ...]
+    marks: bool
+
+    @property
+    def schema(self) -> str:
+        columns = [f"id {self.key_type}", "region string", "year int"]
+        columns += [f"{name} {kind}" for name, kind in self.orders.items()]
+        columns += [f"at {self.clock[0]}"] if self.clock else []
+        columns += ["val int", "name string"]
+        columns += [f"x_{name} {EXTRA[name]}" for name in self.extra]
+        columns += ["_hoodie_is_deleted boolean"] if self.marks else []
+        return ", ".join(columns)
+
+
+def _shape(rng: random.Random, names: list[str], kinds: list[str]) -> _Shape:
+    made = rng.choice(
+        ("simple", "simple", "none", "complex", "plain", "time", "custom", "many", "dropped")
+    )
+    conf, clock = _KEYS.get(made, {}), None
+    if made in ("time", "custom"):
+        kind, told, values = rng.choice(CLOCKS)
+        pattern = rng.choice(PATTERNS)
+        clock = (kind, values)
+        settings = {**told, "output.dateformat": pattern, "timezone": "UTC"}
+        conf = {**conf, **{TIME + key: text for key, text in settings.items()}}
+    if rng.random() < 0.1:
+        conf = {**conf, "hoodie.parquet.outputtimestamptype": "TIMESTAMP_MILLIS"}
+    key_type = rng.choice(("string", "string", *KEY_TYPES))
+    return _Shape(
+        conf=conf,
+        by_region=made in ("simple", "complex", "dropped"),
+        ids=KEY_TYPES[key_type],
+        key_type=key_type,
+        orders=dict(zip(names, kinds, strict=True)),
+        clock=clock,
+        extra=tuple(rng.sample(sorted(EXTRA), rng.randint(2, 8))),
+        marks=rng.random() < 0.6,
+    )
+
+
+_KEYS: Mapping[str, Mapping[str, str]] = {
+    "none": {
+        WRITE + "partitionpath.field": "",
+        WRITE + "keygenerator.class": GENERATOR + "NonpartitionedKeyGenerator",
+    },
+    "many": {
+        WRITE + "recordkey.field": "id,region",
+        WRITE + "partitionpath.field": "",
+        WRITE + "keygenerator.class": GENERATOR + "NonpartitionedKeyGenerator",
+    },
+    "complex": {
+        WRITE + "recordkey.field": "id,region",
+        WRITE + "partitionpath.field": "region,year",
+        WRITE + "keygenerator.class": GENERATOR + "ComplexKeyGenerator",
+    },
+    "plain": {WRITE + "hive_style_partitioning": "false"},
+    "time": {
+        WRITE + "partitionpath.field": "at",
+        WRITE + "keygenerator.class": GENERATOR + "TimestampBasedKeyGenerator",
+    },
+    "custom": {
+        WRITE + "partitionpath.field": "region:SIMPLE,at:TIMESTAMP",
+        WRITE + "keygenerator.class": GENERATOR + "CustomKeyGenerator",
+    },
+    "dropped": {WRITE + "drop.partition.columns": "true"},
+}
 
 
 def _index(rng: random.Random, conf: dict[str, str], *, mor: bool) -> None:
@@ -114,25 +213,27 @@ def _index(rng: random.Random, conf: dict[str, str], *, mor: bool) -> None:
             conf["hoodie.bucket.index.max.num.buckets"] = "4"
 
 
-def _row(rng: random.Random, names: list[str], kinds: list[str], *, marks: bool) -> dict[str, Any]:
-    key = rng.choice(KEYS)
-    row: dict[str, Any] = {"id": key, "region": rng.choice(REGIONS) if key < "c" else "us"}
-    row["year"] = 2024
-    row |= {name: rng.choice(ORDERS[kind]) for name, kind in zip(names, kinds, strict=True)}
+def _row(rng: random.Random, shape: _Shape) -> dict[str, Any]:
+    number = rng.randrange(len(KEYS))
+    moves = number < 2
+    row: dict[str, Any] = {"id": shape.ids[number], "year": 2024}
+    row["region"] = rng.choice(REGIONS) if moves else "us"
+    row |= {name: rng.choice(ORDERS[kind]) for name, kind in shape.orders.items()}
+    if shape.clock:
+        row["at"] = rng.choice(shape.clock[1]) if moves else shape.clock[1][0]
     row["val"] = rng.randrange(1000)
     if rng.random() < 0.7:
         row["name"] = rng.choice(("", "x", "é漢", "n" * 40))
-    if rng.random() < 0.6:
-        row["st"] = {"x": rng.choice((None, 1)), "y": rng.choice((None, [], ["q", "r"]))}
-        row["m"] = rng.choice((None, {}, {"k": 1, "n": None}))
-    if marks:
+    for name in shape.extra:
+        told = rng.choice(VALUES)
+        if name in told:
+            row[f"x_{name}"] = told[name]
+    if shape.marks:
         row["_hoodie_is_deleted"] = rng.random() < 0.25
     return row
 
 
-def _step(
-    rng: random.Random, rows: Any, *, mor: bool, partitioned: bool, release: str
-) -> list[Step]:
+def _step(rng: random.Random, rows: Any, *, mor: bool, by_region: bool, release: str) -> list[Step]:
     logs = {"hoodie.logfile.data.block.format": rng.choice(("avro", "parquet"))} if mor else {}
     roll = rng.random()
     some = rng.randint(1, 4)
@@ -143,9 +244,7 @@ def _step(
     if roll < 0.66:
         return [Write(rows=rows(some), operation="insert", conf=logs)]
     if roll < 0.71:
-        # 0.15 stops reading a log at the block of a rollback that began after the newest write:
-        # the write that rolled a crash back is not seen until the next one.
-        return [Write(rows=rows(some), conf=logs, crashes=not release.startswith("0."))]
+        return [Write(rows=rows(some), conf=logs, crashes=True)]
     if roll < 0.75:
         return [Service(what="rollback", instant=-1)]
     if roll < 0.79:
@@ -155,7 +254,7 @@ def _step(
                 operation=rng.choice(("insert_overwrite", "insert_overwrite_table")),
             )
         ]
-    if roll < 0.81 and partitioned:
+    if roll < 0.81 and by_region:
         conf = {WRITE + "partitions.to.delete": "region=eu"}
         return [Write(rows=rows(1), operation="delete_partition", conf=conf)]
     if roll < 0.84:
