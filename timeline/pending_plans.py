@@ -79,13 +79,28 @@ def _pending_clusterings(
             yield instant, plan
 
 
+def file_groups_in_plans(context: TableContext, timeline: ActiveTimeline) -> frozenset[FileGroupId]:
+    """File groups of all pending plans: no other plan may have them (PLAN-3)."""
+    return frozenset(
+        {
+            *file_groups_in_clustering(context, timeline),
+            *pending_compactions(context, timeline),
+            *pending_compactions(context, timeline, action=Action.LOGCOMPACTION),
+        }
+    )
+
+
 def pending_compactions(
-    context: TableContext, timeline: ActiveTimeline
+    context: TableContext, timeline: ActiveTimeline, *, action: Action = Action.COMPACTION
 ) -> dict[FileGroupId, list[InstantTime]]:
-    """File group -> requested times of its pending compactions. Outside: 1 get per plan."""
+    """
+    File group -> requested times of its pending compactions. Outside: 1 get per plan.
+
+    With ``LOGCOMPACTION`` those of log compactions, which open no slices.
+    """
     owned: dict[FileGroupId, list[InstantTime]] = {}
     for instant in timeline.pending:
-        if instant.action is not Action.COMPACTION:
+        if instant.action is not action:
             continue
         data = _requested_bytes(context, instant)
         if not data:

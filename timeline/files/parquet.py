@@ -29,6 +29,7 @@ from timeline.rules.keys import java_order, key_range
 __all__ = [
     "Footer",
     "ParquetSettings",
+    "base_file_bytes",
     "parquet_bytes",
     "read_base_file",
     "read_batches",
@@ -100,16 +101,39 @@ def write_base_file(
 
     Outside: 1 open_output.
     """
-    settings = settings or ParquetSettings()
+    metadata = _base_metadata(rows, avro_json, bloom)
+    with storage.open_output(path) as sink:
+        _write(sink, rows, metadata, settings or ParquetSettings())
+        return sink.tell()
+
+
+def base_file_bytes(
+    rows: pa.Table,
+    *,
+    avro_json: str,
+    bloom: BloomFilter | None = None,
+    settings: ParquetSettings | None = None,
+) -> bytes:
+    """
+    A whole base file in memory, for who must create it whole or not at all.
+
+    Arguments: as ``write_base_file``.
+    """
+    sink = io.BytesIO()
+    metadata = _base_metadata(rows, avro_json, bloom)
+    _write(sink, rows, metadata, settings or ParquetSettings())
+    return sink.getvalue()
+
+
+def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) -> dict[str, str]:
+    """What makes a Parquet file a base file (fmt 4.4)."""
     metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
     if bloom is not None:
         metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
     limits = key_range(rows.column(RECORD_KEY)) if RECORD_KEY in rows.schema.names else None
     if limits is not None:
         metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
-    with storage.open_output(path) as sink:
-        _write(sink, rows, metadata, settings)
-        return sink.tell()
+    return metadata
 
 
 def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> bytes:

@@ -42,12 +42,14 @@ from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_
 __all__ = [
     "PARTITION_METADATA",
     "FileGroupTask",
+    "bloom_for",
     "create_partition_metadata",
     "filled_rows",
     "placed_rows",
     "stats_from_json",
     "stats_to_json",
     "write_file_group",
+    "written_schema",
 ]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
@@ -79,6 +81,7 @@ class FileGroupTask:
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
     automatic_keys: bool = False  # rows bring no key and get one here
     change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
+    partial: bool = False  # rows have some of the columns; records keep the others
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
 
     @property
@@ -182,7 +185,7 @@ def write_file_group(
         del base
     if not outcome.changed:
         return ()
-    bloom = _bloom(storage, task, outcome)
+    bloom = bloom_for(storage, task, outcome)
     path = join(task.partition_path, task.file_name)
     if task.base_path is None:
         create_partition_metadata(storage, task.partition_path, task.requested_time)
@@ -286,7 +289,7 @@ def _next_version(
     if task.deletes is DeleteKind.EXPLICIT:
         rows = incoming.select([_KEY])
     else:
-        rows = filled_rows(task, incoming, schema)
+        rows = filled_rows(task, incoming, written_schema(task, incoming).arrow)
     if task.operation in _APPENDING:
         return before, append_rows(base, rows)
     outcome = merge_base(
@@ -302,6 +305,12 @@ def _next_version(
 
 def _rules(task: FileGroupTask) -> MergeRules | None:
     return None if task.merge is None else MergeRules.of(task.merge, task.avro_json)
+
+
+def written_schema(task: FileGroupTask, incoming: pa.Table) -> TableSchema:
+    """The table's columns, those of a partial update that the rows have."""
+    schema = TableSchema.from_avro(task.avro_json)
+    return schema.only(incoming.schema.names) if task.partial else schema
 
 
 def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -347,7 +356,12 @@ def _repeated(value: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, pa.array([value]))
 
 
-def _bloom(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
+def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
+    """
+    The filter over the keys of a task's new base file; None where it shall have none.
+
+    Outside: 1 open_input of the base file before it, if any.
+    """
     if task.bloom is None or not task.stores_keys:
         return None
     rows = outcome.table.num_rows

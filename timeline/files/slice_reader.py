@@ -24,9 +24,9 @@ from timeline.ports.storage import Storage
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.merge_rules import MergeRules
-from timeline.rules.merging import merge_changes
+from timeline.rules.merging import MergeOutcome, merge_changes
 
-__all__ = ["SliceRead", "merged_slice_rows", "read_slice"]
+__all__ = ["SliceRead", "merge_slice", "merged_slice_rows", "read_slice"]
 
 _KEY = "_hoodie_record_key"
 _BATCH_ROWS = 65_536
@@ -132,6 +132,29 @@ def merged_slice_rows(
 
     Errors and calls outside: as ``read_slice``.
     """
+    merged = merge_slice(storage, events, one, read)
+    if merged is None:
+        return None
+    rows = merged.table
+    del merged  # else a filter would hold the file group a third time
+    if read.keys is not None and _KEY in read.columns:
+        position = rows.schema.get_field_index(_KEY)
+        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
+        rows = rows.set_column(position, rows.schema.field(_KEY), nothing)
+    if read.filter is not None:
+        rows = rows.filter(read.filter)
+    return rows.select(list(read.columns))
+
+
+def merge_slice(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> MergeOutcome | None:
+    """
+    The merged rows of a slice with what became of them; None when no log of it counts.
+
+    They have the wanted columns and what merging looked at, unfiltered; keys that are not
+    stored are there as computed. Errors and calls outside: as ``read_slice``.
+    """
     schema = _merge_schema(read)
     logs = LogRead(
         schema=schema,
@@ -157,15 +180,7 @@ def merged_slice_rows(
         if read.keys is not None:
             position = base.schema.get_field_index(_KEY)
             base = base.set_column(position, schema.field(_KEY), read.keys.of(base))
-    rows = merge_changes(base, changes, read.rules).table
-    del base, changes  # else a filter would hold the file group a third time
-    if read.keys is not None and _KEY in read.columns:
-        position = rows.schema.get_field_index(_KEY)
-        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
-        rows = rows.set_column(position, schema.field(_KEY), nothing)
-    if read.filter is not None:
-        rows = rows.filter(read.filter)
-    return rows.select(list(read.columns))
+    return merge_changes(base, changes, read.rules)
 
 
 def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:

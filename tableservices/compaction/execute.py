@@ -1,0 +1,216 @@
+"""
+Compaction from its plan to its commit: scheduled here or by Java, carried out here (CMP-1).
+
+Writers go on all the while: what completes after the plan's requested time counts on top of
+the new base file (NBCC-3). Nothing of theirs is judged, and so a compaction never loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tableservices.claims import claim_plan
+from tableservices.compaction.file_group import CompactionTask, compact_file_group
+from tableservices.compaction.plan import choose, compaction_plan, operations_of
+from tableservices.compaction.plan_files import slices_of_plan
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.tasks import tasks_of
+from tableservices.completing import Ended, complete, withdraw
+from tableservices.executing import make_inflight, read_requested
+from tableservices.scheduling import schedule
+from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
+from timeline.context import TableContext
+from timeline.errors import UnsupportedTableError
+from timeline.heartbeat import Heartbeat
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.file_group import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.operations import TableType
+from timeline.model.plans import CompactionPlan
+from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_plans
+from timeline.placing import FileRules
+from timeline.properties_file import load_config
+from timeline.publish import Published
+from timeline.read import view_of
+from timeline.readable import refuse_unwritable
+from timeline.rivals import claim_of
+from timeline.settle import data_files_of
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "CompactionReceipt",
+    "execute_compaction",
+    "plan_compaction",
+    "schedule_compaction",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReceipt:
+    """What one compaction did; times are instant times, sizes bytes."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    file_groups: int
+    rows_written: int
+    log_files: int
+    log_bytes: int
+    bytes_written: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return (
+            f"compacted {self.log_files} log files ({self.log_bytes} bytes) of "
+            f"{self.file_groups} file groups into {self.rows_written} rows "
+            f"({self.bytes_written} bytes)"
+        )
+
+
+def plan_compaction(
+    context: TableContext, snapshot: Snapshot, settings: CompactionSettings, files: FileRules
+) -> CompactionPlan | None:
+    """
+    What a compaction of this snapshot would merge; None for nothing.
+
+    Outside: 1 list per partition, 1 get per pending plan.
+    """
+    operations = operations_of(
+        view_of(context, snapshot).latest_slices(),
+        file_groups_in_plans(context, snapshot.active),
+        new_file_bytes=files.sizes.file_bytes_max,
+    )
+    chosen = choose(operations, settings)
+    return compaction_plan(chosen) if chosen else None
+
+
+def schedule_compaction(
+    context: TableContext, settings: CompactionSettings, files: FileRules
+) -> Instant | None:
+    """
+    Put a plan on the timeline; None when there is nothing to compact.
+
+    Arguments, calls outside and errors: as ``plan_compaction`` and ``schedule``.
+
+    Raises:
+        UnsupportedTableError: The table keeps no logs, or cannot be written.
+        TableConfigConflictError: Its metadata table is on.
+    """
+    _refuse(context)
+
+    def build(snapshot: Snapshot) -> bytes | None:
+        plan = plan_compaction(context, snapshot, settings, files)
+        return None if plan is None else encode_compaction_plan(plan)
+
+    return schedule(context, Action.COMPACTION, build)
+
+
+def execute_compaction(
+    context: TableContext, planned: Instant, files: FileRules
+) -> CompactionReceipt | None:
+    """
+    Carry out a pending compaction, whoever planned it and however far an executor came.
+
+    Outside: 2 gets, the claim, 1 create (inflight), 1 list per partition, those of
+    ``compact_file_group`` for each slice, those of ``complete``.
+
+    Args:
+        context: The table.
+        planned: The pending instant.
+        files: How base files are made.
+
+    Returns:
+        None when another executor is at it or has ended it.
+
+    Raises:
+        InstantNotFoundError: There is no such plan any more.
+        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was
+            read or written.
+        MissingFileError: A file of the plan is gone: cancel it.
+        UnsupportedTableError, TableConfigConflictError: As ``schedule_compaction``.
+        HeartbeatExpiredError: This process paused too long.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
+            ``complete``; the plan stays, and what was written for it is found again.
+    """
+    _refuse(context)
+    data, path = read_requested(context, planned)
+    plan = decode_compaction_plan(data, path=path)
+    slices = slices_of_plan(context.world.storage, plan, path=path)
+    heartbeat = claim_plan(context, planned)
+    if heartbeat is None:
+        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
+        return None
+    try:
+        return _execute(context, planned, slices, files, heartbeat)
+    finally:
+        heartbeat.stop()  # whatever happened: the plan may be run again at once
+
+
+def _execute(
+    context: TableContext,
+    planned: Instant,
+    slices: list[FileSlice],
+    files: FileRules,
+    heartbeat: Heartbeat,
+) -> CompactionReceipt | None:
+    storage = context.world.storage
+    began_before = make_inflight(context, planned)
+    snapshot = context.snapshot()
+    tasks = tasks_of(context, snapshot, planned, slices, files)
+    stats = context.world.executor.map(partial(compact_file_group, context.world), tasks)
+    made = {stat.path for stat in stats}
+    if began_before:  # PUB-1: an executor of another engine gave its files other names
+        for stray in data_files_of(storage, planned.requested_time):
+            if stray not in made:
+                storage.delete(stray)
+    metadata = _metadata(context, stats, tasks)
+    outcome = complete(context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat)
+    if isinstance(outcome, Ended):
+        withdraw(context, planned, outcome, heartbeat)
+        return None
+    return _receipt(outcome, planned, stats)
+
+
+def _refuse(context: TableContext) -> None:
+    config = load_config(context.world.storage)
+    refuse_unwritable(config)
+    if config.table_type is not TableType.MERGE_ON_READ:
+        raise UnsupportedTableError(
+            "only merge-on-read tables have logs to compact: this one is copy-on-write",
+            kind="no_logs",
+        )
+
+
+def _metadata(
+    context: TableContext, stats: list[WriteStat], tasks: Sequence[CompactionTask]
+) -> CommitMetadata:
+    by_partition: dict[str, list[WriteStat]] = {}
+    for stat in stats:
+        by_partition.setdefault(stat.partition_path or "", []).append(stat)
+    who = context.world.ids.identity()
+    extra = {"hoodoo.writer": who.writer_id, "hoodoo.host": who.host, "hoodoo.pid": str(who.pid)}
+    if tasks:
+        extra[SCHEMA_KEY] = tasks[0].target.avro_json
+    return CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type="COMPACT",
+        extra_metadata=extra,
+        compacted=True,
+    )
+
+
+def _receipt(
+    published: Published, planned: Instant, stats: Sequence[WriteStat]
+) -> CompactionReceipt:
+    return CompactionReceipt(
+        requested_time=planned.requested_time,
+        completion_time=published.completion_time,
+        file_groups=len(stats),
+        rows_written=sum(stat.num_writes for stat in stats),
+        log_files=sum(stat.total_log_files_compacted for stat in stats),
+        log_bytes=sum(stat.total_log_size_compacted for stat in stats),
+        bytes_written=sum(stat.total_write_bytes for stat in stats),
+    )

@@ -1,0 +1,124 @@
+"""
+Which file slices a compaction merges: pure, in the form that Java Hudi writes and executes.
+
+Names in the plan are bare, as in Hudi's plans of version 2; the operation's partition path
+says where they lie. Metrics are Hudi's, whose strategies order and limit by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from tableservices.compaction.settings import CompactionSettings, CompactionStrategy
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import FileSlice
+from timeline.model.plans import CompactionOperation, CompactionPlan
+
+__all__ = ["choose", "compaction_plan", "operations_of"]
+
+_MB = 1024 * 1024
+_LOG_FILES, _LOG_BYTES = "TOTAL_LOG_FILES", "TOTAL_LOG_FILES_SIZE"
+_IO, _READ, _WRITTEN = "TOTAL_IO_MB", "TOTAL_IO_READ_MB", "TOTAL_IO_WRITE_MB"
+
+Operations = Sequence[CompactionOperation]
+
+
+def operations_of(
+    slices: Iterable[FileSlice], busy: Container[FileGroupId], *, new_file_bytes: int
+) -> list[CompactionOperation]:
+    """
+    One operation for each slice with logs that no other plan owns (PLAN-3).
+
+    Args:
+        slices: The newest of every file group, with the logs that completed.
+        busy: File groups of pending plans.
+        new_file_bytes: Size that is assumed of a base file where a slice has none yet.
+    """
+    return [
+        CompactionOperation(
+            base_instant_time=one.base_instant_time,
+            delta_file_paths=tuple(log.name for log in one.log_files),
+            data_file_path=one.base_file.name if one.base_file is not None else None,
+            file_id=one.file_group.file_id,
+            partition_path=one.file_group.partition_path,
+            metrics=_metrics(one, new_file_bytes),
+        )
+        for one in slices
+        if one.log_files and one.file_group not in busy
+    ]
+
+
+def _metrics(one: FileSlice, new_file_bytes: int) -> dict[str, float]:
+    logs = sum(log.size_bytes for log in one.log_files)
+    base = one.base_file.size_bytes if one.base_file is not None else 0
+    read = base // _MB + logs // _MB
+    written = (base or new_file_bytes) // _MB
+    return {
+        _LOG_FILES: float(len(one.log_files)),
+        _IO: float(read + written),
+        _READ: float(read),
+        _LOG_BYTES: float(logs),
+        _WRITTEN: float(written),
+    }
+
+
+def choose(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
+    """The operations that the strategy takes, in its order."""
+    return _CHOICES[settings.strategy](operations, settings)
+
+
+def _by_log_size(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
+    enough = [one for one in operations if one.metrics[_LOG_BYTES] >= settings.log_bytes_min]
+    return _bounded(sorted(enough, key=lambda one: -one.metrics[_LOG_BYTES]), settings)
+
+
+def _by_log_number(
+    operations: Operations, settings: CompactionSettings
+) -> list[CompactionOperation]:
+    enough = [one for one in operations if one.metrics[_LOG_FILES] >= settings.log_files_min]
+    return _bounded(sorted(enough, key=lambda one: -one.metrics[_LOG_FILES]), settings)
+
+
+def _bounded(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
+    """Until the megabytes are spent; at least one, or a big file group would never come."""
+    left, found = float(settings.target_io_mb), []
+    for one in operations:
+        if left <= 0:
+            break
+        left -= one.metrics[_IO]
+        found.append(one)
+    return found
+
+
+def _by_day(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
+    """The latest partitions, where the values of the path sort as days do (``2026/01/31``)."""
+    paths = sorted({one.partition_path or "" for one in operations}, key=_day, reverse=True)
+    order = {path: place for place, path in enumerate(paths[: settings.days_max])}
+    kept = [one for one in operations if one.partition_path in order]
+    return sorted(kept, key=lambda one: order[one.partition_path or ""])
+
+
+def _day(partition_path: str) -> list[str]:
+    """Values without the names of hive-style folders, days with dashes as those with slashes."""
+    values = (part.rpartition("=")[2] for part in partition_path.split("/"))
+    return "/".join(values).replace("-", "/").split("/")
+
+
+def _all(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:  # noqa: ARG001
+    return list(operations)
+
+
+_CHOICES: Mapping[
+    CompactionStrategy, Callable[[Operations, CompactionSettings], list[CompactionOperation]]
+] = {
+    CompactionStrategy.LOG_FILE_SIZE: _by_log_size,
+    CompactionStrategy.LOG_FILE_NUM: _by_log_number,
+    CompactionStrategy.BOUNDED_IO: _bounded,
+    CompactionStrategy.DAY_BASED: _by_day,
+    CompactionStrategy.UNBOUNDED: _all,
+}
+
+
+def compaction_plan(operations: Operations) -> CompactionPlan:
+    """The content of a requested compaction."""
+    return CompactionPlan(operations=tuple(operations), extra_metadata={})
