@@ -7,7 +7,7 @@ that wrote them last, so every lost, doubled or reordered update shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -95,21 +95,19 @@ def new_world(
     lease_ms: int = 2_000,
     table_version: int = 9,
     table_type: TableType = TableType.COPY_ON_WRITE,
+    properties: Mapping[str, str] | None = None,
 ) -> World:
     """A world with an empty table in it."""
     world = World(scenario=scenario, lease_ms=lease_ms)
-    Table.create(
-        outside(world, "founder"),
-        new_table_properties(
-            "t",
-            record_key_fields=("id",),
-            partition_fields=("part",),
-            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
-            table_version=table_version,
-            table_type=table_type,
-        ),
-        LIMITS,
+    made = new_table_properties(
+        "t",
+        record_key_fields=("id",),
+        partition_fields=("part",),
+        merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+        table_version=table_version,
+        table_type=table_type,
     )
+    Table.create(outside(world, "founder"), {**made, **(properties or {})}, LIMITS)
     return world
 
 
@@ -336,6 +334,7 @@ def check_healed(facts: EngineFacts, world: World) -> list[Violation]:
     if read != expected:
         found.append(Violation(invariant="I4", found=f"the reader sees {read}, not {expected}"))
     named = {stat.path for slot in told.slots for stat in slot.stats}
+    named.update(log for slot in told.slots for stat in slot.stats for log in stat.change_logs)
     leftovers = [path for path in told.files if path not in named]
     leftovers += [
         f"{one.requested_time}.{one.action}.{one.state}"

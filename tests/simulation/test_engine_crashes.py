@@ -22,12 +22,16 @@ from tests.simulation.engine_kit import (
     check_files_in_slot_order,
     cleaner,
     heal,
+    open_table,
+    outside,
     play,
+    rows_now,
     seeded,
     writer,
 )
 from timeline.errors import ChecksumError
 from timeline.model.operations import TableType, WriteOperation
+from timeline.table import Table
 from timeline.testing.faults import Chooser, Fault, Faults, Move, PlannedFault, PlannedPolicy
 from timeline.testing.ports import Actor
 from timeline.testing.scheduler import crash_points, run
@@ -115,6 +119,44 @@ def test_appender_killed_at_every_call(kind: WriteOperation) -> None:
     assert any(".log." in path for path in cases[0].world.files)
     for case in cases:
         expect_healed(case.world, case.trace, f"{kind.value}, call {case.call} {case.fault}")
+
+
+def logging_changes(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+    """A writes change logs beside its base files, B overlaps with it afterwards."""
+    cdc = {
+        "hoodie.table.cdc.enabled": "true",
+        "hoodie.table.cdc.supplemental.logging.mode": "DATA_BEFORE_AFTER",
+    }
+    world = seeded("crash-change-log", KEYS, properties=cdc)
+    return world, [
+        writer("A", [Job(operation="A", keys=("a1", "b1"), kind=kind)]),
+        writer("B", [Job(operation="B", keys=("a1", "a3"))], start_after="A"),
+    ]
+
+
+def replayed(world: World) -> dict[str, str]:
+    """Record key to operation, as every change from the beginning leaves it."""
+    found: dict[str, dict[str, str]] = {}
+    with Table(open_table(outside(world))).changes("earliest", images=True) as changes:
+        for row in changes.read_all().to_pylist():
+            before, after = row["before"], row["after"]
+            key = (after or before)["id"]
+            assert found.pop(key, None) == before, f"{key} was not {before}"
+            if after is not None:
+                found[key] = after
+    return {key: row["operation"] for key, row in found.items()}
+
+
+@pytest.mark.parametrize("kind", [WriteOperation.UPSERT, WriteOperation.DELETE])
+def test_writer_of_change_logs_killed_at_every_call(kind: WriteOperation) -> None:
+    """Changes tell how the table came to be, whoever died; no log outlives its writer."""
+    cases = list(crash_points(partial(logging_changes, kind), "A"))
+    assert len(cases) >= 30
+    assert any(path.endswith(".cdc") for path in cases[0].world.files)
+    for case in cases:
+        why = f"{kind.value}, call {case.call} {case.fault}"
+        assert replayed(case.world) == rows_now(case.world), why
+        expect_healed(case.world, case.trace, why)
 
 
 def test_two_appenders_in_any_order_lose_nothing() -> None:

@@ -189,6 +189,7 @@ class EngineFacts:
                         size_bytes=stat.file_size_in_bytes,
                         is_base=parse_base_file_name(path.rpartition("/")[2]) is not None,
                         previous_base=previous,
+                        change_logs=tuple(stat.cdc_stats or ()),
                     )
                 )
         return tuple(found)
