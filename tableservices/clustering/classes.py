@@ -19,8 +19,8 @@ __all__ = [
     "PLAN_DEFAULT",
     "Grouping",
     "PartitionMode",
+    "execution_class",
     "grouping_of",
-    "refuse_unknown_execution",
 ]
 
 
@@ -89,16 +89,18 @@ def grouping_of(name: str) -> tuple[Grouping, PartitionMode | None]:
     return found
 
 
-def refuse_unknown_execution(name: str) -> None:
+def execution_class(name: str) -> str:
     """
-    Refuse an execution strategy that does something else than sorting rows into files.
+    The full name of an execution strategy that sorts rows into files.
 
     Raises:
         SettingError: It is not in the table.
     """
-    if name.removeprefix(_RUN_PACKAGE) not in _RUNS:
+    short = name.removeprefix(_RUN_PACKAGE)
+    if short not in _RUNS:
         key = "hoodie.clustering.execution.strategy.class"
         _refuse(key, name, _RUN_PACKAGE, sorted(_RUNS))
+    return _RUN_PACKAGE + short
 
 
 def _refuse(key: str, name: str, package: str, known: list[str]) -> NoReturn:

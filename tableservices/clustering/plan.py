@@ -10,7 +10,7 @@ another one, unless it is asked for by hand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from tableservices.clustering.classes import Grouping, PartitionMode
@@ -72,7 +72,7 @@ def chosen_partitions(
 
 def plan_groups(
     slices: Iterable[FileSlice],
-    owned: Mapping[FileGroupId, object],
+    owned: Container[FileGroupId],
     settings: ClusteringSettings,
     *,
     clustered: frozenset[InstantTime] = frozenset(),

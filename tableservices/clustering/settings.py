@@ -19,8 +19,8 @@ from tableservices.clustering.classes import (
     PLAN_DEFAULT,
     Grouping,
     PartitionMode,
+    execution_class,
     grouping_of,
-    refuse_unknown_execution,
 )
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.settings_model import ServiceSettings
@@ -234,7 +234,7 @@ class ClusteringSettings(ServiceSettings):
         """
         settings = super().from_properties(properties)
         grouping_of(settings.plan_class)
-        refuse_unknown_execution(settings.execution_class)
+        execution_class(settings.execution_class)
         return settings
 
     @property

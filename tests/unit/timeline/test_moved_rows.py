@@ -60,24 +60,12 @@ def test_a_whole_file_is_adopted_and_not_written_again() -> None:
     assert storage.read(_PATH) == before
 
 
-@pytest.mark.parametrize("torn", [b"", b"PAR1 half a file"])
-def test_a_torn_file_is_made_anew(torn: bytes) -> None:
+def test_another_file_under_the_name_is_left_as_it_is() -> None:
     storage = MemoryStorage()
-    storage.create(_PATH, torn)
-    write_moved_rows(storage, _TASK, _ROWS)
-    assert read_base_file(storage, _PATH).num_rows == 2
-
-
-def test_a_file_that_another_executor_keeps_writing_is_left_to_it() -> None:
-    class Contended(MemoryStorage):
-        def delete(self, path: str) -> None:
-            super().delete(path)
-            self.create(path, b"again")
-
-    storage = Contended()
-    storage.create(_PATH, b"half")
-    with pytest.raises(StorageUnavailableError, match="another executor"):
+    write_moved_rows(storage, _TASK, _ROWS.slice(1))
+    with pytest.raises(StorageUnavailableError, match="other rows"):
         write_moved_rows(storage, _TASK, _ROWS)
+    assert read_base_file(storage, _PATH).num_rows == 1
 
 
 def test_no_filter_and_no_keys_where_the_table_stores_none() -> None:

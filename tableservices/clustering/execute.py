@@ -1,0 +1,430 @@
+"""
+Clustering from its plan to its commit: scheduled here or by Java, carried out here.
+
+Writers go on all the while. Before the result is published each group is looked at again
+(CL-1): where a file group of it has another newest slice than planned, or none, the group
+is left out; the rest is published. The look is repeated within the turn for what came since;
+the service yields, never the writer.
+
+Nothing is deleted before the slot, because another executor may complete the plan at any
+moment. New files of groups that were left out, and files that somebody made of this plan
+under other names, are published as replaced instead: nobody ever sees them, also not those
+that a late executor writes afterwards. They are deleted when the slot is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tableservices.claims import claim_plan
+from tableservices.clustering.outputs import GroupWork, file_groups_of, write_group
+from tableservices.clustering.plan import SliceGroup, chosen_partitions, plan_groups
+from tableservices.clustering.planned import PlannedClustering, plan_bytes, read_plan
+from tableservices.clustering.refusal import refuse_unclusterable, refuse_unsortable
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.completing import Ended, cancel, complete, withdraw
+from tableservices.executing import make_inflight, read_requested
+from tableservices.scheduling import schedule
+from timeline.codecs.instant_avro import decode_commit
+from timeline.context import TableContext
+from timeline.heartbeat import Heartbeat, instants_that_seem_dead
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.file_group import FileSlice
+from timeline.model.filenames import parse_base_file_name, pending_file_names
+from timeline.model.instant import Action, Instant
+from timeline.model.paths import join
+from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
+from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_plans
+from timeline.placing import FileRules
+from timeline.ports.storage import ObjectMissingError
+from timeline.publish import Seen, Turn, rivals_since
+from timeline.read import plan_scan, view_of
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "ClusteringReceipt",
+    "clusterings",
+    "execute_clustering",
+    "plan_clustering",
+    "schedule_clustering",
+]
+
+_CLUSTER = "CLUSTER"
+_HOUR_MS = 3_600_000
+_KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written anew
+_LOOKS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringReceipt:
+    """What one clustering did; times are instant times, sizes bytes."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    groups: int
+    groups_left_out: int
+    file_groups_replaced: int
+    files_written: int
+    rows_written: int
+    bytes_written: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        left = f", {self.groups_left_out} groups left to writers" if self.groups_left_out else ""
+        return (
+            f"clustered {self.file_groups_replaced} file groups into {self.files_written} files, "
+            f"{self.rows_written} rows ({self.bytes_written} bytes){left}"
+        )
+
+
+def clusterings(snapshot: Snapshot) -> frozenset[InstantTime]:
+    """Requested times of completed clusterings. Outside: 1 get per replacecommit, kept."""
+    return frozenset(
+        one.requested_time
+        for one in snapshot.active.completed_writes
+        if one.action.completes_as is Action.REPLACECOMMIT
+        and snapshot.commits.read(one).operation_type == _CLUSTER
+    )
+
+
+def plan_clustering(
+    context: TableContext,
+    snapshot: Snapshot,
+    settings: ClusteringSettings,
+    *,
+    again: bool = False,
+) -> tuple[SliceGroup, ...]:
+    """
+    What a clustering of this snapshot would rewrite; nothing is changed.
+
+    Outside: 1 list per partition, 1 get per pending plan and completed replacecommit.
+
+    Args:
+        context: The table.
+        snapshot: What is visible.
+        settings: What is wanted.
+        again: Also rewrite what a clustering wrote and nobody changed since.
+
+    Raises:
+        InvalidInputError: A sort column is not there or has no order.
+        UnsupportedTableError: The table's buckets must stay as they are, or it is not written.
+        TableConfigConflictError: Its metadata table is on.
+    """
+    schema = refuse_unclusterable(context, snapshot)
+    refuse_unsortable(schema, settings.sort_columns)
+    view = view_of(context, snapshot)
+    hour = context.world.clock.now_ms() // _HOUR_MS % 24
+    partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
+    return plan_groups(
+        view.latest_slices(partitions),
+        file_groups_in_plans(context, snapshot.active),
+        settings,
+        clustered=clusterings(snapshot),
+        again=again,
+    )
+
+
+def schedule_clustering(
+    context: TableContext, settings: ClusteringSettings, *, again: bool = False
+) -> Instant | None:
+    """
+    Put a plan on the timeline; None when there is nothing to cluster.
+
+    Arguments, calls outside and errors: as ``plan_clustering`` and ``schedule``.
+    """
+
+    def build(snapshot: Snapshot) -> bytes | None:
+        groups = plan_clustering(context, snapshot, settings, again=again)
+        return plan_bytes(context.world.storage, groups, settings) if groups else None
+
+    return schedule(context, Action.CLUSTERING, build)
+
+
+def execute_clustering(
+    context: TableContext, planned: Instant, settings: ClusteringSettings, files: FileRules
+) -> ClusteringReceipt | None:
+    """
+    Carry out a pending clustering, whoever planned it and however far an executor came.
+
+    Outside: 2 gets, the claim, 1 create (inflight), those of ``write_group`` for each group,
+    2 lists per partition of the plan, those of ``complete``.
+
+    Args:
+        context: The table.
+        planned: The pending instant.
+        settings: The curve where the plan says none, and whom to yield to.
+        files: How base files are made.
+
+    Returns:
+        None when another executor is at it or has ended it, or when writers changed all of
+        its groups meanwhile: then it is cancelled.
+
+    Raises:
+        InstantNotFoundError: There is no such plan any more.
+        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was
+            read or written.
+        UnsupportedTableError, InvalidInputError, TableConfigConflictError: As
+            ``plan_clustering``; or the plan's strategy does something else.
+        HeartbeatExpiredError: This process paused too long.
+        MissingFileError: A file of the plan is gone.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
+            ``complete``; the plan stays, and what was written for it is found again.
+    """
+    schema = refuse_unclusterable(context, context.snapshot())
+    data, path = read_requested(context, planned)
+    plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
+    refuse_unsortable(schema, plan.sort_columns)
+    heartbeat = claim_plan(context, planned)
+    if heartbeat is None:
+        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
+        return None
+    try:
+        run = _Run(
+            context=context, planned=planned, plan=plan, settings=settings, heartbeat=heartbeat
+        )
+        make_inflight(context, planned)
+        return run.publish(run.written(files))
+    finally:
+        heartbeat.stop()  # whatever happened: the plan may be run again at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One executor at one plan."""
+
+    context: TableContext
+    planned: Instant
+    plan: PlannedClustering
+    settings: ClusteringSettings
+    heartbeat: Heartbeat
+
+    def written(self, files: FileRules) -> dict[int, tuple[WriteStat, ...]]:
+        """The new files of every group that is still as planned, one group after the other."""
+        context = self.context
+        snapshot = context.snapshot()
+        schema = _schema_of(context, snapshot)
+        unchanged = self.unchanged(snapshot)
+        slices = [one for group in unchanged.values() for one in group]
+        # Columns that the folder tells stay out of the new files as they were out of the old.
+        read = replace(
+            plan_scan(context, snapshot, slices, with_hoodie_columns=True).read,
+            file_schema=with_meta(schema.arrow),
+            columns=(*_KEPT_META, *schema.arrow.names),
+            folders=None,
+        )
+        work = GroupWork(
+            requested_time=self.planned.requested_time,
+            plan=self.plan,
+            slices=unchanged,
+            read=read,
+            avro_json=schema.avro_json,
+            files=files,
+            stores_keys=context.config.populate_meta_fields,
+            heartbeat=self.heartbeat,
+        )
+        return {number: write_group(context.world, work, number) for number in unchanged}
+
+    def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
+        """The slices of groups of which every planned one is the newest still (CL-1)."""
+        view = view_of(self.context, snapshot)
+        begun = self._begun(snapshot) if self.settings.yields_to_begun else frozenset()
+        found = {}
+        for number, group in enumerate(self.plan.groups):
+            newest = [view.latest_slice(one.file_group) for one in group.slices]
+            same = tuple(
+                now
+                for now, planned in zip(newest, group.slices, strict=True)
+                if now is not None and _same_files(now, planned) and now.file_group not in begun
+            )
+            if len(same) == len(group.slices):
+                found[number] = same
+        return found
+
+    def _begun(self, snapshot: Snapshot) -> frozenset[FileGroupId]:
+        """What live writers announced to change. Outside: 1 list, 1 get per pending write."""
+        context, pending = self.context, snapshot.active.pending_ingestion
+        times = tuple(one.requested_time for one in pending)
+        dead = instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
+        found: set[FileGroupId] = set()
+        for one in pending:
+            if one.requested_time in dead:
+                continue
+            path = context.instant_path(pending_file_names(one.action, one.requested_time)[0])
+            try:
+                profile = decode_commit(context.world.storage.read(path), path=path)
+            except ObjectMissingError:
+                continue
+            found.update(FileGroupId(*group) for group in profile.file_groups())
+        return frozenset(found)
+
+    def publish(self, written: Mapping[int, tuple[WriteStat, ...]]) -> ClusteringReceipt | None:
+        """Publish what is still as planned; look again whenever somebody was faster."""
+        context, planned = self.context, self.planned
+        for _ in range(_LOOKS_MAX):
+            snapshot = context.snapshot()
+            kept = [number for number in self.unchanged(snapshot) if number in written]
+            if not kept:
+                context.world.events.emit("clustering.yielded", rt=planned.requested_time)
+                if cancel(context, planned) is not None:
+                    withdraw(context, planned, Ended.CANCELLED, self.heartbeat)
+                return None
+            stats = [stat for number in kept for stat in written[number]]
+            context.world.storage.sync_folders(
+                sorted({stat.partition_path or "" for stat in stats})
+            )
+            unwanted = self._unwanted(stats)
+            metadata = self._metadata(snapshot, kept, stats, unwanted)
+            claim = self._claim(kept, stats)
+            outcome = complete(
+                context,
+                planned,
+                metadata,
+                claim=claim,
+                heartbeat=self.heartbeat,
+                check=_StillAsSeen(context, snapshot, claim, metadata.schema_json or ""),
+            )
+            if not isinstance(outcome, Ended):
+                self._delete(unwanted)
+                return self._receipt(outcome.completion_time, kept, stats)
+            if outcome is not Ended.REFUSED:
+                withdraw(context, planned, outcome, self.heartbeat)
+                return None
+            context.world.events.emit("clustering.looks_again", rt=planned.requested_time)
+        return None
+
+    def _unwanted(self, stats: Iterable[WriteStat]) -> dict[str, FileGroupId]:
+        """
+        Files of the plan's instant that are not published, by path. Outside: 1 list a partition.
+
+        Of groups that are left out, or of an executor that carried the plan out otherwise.
+        """
+        made = {stat.path for stat in stats}
+        found = {}
+        for partition_path in {
+            one.file_group.partition_path for group in self.plan.groups for one in group.slices
+        }:
+            for name in self.context.world.storage.names(partition_path):
+                base = parse_base_file_name(name)
+                if base is None or base.requested_time != self.planned.requested_time:
+                    continue
+                path = join(partition_path, name)
+                if path not in made:
+                    found[path] = FileGroupId(partition_path, base.file_id)
+        return found
+
+    def _delete(self, unwanted: Iterable[str]) -> None:
+        """PUB-9: the result stands; what stays is replaced, and goes by a clean."""
+        try:
+            for path in unwanted:
+                self.context.world.storage.delete(path)
+        except Exception as error:  # noqa: BLE001
+            self.context.world.events.emit(
+                "service.cleanup_failed", rt=self.planned.requested_time, why=str(error)
+            )
+
+    def _metadata(
+        self,
+        snapshot: Snapshot,
+        kept: Sequence[int],
+        stats: Iterable[WriteStat],
+        unwanted: Mapping[str, FileGroupId],
+    ) -> CommitMetadata:
+        by_partition: dict[str, list[WriteStat]] = {}
+        for stat in stats:
+            by_partition.setdefault(stat.partition_path or "", []).append(stat)
+        gone = set(unwanted.values())
+        for number, group in enumerate(self.plan.groups):
+            if number in kept:
+                gone.update(one.file_group for one in group.slices)
+            else:
+                gone.update(file_groups_of(self.planned.requested_time, self.plan, number))
+        replaced: dict[str, list[str]] = {}
+        for each in sorted(gone):
+            replaced.setdefault(each.partition_path, []).append(each.file_id)
+        who = self.context.world.ids.identity()
+        return CommitMetadata(
+            partition_to_write_stats={
+                path: tuple(by_partition[path]) for path in sorted(by_partition)
+            },
+            operation_type=_CLUSTER,
+            extra_metadata={
+                SCHEMA_KEY: _schema_of(self.context, snapshot).avro_json,
+                "hoodoo.writer": who.writer_id,
+                "hoodoo.host": who.host,
+                "hoodoo.pid": str(who.pid),
+            },
+            partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
+        )
+
+    def _claim(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> Claim:
+        """Inputs are replaced, outputs are new; no key is new, so nothing is inserted."""
+        touched = [
+            TouchedFileGroup(file_group=one.file_group, touch=Touch.REPLACE)
+            for number in kept
+            for one in self.plan.groups[number].slices
+        ]
+        touched.extend(
+            TouchedFileGroup(
+                file_group=FileGroupId(stat.partition_path or "", stat.file_id),
+                touch=Touch.NEW,
+                files=((stat.path or "").rpartition("/")[2],),
+                written_bytes=stat.total_write_bytes,
+            )
+            for stat in stats
+        )
+        return Claim.of(touched)
+
+    def _receipt(
+        self, completion_time: InstantTime, kept: Sequence[int], stats: Sequence[WriteStat]
+    ) -> ClusteringReceipt:
+        return ClusteringReceipt(
+            requested_time=self.planned.requested_time,
+            completion_time=completion_time,
+            groups=len(kept),
+            groups_left_out=len(self.plan.groups) - len(kept),
+            file_groups_replaced=sum(len(self.plan.groups[number].slices) for number in kept),
+            files_written=len(stats),
+            rows_written=sum(stat.num_writes for stat in stats),
+            bytes_written=sum(stat.total_write_bytes for stat in stats),
+        )
+
+
+class _StillAsSeen:
+    """Within the turn: whether nobody touched an input or changed the schema since the look."""
+
+    def __init__(
+        self, context: TableContext, snapshot: Snapshot, claim: Claim, schema_json: str
+    ) -> None:
+        self._context = context
+        self._seen = Seen.by(snapshot)
+        self._inputs = {one.file_group for one in claim.file_groups if one.touch is Touch.REPLACE}
+        self._schema_json = schema_json
+
+    def __call__(self, turn: Turn) -> bool:
+        """Outside: 1 get per instant of another engine that is new."""
+        if any(one.action is Action.RESTORE for one in turn.timeline.pending):
+            return False
+        rivals, _ = rivals_since(self._context, self._seen, turn.timeline, head=turn.head)
+        return not any(
+            rival.schema not in ("", self._schema_json)
+            or any(one.file_group in self._inputs for one in rival.claim.file_groups)
+            for rival in rivals
+        )
+
+
+def _same_files(newest: FileSlice, planned: FileSlice) -> bool:
+    names = {log.name for log in newest.log_files}
+    return (newest.base_file and newest.base_file.name) == (
+        planned.base_file and planned.base_file.name
+    ) and names == {log.name for log in planned.log_files}
+
+
+def _schema_of(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    """What new files hold; a table that is clustered was written, and so has one."""
+    return TableSchema.from_avro(
+        snapshot.newest_schema_json or context.config.create_schema_json or ""
+    )
