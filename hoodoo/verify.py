@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from hoodoo.record_checks import check_records
 from timeline.active import ActiveTimeline
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, HoodooError, InternalError
-from timeline.files.parquet import read_footer, read_keys
+from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
@@ -39,7 +36,6 @@ from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.read import view_of
 from timeline.settle import completed_name, is_settled
 from timeline.snapshot import Snapshot
 from timeline.table import Table
@@ -50,7 +46,6 @@ __all__ = ["Finding", "Verification", "verify", "verify_at"]
 
 _LOOKS = 3  # what a running writer is just about to finish is looked at again
 _PAUSE_MS = 300
-_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +135,7 @@ def verify(
         progress: Told what is being checked.
 
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
-    slot; footer and keys of every newest base file.
+    slot; and what ``check_records`` reads.
     """
     run = _Run(context=context, tell=progress or _silent)
     try:
@@ -196,7 +191,8 @@ class _Run:
         self._unannounced(snapshot, sizes)
         self._needed(snapshot, written, logs, sizes)
         self.tell("records")
-        self._records(snapshot, written)
+        recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
+        self.file_slices, self.rows = check_records(self.context, snapshot, recorded, self)
         if history:
             self.tell("history")
             self._history(snapshot.active)
@@ -410,69 +406,6 @@ class _Run:
 
     def _overtaken(self, snapshot: Snapshot) -> bool:
         return self.context.active().newest_decided_time != snapshot.active.newest_decided_time
-
-    # ---- records
-
-    def _records(
-        self,
-        snapshot: Snapshot,
-        written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]],
-    ) -> None:
-        view = view_of(self.context, snapshot)
-        recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
-        has_keys = self.context.config.populate_meta_fields
-        for partition_path in view.partition_paths():
-            slices = view.latest_slices([partition_path])
-            self.file_slices += len(slices)
-            paths = [one.base_file.path for one in slices if one.base_file is not None]
-            self._footers(paths, recorded, has_keys=has_keys)
-            if has_keys and paths:
-                self._keys(partition_path, paths)
-
-    def _footers(
-        self, paths: Iterable[str], recorded: dict[str | None, WriteStat], *, has_keys: bool
-    ) -> None:
-        for path in paths:
-            try:
-                footer = read_footer(self.context.world.storage, path)
-            except HoodooError as error:
-                self.problem(error.kind, path, error.message)
-                continue
-            self.rows += footer.rows
-            stat = recorded.get(path)
-            if stat is not None and stat.num_writes != footer.rows:
-                self.problem("row_count", path, f"{footer.rows} rows, recorded {stat.num_writes}")
-            if not has_keys or footer.rows == 0:
-                continue
-            if footer.key_min is None or footer.key_max is None:
-                tell = self.note if footer.bloom_base64 is None else self.problem
-                tell("footer", path, "no key range; Java's bloom index cannot use this file")
-
-    def _keys(self, partition_path: str, paths: list[str]) -> None:
-        def keys_of(path: str) -> pa.ChunkedArray:
-            try:
-                return read_keys(self.context.world.storage, path)
-            except CorruptTableError:
-                return pa.chunked_array([], pa.string())  # the footer check told it
-
-        chunks = [
-            chunk.cast(pa.string())
-            for keys in self.context.world.executor.map(keys_of, paths)
-            for chunk in keys.chunks
-        ]
-        keys = pa.chunked_array(chunks, pa.string())
-        if keys.null_count:
-            self.problem("null_key", partition_path, f"{keys.null_count} rows have no record key")
-        if pc.count_distinct(keys, mode="all").as_py() == len(keys):
-            return
-        counts = pc.value_counts(keys)
-        twice = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
-        shown = pc.struct_field(twice, "values").slice(0, _SHOWN_MAX).to_pylist()
-        self.problem(
-            "duplicate_key",
-            partition_path,
-            f"{len(twice)} keys more than once (inserts without a look-up allow it): {shown}",
-        )
 
     # ---- history
 

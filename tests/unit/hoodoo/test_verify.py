@@ -93,6 +93,44 @@ def test_a_key_in_two_file_groups_is_found(path: Path) -> None:
     assert "['3']" in problem.message
 
 
+def merge_on_read(path: Path) -> hoodoo.Table:
+    rows = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+    table = hoodoo.create_table(
+        path,
+        schema=rows.schema,
+        record_key=["id"],
+        table_type="MERGE_ON_READ",
+        properties=MANUAL,
+    )
+    table.upsert(rows)
+    table.upsert(pa.table({"id": [2], "name": ["B"]}))
+    table.delete(pa.table({"id": [1]}))
+    return table
+
+
+def test_rows_are_those_of_merged_slices(tmp_path: Path) -> None:
+    merge_on_read(tmp_path / "t").close()
+    found = check(tmp_path / "t")
+    assert (found.problems, found.file_slices, found.rows) == ((), 1, 2)
+
+
+def test_keys_are_those_of_merged_slices(tmp_path: Path) -> None:
+    """The log took 1 away and left 2: only 2 is there twice."""
+    with merge_on_read(tmp_path / "t") as table:
+        table.bulk_insert(pa.table({"id": [1, 2], "name": ["x", "y"]}))
+    found = check(tmp_path / "t")
+    (problem,) = found.problems
+    assert (problem.kind, found.rows) == ("duplicate_key", 4)
+    assert "['2']" in problem.message
+
+
+def test_a_damaged_log_is_found_by_merging_it(tmp_path: Path) -> None:
+    merge_on_read(tmp_path / "t").close()
+    log = max((tmp_path / "t").glob(".*.log.*"))
+    log.write_bytes(b"x" * log.stat().st_size)
+    assert "bad_log_file" in kinds(check(tmp_path / "t"))
+
+
 def test_two_versions_from_one_source_are_a_lost_update(path: Path) -> None:
     """The second commit's metadata is put under a third instant: both built on the first."""
     second = completed(path)[-1]
