@@ -13,10 +13,15 @@ from hoodoo.configuration import PropertySource
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
-from timeline.key_settings import key_properties_of, merge_definition_of_settings
+from timeline.key_settings import (
+    key_properties_of,
+    key_spec_of,
+    merge_definition_of_settings,
+)
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
+from timeline.rules.keys import partition_paths, record_keys
 from timeline.settings import WriteSettings
 from timeline.table import Table as CoreTable
 from timeline.table import refuse_unwritable
@@ -121,7 +126,8 @@ def new_table_config(
         schema: Columns without meta columns; None takes them from the first write.
 
     Raises:
-        InvalidInputError: A named column is not in the schema, or a type is not supported.
+        InvalidInputError: A named column is not in the schema, a type is not supported, or
+            keys and folders cannot be made of the columns as the settings say.
         UnsupportedTableError: A kind of table this release cannot write.
     """
     named = settings.table_name or PurePath(os.fspath(path).rstrip("/")).name
@@ -149,6 +155,11 @@ def new_table_config(
         )
     )
     refuse_unwritable(planned)
+    if schema is not None:
+        # Tried on no rows: a table that no row fits into must not come to be.
+        keys = key_spec_of(settings, planned)
+        record_keys(schema.empty_table(), keys)
+        partition_paths(schema.empty_table(), keys)
     buckets = bucket_rules(settings, planned)
     if buckets is not None:
         return TableConfig.from_properties({**planned.raw, **kept_properties(buckets)})

@@ -57,6 +57,29 @@ def test_a_table_is_created_and_opened_again(path: Path):
         assert again.config.merge_mode is MergeMode.EVENT_TIME_ORDERING
 
 
+@pytest.mark.parametrize(
+    ("times", "kind"),
+    [
+        ({}, "no_time_format"),
+        (
+            {"timestamp.type": "DATE_STRING", "input.dateformat": "yyyy"},
+            "unsupported_partition_type",
+        ),
+    ],
+)
+def test_a_table_whose_folders_cannot_be_made_is_not_made(
+    path: Path, times: dict[str, str], kind: str
+):
+    properties = {"hoodie.datasource.write.keygenerator.type": "TIMESTAMP"}
+    if times:
+        times = {"output.dateformat": "yyyy", **times}
+    properties |= {f"hoodie.keygen.timebased.{name}": text for name, text in times.items()}
+    with pytest.raises(InvalidInputError) as refused:
+        made(path, schema=SCHEMA, partition_by="ts", ordering="", properties=properties)
+    assert refused.value.kind == kind
+    assert not path.exists()
+
+
 def test_a_table_without_schema_takes_it_from_the_first_rows(path: Path):
     with made(path) as table:
         table.insert(ROWS)
