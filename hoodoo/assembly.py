@@ -52,6 +52,7 @@ __all__ = [
     "assemble",
     "bucket_rules",
     "check_against_table",
+    "file_rules_of",
     "limits_of",
     "operation_of",
     "plan_of",
@@ -306,7 +307,7 @@ def plan_of(
     )
     return WritePlan(
         rules=rules,
-        files=_file_rules(settings),
+        files=file_rules_of(settings),
         delete_partitions=delete_partitions,
         extra_metadata=dict(settings.extra_metadata),
         batch_id=batch_id,
@@ -383,7 +384,8 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     )
 
 
-def _file_rules(settings: WriteSettings) -> FileRules:
+def file_rules_of(settings: WriteSettings) -> FileRules:
+    """How base files and log files are made."""
     return FileRules(
         parquet=ParquetSettings(
             compression=settings.parquet_compression,

@@ -4,25 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hoodoo.assembly import file_rules_of
 from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
+from tableservices.compaction.service import CompactionService
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.completing import cancel
 from tableservices.inline import InlineOutcome, run_inline
-from tableservices.service import CleaningService, TableService
+from tableservices.planned_service import Part, PlannedService, run_round
+from tableservices.scheduling import pending_plans
+from tableservices.service import CleaningService, ServiceReceipt, TableService
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError
+from timeline.model.instant import Instant
+from timeline.options import Option
+from timeline.settings import WriteSettings
 from timeline.undo import RolledBack, rollback_dead_writers
 
-__all__ = ["Services", "services_of"]
+__all__ = ["Services", "find_plan", "planned_services_of", "service_options", "services_of"]
 
 
-def services_of(properties: Mapping[str, str]) -> tuple[TableService, ...]:
+#: The settings of every service, whose options are shown and checked.
+_SETTINGS = (CleaningSettings, CompactionSettings)
+
+
+def service_options() -> tuple[Option, ...]:
+    """The options of all services, one for each key."""
+    options = (option for settings in _SETTINGS for option in settings.options.values())
+    return tuple({option.key: option for option in options}.values())
+
+
+def services_of(properties: Mapping[str, str], part: Part = Part.BOTH) -> tuple[TableService, ...]:
     """
-    Every service of this release, configured.
+    Every service of this release in Hudi's order, configured.
+
+    Args:
+        properties: Effective ones; each service reads its own keys.
+        part: Whether those that plan first do both parts.
 
     Raises:
         SettingError: A service's property is wrong.
     """
-    return (CleaningService(settings=CleaningSettings.from_properties(properties)),)
+    return (_cleaning(properties), *planned_services_of(properties, part))
+
+
+def planned_services_of(
+    properties: Mapping[str, str], part: Part = Part.BOTH
+) -> tuple[PlannedService, ...]:
+    """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
+    files = file_rules_of(WriteSettings.from_properties(properties))
+    return (
+        CompactionService(
+            settings=CompactionSettings.from_properties(properties), files=files, part=part
+        ),
+    )
+
+
+def _cleaning(properties: Mapping[str, str]) -> CleaningService:
+    return CleaningService(settings=CleaningSettings.from_properties(properties))
+
+
+def find_plan(context: TableContext, requested_time: str) -> Instant:
+    """
+    The pending plan of a requested time. Outside: 1 list.
+
+    Raises:
+        InstantNotFoundError: There is none; tells which are pending.
+    """
+    pending = pending_plans(context.active())
+    for planned in pending:
+        if planned.requested_time == requested_time:
+            return planned
+    known = [f"{one.requested_time} ({one.action.value})" for one in pending]
+    raise InstantNotFoundError(
+        f"no such pending plan; pending are {known}: {requested_time}",
+        kind="plan_unknown",
+        requested_time=requested_time,
+    )
 
 
 class Services:
@@ -47,7 +106,8 @@ class Services:
         self._context = context
         self._join_writers = join_writers
         self._properties = properties
-        self._after_commit = services_of(properties)
+        planning = (one.after_commit for one in planned_services_of(properties))
+        self._after_commit = (_cleaning(properties), *planning)
 
     def clean(self) -> CleanReceipt | None:
         """
@@ -65,6 +125,74 @@ class Services:
         self._join_writers()
         return clean(self._context, CleaningSettings.from_properties(self._properties))
 
+    def compact(self) -> ServiceReceipt | None:
+        """
+        Carry out pending compactions, then merge what logs there are, due or not.
+
+        Returns:
+            The last receipt, or None when there was nothing to compact.
+
+        Raises:
+            UnsupportedTableError: The table keeps no logs.
+            SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
+                OutcomeUnknownError: As ``clean``.
+        """
+        return self._run("compact", Part.BOTH)
+
+    def schedule(self, service: str) -> ServiceReceipt | None:
+        """
+        Put a plan of a service on the timeline, due or not, and let others carry it out.
+
+        Args:
+            service: ``compact``.
+
+        Raises:
+            InstantNotFoundError: No service of that name plans.
+            Others: As ``compact``.
+        """
+        return self._run(service, Part.SCHEDULE)
+
+    def execute(self, requested_time: str) -> ServiceReceipt | None:
+        """
+        Carry out one pending plan, this engine's or Java Hudi's.
+
+        Returns:
+            None when another executor is at it.
+
+        Raises:
+            InstantNotFoundError: There is no such pending plan.
+            CorruptTableError, MalformedNameError: The plan is damaged or hostile.
+            Others: As ``compact``.
+        """
+        planned = find_plan(self._context, requested_time)
+        for service in planned_services_of(self._properties):
+            if service.action is planned.action:
+                self._join_writers()
+                return service.execute(self._context, planned)
+        raise _no_service(planned.action.value)
+
+    def cancel(self, requested_time: str) -> bool:
+        """
+        End a pending plan for good; what was written for it is deleted.
+
+        Returns:
+            False when it had ended meanwhile, completed or cancelled.
+
+        Raises:
+            InstantNotFoundError: There is no such pending plan.
+            Others: As ``compact``.
+        """
+        planned = find_plan(self._context, requested_time)
+        self._join_writers()
+        return cancel(self._context, planned) is not None
+
+    def _run(self, name: str, part: Part) -> ServiceReceipt | None:
+        for service in planned_services_of(self._properties):
+            if service.name == name:
+                self._join_writers()
+                return run_round(self._context, service, part, now=True)
+        raise _no_service(name)
+
     def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
         """
         Roll back every pending write whose heartbeat ran out. Errors: as ``clean``.
@@ -78,3 +206,9 @@ class Services:
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
         return run_inline(self._context, self._after_commit)
+
+
+def _no_service(name: str) -> InstantNotFoundError:
+    return InstantNotFoundError(
+        f"this release has no service that plans and is called so: {name}", kind="no_service"
+    )

@@ -22,8 +22,8 @@ class ServiceReceipt(Protocol):
         """The instant it made."""
 
     @property
-    def completion_time(self) -> InstantTime:
-        """When that became visible."""
+    def completion_time(self) -> InstantTime | None:
+        """When that became visible; None of a plan that somebody else carries out."""
 
     @property
     def text(self) -> str:

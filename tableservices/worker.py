@@ -1,8 +1,10 @@
 """
-The worker: services in a process of their own, round after round, until told to stop.
+The worker: services of one or many tables in a process of their own, until told to stop.
 
 Any number of workers may run beside the writers: each service takes its slots by the same
-turn as they do. A failed round is an event; the next one comes after a longer pause.
+turn as they do. One table at a time, one service at a time, so that a worker's load is that
+of one service's executor. A failed round is an event; that table's next one comes after a
+longer pause, the other tables' do not wait for it.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ from dataclasses import dataclass
 
 from tableservices.service import ServiceReceipt, TableService
 from timeline.context import TableContext
+from timeline.ports.clock import Clock
 
-__all__ = ["StopFlag", "WorkerReport", "run_worker"]
+__all__ = ["Served", "StopFlag", "WorkerReport", "run_worker"]
 
 _STEP_MS = 200  # how soon a stop is noticed
 _PAUSE_MAX_MS = 300_000
 
 
 class StopFlag:
-    """Asks a worker to end after its present round; may be set from a signal handler."""
+    """Asks a worker to end after its present service; may be set from a signal handler."""
 
     __slots__ = ("_set",)
 
@@ -37,59 +40,105 @@ class StopFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """What a worker did in its life."""
+class Served:
+    """A table and what is done for it, in this order in every round."""
 
-    rounds: int
-    receipts: int
-    failures: int
+    context: TableContext
+    services: Sequence[TableService]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker did so far; rounds and the others summed over its tables."""
+
+    rounds: int = 0
+    receipts: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Turns:
+    """How one table's rounds went and when its next is due, on the monotonic clock."""
+
+    served: Served
+    due_ms: int = 0
+    rounds: int = 0
+    failed_in_row: int = 0
 
 
 def run_worker(
-    context: TableContext,
-    services: Sequence[TableService],
+    tables: Sequence[Served],
     *,
     interval_ms: int,
     stop: StopFlag | None = None,
     rounds_max: int | None = None,
-    on_receipt: Callable[[TableService, ServiceReceipt], None] | None = None,
+    on_receipt: Callable[[Served, TableService, ServiceReceipt], None] | None = None,
+    on_round: Callable[[WorkerReport], None] | None = None,
 ) -> WorkerReport:
     """
-    Run the services every ``interval_ms`` until stopped.
+    Run the services of every table every ``interval_ms`` until stopped.
 
     Args:
-        context: The table.
-        services: Run in this order in every round.
-        interval_ms: Pause between two rounds, ms; doubled after each failed round, up to
-            five minutes, and back after a good one.
+        tables: At least one.
+        interval_ms: Pause between two rounds of a table, ms; doubled after each failed
+            round, up to five minutes, and back after a good one.
         stop: Looked at between services and while waiting.
-        rounds_max: End after so many rounds.
+        rounds_max: End after so many rounds of each table.
         on_receipt: Told about every receipt, for progress.
+        on_round: Told after every round, for those who watch the worker's health.
     """
     flag = stop or StopFlag()
-    rounds = receipts = failures = failed_in_row = 0
+    clock = tables[0].context.world.clock
+    turns = [_Turns(served) for served in tables]
+    report = WorkerReport()
     while not flag.is_set():
-        failed = False
-        for service in services:
-            if flag.is_set():
-                break
-            try:
-                receipt = service.run_once(context)
-            except Exception as error:  # noqa: BLE001 - the next round may succeed
-                failed = True
-                failures += 1
-                context.world.events.emit("service.failed", service=service.name, why=str(error))
-                continue
-            if receipt is not None:
-                receipts += 1
-                if on_receipt is not None:
-                    on_receipt(service, receipt)
-        rounds += 1
-        failed_in_row = failed_in_row + 1 if failed else 0
-        if rounds_max is not None and rounds >= rounds_max:
+        left = [one for one in turns if rounds_max is None or one.rounds < rounds_max]
+        if not left:
             break
-        _pause(context, flag, _pause_ms(interval_ms, failed_in_row))
-    return WorkerReport(rounds=rounds, receipts=receipts, failures=failures)
+        turn = min(left, key=lambda one: one.due_ms)
+        _wait_until(clock, flag, turn.due_ms)
+        if flag.is_set():
+            break
+        receipts, failures = _round(turn.served, flag, on_receipt)
+        turn.rounds += 1
+        turn.failed_in_row = turn.failed_in_row + 1 if failures else 0
+        turn.due_ms = clock.monotonic_ms() + _pause_ms(interval_ms, turn.failed_in_row)
+        report = WorkerReport(
+            rounds=report.rounds + 1,
+            receipts=report.receipts + receipts,
+            failures=report.failures + failures,
+        )
+        if on_round is not None:
+            on_round(report)
+    return report
+
+
+def _round(
+    served: Served,
+    flag: StopFlag,
+    on_receipt: Callable[[Served, TableService, ServiceReceipt], None] | None,
+) -> tuple[int, int]:
+    """Each service once; how many had work, and how many failed."""
+    receipts = failures = 0
+    for service in served.services:
+        if flag.is_set():
+            break
+        try:
+            receipt = service.run_once(served.context)
+        except Exception as error:  # noqa: BLE001 - the next round may succeed
+            failures += 1
+            served.context.world.events.emit(
+                "service.failed",
+                table=served.context.config.name,
+                service=service.name,
+                why=str(error),
+            )
+            continue
+        if receipt is not None:
+            receipts += 1
+            if on_receipt is not None:
+                on_receipt(served, service, receipt)
+    return receipts, failures
 
 
 def _pause_ms(interval_ms: int, failed_in_row: int) -> int:
@@ -97,9 +146,6 @@ def _pause_ms(interval_ms: int, failed_in_row: int) -> int:
     return min(grown, max(interval_ms, _PAUSE_MAX_MS))
 
 
-def _pause(context: TableContext, flag: StopFlag, duration_ms: int) -> None:
-    left = duration_ms
-    while left > 0 and not flag.is_set():
-        step = min(left, _STEP_MS)
-        context.world.clock.sleep_ms(step)
-        left -= step
+def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
+    while (left := due_ms - clock.monotonic_ms()) > 0 and not flag.is_set():
+        clock.sleep_ms(min(left, _STEP_MS))

@@ -13,6 +13,7 @@ from pathlib import Path
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
+from tableservices.compaction.settings import COMPACTION_OPTIONS
 from timeline.key_options import TIME_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import Option
@@ -60,6 +61,7 @@ def page() -> str:
         + table("Locks", LOCK_OPTIONS.values())
         + table("Lock providers", of_providers())
         + table("Cleaning", CLEANING_OPTIONS.values())
+        + table("Compaction", COMPACTION_OPTIONS.values())
     )
 
 

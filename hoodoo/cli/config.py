@@ -8,7 +8,7 @@ from hoodoo.assembly import properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.configuration import Severity, check, describe
-from tableservices.cleaning.settings import CLEANING_OPTIONS
+from hoodoo.services import service_options
 from timeline.options import DEFAULT_LAYER, PropertySet
 
 __all__ = ["config"]
@@ -25,7 +25,7 @@ def config() -> None:
 @reading
 def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None:
     """Show every effective value with its layer; secrets are hidden."""
-    values = describe(_properties(invocation, address), more=CLEANING_OPTIONS.values())
+    values = describe(_properties(invocation, address), more=service_options())
     if set_only:
         values = tuple(value for value in values if value.layer != DEFAULT_LAYER)
     if invocation.printer.for_people:
@@ -53,7 +53,7 @@ def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None
 @reading
 def check_command(invocation: Invocation, *, address: str | None) -> None:
     """Check the settings; exit code 5 when a writer would refuse them."""
-    problems = check(_properties(invocation, address), more=CLEANING_OPTIONS.values())
+    problems = check(_properties(invocation, address), more=service_options())
     ok = all(problem.severity is not Severity.ERROR for problem in problems)
     printer = invocation.printer
     if printer.for_people:

@@ -254,8 +254,8 @@ def test_what_a_dead_executor_wrote_is_adopted():
                 raise StorageUnavailableError("down", path=path)
             self.inner.create(path, data, **how)
 
+    broken = opened(table, storage=Broken(storage), limits=replace(BRISK, unknown_ms_max=0))
     with pytest.raises(HoodooError):
-        broken = opened(table, storage=Broken(storage), limits=replace(BRISK, unknown_ms_max=0))
         execute_compaction(broken.context, planned, SMALL)
     [written] = [path for path in data_files(table) if planned.requested_time in path]
     version = storage.stat(written).version

@@ -7,7 +7,7 @@ from typing import Any
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.inline import run_inline
 from tableservices.service import CleaningService
-from tableservices.worker import StopFlag, run_worker
+from tableservices.worker import Served, StopFlag, run_worker
 from timeline.storage.observed import ObservedStorage
 
 
@@ -74,11 +74,10 @@ def test_the_worker_goes_on_after_failures_and_waits_longer(bench: Any) -> None:
     failing = Failing(good_rounds=(3,))
     told: list[str] = []
     report = run_worker(
-        bench.context,
-        [failing, service],
+        [Served(context=bench.context, services=[failing, service])],
         interval_ms=100,
         rounds_max=4,
-        on_receipt=lambda service, receipt: told.append(f"{service.name}: {receipt.text}"),
+        on_receipt=lambda _, service, receipt: told.append(f"{service.name}: {receipt.text}"),
     )
     assert (report.rounds, report.receipts, report.failures) == (4, 1, 3)
     assert told == [f"clean: cleaned 2 files, everything since {times[3]} is kept"]
@@ -95,6 +94,38 @@ def test_the_worker_stops_when_asked(bench: Any) -> None:
         def run_once(self, context: Any) -> None:
             stop.set()
 
-    report = run_worker(bench.context, [Asking(), Failing()], interval_ms=10_000, stop=stop)
+    served = Served(context=bench.context, services=[Asking(), Failing()])
+    report = run_worker([served], interval_ms=10_000, stop=stop)
     assert (report.rounds, report.failures) == (1, 0)
     assert bench.clock.sleeps == []
+
+
+def test_a_broken_table_does_not_slow_the_others(bench: Any) -> None:
+    rounds: list[str] = []
+
+    class Noting:
+        inline = False
+
+        def __init__(self, name: str, *, broken: bool) -> None:
+            self.name = name
+            self.broken = broken
+
+        def run_once(self, context: Any) -> None:
+            rounds.append(self.name)
+            if self.broken:
+                raise RuntimeError("broken")
+
+    tables = [
+        Served(context=bench.context, services=[Noting("broken", broken=True)]),
+        Served(context=bench.context, services=[Noting("good", broken=False)]),
+    ]
+    told: list[int] = []
+    report = run_worker(
+        tables,
+        interval_ms=1_000,
+        rounds_max=3,
+        on_round=lambda now: told.append(now.failures),
+    )
+    assert rounds == ["broken", "good", "good", "broken", "good", "broken"]
+    assert (report.rounds, report.failures) == (6, 3)
+    assert told == [1, 1, 1, 2, 2, 3]
