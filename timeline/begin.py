@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from timeline.boundary import renew_pin
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
 from timeline.context import TableContext
 from timeline.errors import (
@@ -77,6 +78,8 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
         LockTimeoutError: The lock, needed beside other engines or after too many redraws, was
             not free in time.
     """
+    if renew_pin(context):
+        before = None
     least: InstantTime | None = None
     # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
     # both may draw the same millisecond, and theirs fails by our requested file.

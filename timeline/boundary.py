@@ -35,6 +35,7 @@ __all__ = [
     "boundary_number",
     "raise_pin",
     "read_boundary",
+    "renew_pin",
     "set_pin",
 ]
 
@@ -143,6 +144,22 @@ def assert_not_overrun(context: TableContext) -> None:
     if boundary_number(context.world.storage) > pin.number:
         _begin_anew(context)
         raise _overrun()
+
+
+def renew_pin(context: TableContext) -> bool:
+    """
+    Before a write begins: after too long a sleep, begin with a new pin and a new look.
+
+    Outside: nothing while the pin was shown a moment ago, else 1 list.
+
+    Returns:
+        Whether earlier looks at the chain count no more.
+    """
+    try:
+        assert_not_overrun(context)
+    except HeartbeatExpiredError:
+        return True
+    return False
 
 
 def assert_held(context: TableContext, requested_time: InstantTime) -> None:

@@ -216,6 +216,7 @@ def publish(
     )
     context.commits.remember(mine, body.metadata_with(slot.owner.fencing_token))
     context.timelines.add(instant_file_name(mine))
+    context.pin.release(begun.requested_time)
     _notice_second_writer(context, known, slot)
     return Published(slot=slot, lost_slots=lost)
 

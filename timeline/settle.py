@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from timeline.active import ActiveTimeline
+from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.markers import marker_files
@@ -25,7 +26,7 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import TIMELINE, heartbeat_path, timeline_path
+from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
 from timeline.view import list_partition_paths
 from timeline.withdrawal import withdrawn_by, withdrawn_files
@@ -121,11 +122,20 @@ def settle(context: TableContext, slot: Slot) -> None:
         _undo_target(context, slot.requested_time, (slot.action,))
     elif slot.kind is SlotKind.RESTORE:
         _withdraw(context, slot)
+    elif slot.kind is SlotKind.CUT:
+        _move_boundary(context, slot)
     for path in slot.deletes:
         context.world.storage.delete(path)
     name = completed_name(slot)
     if name is not None:
         _create_surely(context, timeline_path(name), slot.body, slot)
+
+
+def _move_boundary(context: TableContext, slot: Slot) -> None:
+    """GC-2: before anything is deleted; a cut may leave the boundary where it was."""
+    number = decode_boundary(slot.body, path=f"slot {slot.number}").number
+    if number:
+        _create_surely(context, boundary_path(number), slot.body, slot)
 
 
 def finish(context: TableContext, slot: Slot) -> None:

@@ -11,9 +11,9 @@ __all__ = ["refuse_uncleanable"]
 _VERSIONS = (8, 9)
 
 
-def refuse_uncleanable(context: TableContext) -> None:
+def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
     """
-    Pass when deleting old slices leaves the table whole for every reader.
+    Pass when deleting old slices, or instants, leaves the table whole for every reader.
 
     Outside: 1 get. The properties are read anew, because another engine may have changed
     them since the table was opened.
@@ -27,7 +27,7 @@ def refuse_uncleanable(context: TableContext) -> None:
     if config.metadata_table_on:
         raise TableConfigConflictError(
             "the table's metadata table is on and this release does not maintain it; switch it "
-            "off by a write with hoodie.metadata.enable=false, or let Java Hudi clean: "
+            f"off by a write with hoodie.metadata.enable=false, or let Java Hudi {verb}: "
             f"{', '.join(config.metadata_partitions)}",
             kind="metadata_table_on",
             partitions=list(config.metadata_partitions),
@@ -38,7 +38,7 @@ def refuse_uncleanable(context: TableContext) -> None:
     for what, refused in unsupported.items():
         if refused:
             raise UnsupportedTableError(
-                f"this release does not clean {what}; let Java Hudi clean this table",
+                f"this release does not {verb} {what}; let Java Hudi {verb} this table",
                 kind="not_cleanable",
                 feature=what,
             )

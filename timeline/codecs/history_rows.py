@@ -28,6 +28,7 @@ __all__ = [
     "encode_history_rows",
     "encode_manifest",
     "history_file",
+    "merge_history_files",
     "parse_history_rows",
     "parse_manifest",
     "parse_version",
@@ -149,6 +150,32 @@ def encode_history_rows(rows: Iterable[HistoryInstant]) -> bytes:
         [pa.array(values, each.type) for values, each in zip(columns, _SCHEMA, strict=True)],
         schema=_SCHEMA,
     )
+    return _encoded(table.to_batches())
+
+
+def merge_history_files(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """
+    One LSM parquet file with the rows of several, in their order.
+
+    Args:
+        files: Path, for errors, and bytes of each.
+
+    Raises:
+        CorruptTableError: One of them is damaged or has other columns.
+    """
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for path, data in files:
+            try:
+                for batch in _batches(data, tuple(_SCHEMA.names)):
+                    yield batch.select(_SCHEMA.names).cast(_SCHEMA)
+            except (pa.ArrowException, LookupError, OSError, TypeError, ValueError) as failure:
+                raise _damaged(path, f"{type(failure).__name__}: {str(failure)[:200]}") from failure
+
+    return _encoded(rows())
+
+
+def _encoded(batches: Iterable[pa.RecordBatch]) -> bytes:
     sink = io.BytesIO()
     with pq.ParquetWriter(
         sink,
@@ -159,7 +186,8 @@ def encode_history_rows(rows: Iterable[HistoryInstant]) -> bytes:
         store_schema=False,
         write_statistics=list(_TIME_COLUMNS),
     ) as writer:
-        writer.write_table(table)
+        for batch in batches:
+            writer.write_batch(batch)
         writer.add_key_value_metadata(_FOOTER)
     return sink.getvalue()
 

@@ -1,0 +1,1 @@
+"""Archiving: completed instants move to the history, and their commit slots are collected."""

@@ -1,0 +1,336 @@
+"""
+Archiving, from the decision to the last deleted slot (GC-1 to GC-5).
+
+A cut takes a slot whose body is the whole plan; settling it moves the boundary. Only then,
+and if no pin was overtaken, does anything move: rows into the history, then pending files,
+completed files oldest first, slots last. A crash anywhere leaves a plan in the chain that the
+next archiver finds and finishes, step by step the same. Where Java Hudi writes too, all of
+it is done under the lock (FOR-6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from tableservices.archiving.history_files import (
+    add_to_history,
+    archived_between,
+    merge_levels,
+)
+from tableservices.archiving.lines import Lines, ceiling_of, lines_of
+from tableservices.archiving.plan import choose_instants, is_due, next_boundary
+from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
+from tableservices.cleaning.refusal import refuse_uncleanable
+from timeline.boundary import raise_pin
+from timeline.codecs.boundary import decode_boundary, encode_boundary
+from timeline.codecs.history_rows import HistoryInstant
+from timeline.context import TableContext
+from timeline.model.boundary import NO_BOUNDARY, Boundary
+from timeline.model.filenames import parse_instant_name
+from timeline.model.instant import Action, Instant, State
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.publish import Turn, take_turn
+from timeline.rules.succession import Residue
+from timeline.setting_names import ForeignWriters
+from timeline.settle import settle
+
+__all__ = ["ArchiveMemory", "ArchiveReceipt", "archive"]
+
+_REST_MS = 10_000
+_CUTS_MAX = 1_000
+_TRIES_MAX = 3
+_LOOKS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A cut as it was decided outside the turn."""
+
+    slots: tuple[Slot, ...]
+    lines: Lines
+    going: frozenset[Instant]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReceipt:
+    """What one archive did; times are those of its last cut."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    instants: int
+    slots_up_to: int
+    merges: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"archived {self.instants} instants, collected slots up to {self.slots_up_to}"
+
+
+@dataclass(slots=True)
+class ArchiveMemory:
+    """
+    When to look again after a look that found nothing to move, on the monotonic clock.
+
+    A table that something holds back must not cost every small commit a full look.
+    """
+
+    rests_until_ms: int = 0
+
+
+def archive(
+    context: TableContext, rules: ArchiveRules, *, memory: ArchiveMemory | None = None
+) -> ArchiveReceipt | None:
+    """
+    Archive what the settings no longer keep on the active timeline.
+
+    Outside: nothing while it is not due; else 1 get, what ``lines_of`` asks, and per cut 1 turn,
+    the registry, 1 get per file of its instants, the history's files, 1 delete per file and slot.
+
+    Args:
+        context: The table.
+        rules: What is kept.
+        memory: Kept between the looks of one process.
+
+    Returns:
+        None when there was nothing to do, or everything is still needed by somebody.
+
+    Raises:
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``timeline.publish.publish``; the next archive goes on where this one ended.
+        TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
+        CorruptTableError: A file of the history or an instant cannot be read; nothing more
+            was moved.
+    """
+    memory = memory or ArchiveMemory()
+    if context.world.clock.monotonic_ms() < memory.rests_until_ms:
+        return None
+    if not is_due(context.glance().active, rules.archiving):
+        return None
+    refuse_uncleanable(context, "archive")
+    moved = 0
+    last: Slot | None = None
+    for _ in range(_CUTS_MAX):
+        unfinished = _last_cut(context)
+        if unfinished is not None and not _finish(context, unfinished):
+            break
+        cut = _take_cut(context, rules)
+        if cut is None or not _finish(context, cut):
+            break
+        moved += len(_document(cut).completed)
+        last = cut
+    if last is None:
+        memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
+        return None
+    with _alone(context):
+        merges = merge_levels(context, rules.archiving)
+    boundary = _document(last)
+    context.world.events.emit(
+        "archiving.done", instants=moved, slots_up_to=boundary.number, merges=merges
+    )
+    return ArchiveReceipt(
+        requested_time=last.requested_time,
+        completion_time=last.completion_time,
+        instants=moved,
+        slots_up_to=boundary.number,
+        merges=merges,
+    )
+
+
+def _alone(context: TableContext) -> AbstractContextManager[object]:
+    """The lock where another engine may archive at the same time, which knows nothing else."""
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        return context.world.lock.acquire("archive")
+    return nullcontext()
+
+
+def _last_cut(context: TableContext) -> Slot | None:
+    return next((s for s in context.chain.newest_first() if s.kind is SlotKind.CUT), None)
+
+
+def _document(cut: Slot) -> Boundary:
+    return decode_boundary(cut.body, path=slot_path(cut.number))
+
+
+def _take_cut(context: TableContext, rules: ArchiveRules) -> Slot | None:
+    """Decide outside the turn; the turn only makes sure that nothing came to need more."""
+    for _ in range(_TRIES_MAX):
+        snapshot = context.snapshot()
+        if not is_due(snapshot.active, rules.archiving):
+            return None
+        if context.pin.entry is not None:
+            raise_pin(context)  # what this process needs no more must not hold its archive back
+        slots = tuple(context.chain.newest_first())[::-1]
+        lines = lines_of(context, snapshot, slots, rules)
+        going = choose_instants(snapshot.active, rules.archiving, lines.times)
+        if not going:
+            return None
+        planned = _Planned(slots=slots, lines=lines, going=frozenset(going))
+        slot = _try_cut(context, rules.archiving, planned)
+        if slot is not None:
+            return slot
+        context.world.events.emit("archiving.replanned", head=snapshot.head)
+    return None
+
+
+def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Planned) -> Slot | None:
+    slots = planned.slots
+    cuts = [one for one in slots if one.kind is SlotKind.CUT]
+    former = _document(cuts[-1]) if cuts else NO_BOUNDARY
+    nonce = context.world.ids.nonce()
+    now = context.world.clock.now_ms()
+    batches_since = instant_time(WallMs(max(0, now - settings.batches_kept_ms)))
+
+    def decide(turn: Turn) -> Slot | None:
+        came = context.chain.between(slots[-1].number if slots else 0, turn.head)
+        if any(one.kind not in (SlotKind.COMMIT, SlotKind.PLAN) for one in came):
+            return None
+        chosen = choose_instants(turn.timeline, settings, planned.lines.times)
+        going = [one for one in chosen if one in planned.going]  # what was looked at, and no more
+        if not going:
+            return None
+        requested = turn.draw(context, Residue.SLOT_REQUESTED)
+        boundary = next_boundary(
+            former,
+            turn.timeline,
+            going,
+            slots,
+            ceiling=planned.lines.ceiling,
+            batches_since=batches_since,
+        )
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.CUT,
+            action=Action.COMMIT,
+            requested_time=requested,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=requested),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            body=encode_boundary(boundary),
+        )
+
+    slot, _ = take_turn(context, "archive", decide)
+    return slot
+
+
+def _finish(context: TableContext, cut: Slot) -> bool:
+    """
+    Do what a cut decided, or the rest of it; False when a pin appeared above which it reaches.
+
+    Outside: 1 create, 3 lists, the registry; the rest only while something is left to do.
+    """
+    boundary = _document(cut)
+    with _alone(context):
+        settle(context, cut)
+        names = context.active().file_names
+        left = [name for name in boundary.completed if name in names]
+        slots = _slots_up_to(context.world.storage, boundary.number)
+        if not left and not slots:
+            return True
+        if ceiling_of(context, cut.number) < _reach(context, boundary):  # GC-3: once more
+            context.world.events.emit("archiving.held", number=cut.number)
+            return False
+        if left:
+            _move(context, boundary, names)
+        context.world.executor.map(context.world.storage.delete, slots)
+        for number in _older_boundaries(context.world.storage, boundary.number):
+            context.world.storage.delete(boundary_path(number))
+    context.chain.forget(boundary.number)
+    return True
+
+
+def _reach(context: TableContext, boundary: Boundary) -> int:
+    """The greatest slot that a cut collects, or whose completed file it moves."""
+    times = {name[:17] for name in boundary.completed}
+    slots = context.chain.newest_first()
+    return max([boundary.number, *(s.number for s in slots if s.instant_time in times)])
+
+
+def _move(context: TableContext, boundary: Boundary, names: frozenset[str]) -> None:
+    storage = context.world.storage
+    named = {name: one for name in boundary.completed if (one := parse_instant_name(name))}
+    instants = list(named.values())
+    times = [one.requested_time for one in instants]
+    pending = _pending_of(instants, names)
+    rows: list[HistoryInstant | None] = [None]
+    for _ in range(_LOOKS):  # what vanishes under our eyes is in the history by then
+        if None not in rows:
+            break
+        archived = archived_between(storage, min(times), max(times))
+        missing = [
+            (name, one, pending[one.requested_time])
+            for name, one in named.items()
+            if (one.requested_time, one.action.value) not in archived
+        ]
+        rows = context.world.executor.map(lambda one: _row(storage, *one), missing)
+    present = [row for row in rows if row is not None]
+    if present:
+        add_to_history(storage, present)
+    begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
+    context.world.executor.map(storage.delete, begun)
+    for name in boundary.completed:
+        if name in names:
+            storage.delete(timeline_path(name))
+
+
+def _pending_of(instants: Sequence[Instant], names: frozenset[str]) -> dict[str, list[str]]:
+    """The pending files of these completed instants, by requested time."""
+    actions = {one.requested_time: one.action for one in instants}
+    found: dict[str, list[str]] = {one.requested_time: [] for one in instants}
+    for name in sorted(names):
+        one = parse_instant_name(name)
+        if one is None or one.completed:
+            continue
+        if actions.get(one.requested_time) is one.action.completes_as:
+            found[one.requested_time].append(name)
+    return found
+
+
+#: Pending files whose content the history keeps as the plan, the first that is not empty (fmt 8).
+_PLANS = (
+    (Action.CLEAN, State.REQUESTED),
+    (Action.COMPACTION, State.REQUESTED),
+    (Action.LOGCOMPACTION, State.REQUESTED),
+    (Action.REPLACECOMMIT, State.INFLIGHT),
+    (Action.REPLACECOMMIT, State.REQUESTED),
+    (Action.CLUSTERING, State.INFLIGHT),
+    (Action.CLUSTERING, State.REQUESTED),
+)
+
+
+def _row(
+    storage: Storage, name: str, instant: Instant, pending: Sequence[str]
+) -> HistoryInstant | None:
+    """The archived form of a completed instant; None when another engine archived it meanwhile."""
+    begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
+    plans = [begun[kind] for kind in _PLANS if kind in begun]
+    try:
+        metadata = storage.read(timeline_path(name))
+        contents = [storage.read(timeline_path(one)) for one in plans]
+    except ObjectMissingError:
+        return None
+    plan = next(filter(None, contents), None)
+    return HistoryInstant(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=instant.action.value,
+        metadata=metadata or None,
+        plan=plan,
+    )
+
+
+def _slots_up_to(storage: Storage, number: int) -> list[str]:
+    names = (name for name in storage.names(SLOTS) if name.isdigit())
+    return [slot_path(n) for n in sorted(map(int, names)) if n <= number]
+
+
+def _older_boundaries(storage: Storage, number: int) -> list[int]:
+    names = (name for name in storage.names(BOUNDARIES) if name.isdigit())
+    return [n for n in map(int, names) if n < number]

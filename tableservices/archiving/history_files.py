@@ -1,0 +1,247 @@
+"""
+Writes the history: files of level 0, manifests, ``_version_``, and the merging of levels (fmt 8).
+
+Java Hudi writes all of it under the table's lock. Here two archivers may be at it at once, so
+each manifest is created once and made from the one before it: a number beyond ``_version_``
+that is whole was decided by somebody who did not come to say so, and is gone on from. What no
+kept manifest names is deleted only when it is old, since another may be about to name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from tableservices.archiving.settings import ArchivingSettings
+from timeline.codecs.history_rows import (
+    HistoryFile,
+    HistoryInstant,
+    encode_history_rows,
+    encode_manifest,
+    history_file,
+    merge_history_files,
+    parse_history_rows,
+    parse_manifest,
+    parse_version,
+)
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.places import HISTORY
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
+
+__all__ = ["add_to_history", "archived_between", "merge_levels"]
+
+_MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+_VERSION = f"{HISTORY}/_version_"
+_MANIFESTS_KEPT = 3
+
+Files = tuple[HistoryFile, ...]
+
+
+def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple[str, str]]:
+    """
+    Requested time and action of the archived instants of some files: those of this range.
+
+    Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
+    """
+    _, files = _newest(storage)
+    found: set[tuple[str, str]] = set()
+    for one in files:
+        if one.first_time <= last and first <= one.last_time:
+            path = f"{HISTORY}/{one.file_name}"
+            rows = parse_history_rows(storage.read(path), path=path, times_only=True)
+            found.update((row.requested_time, row.action) for row in rows)
+    return frozenset(found)
+
+
+def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
+    """
+    Put archived instants into a new file of level 0 and show it. Outside: 1 put, see ``_show``.
+
+    Args:
+        storage: The table's.
+        rows: At least one, ascending by requested time.
+    """
+    times = [row.requested_time for row in rows]
+    data = encode_history_rows(rows)
+    added = history_file(min(times), max(times), level=0, size_bytes=len(data))
+    path = f"{HISTORY}/{added.file_name}"
+    storage.write(path, data, durable=True)
+
+    def with_added(files: Files) -> Files | None:
+        return None if any(_same(one, added) for one in files) else (*files, added)
+
+    _show(storage, with_added)
+    if storage.stat(path) is None:  # tidied away before the manifest named it
+        storage.write(path, data, durable=True)
+
+
+def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
+    """
+    Merge what has become many small files, level by level, then tidy up; returns the merges.
+
+    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_show``.
+    """
+    storage = context.world.storage
+    merges = level = 0
+    while True:
+        inputs = _to_merge(_newest(storage)[1], level, settings)
+        if len(inputs) < 2:
+            break
+        _merge(storage, inputs, level)
+        merges += 1
+        level += 1
+    _tidy(context, manifests_kept=_MANIFESTS_KEPT + level)
+    return merges
+
+
+def _to_merge(files: Files, level: int, settings: ArchivingSettings) -> Files:
+    """The oldest files of a level when there are enough, as long as they are not too big."""
+    of_level = sorted((one for one in files if one.level == level), key=_name)
+    if len(of_level) < settings.merged_files:
+        return ()
+    chosen: list[HistoryFile] = []
+    for one in of_level[: settings.merged_files]:
+        if sum(each.size_bytes for each in (*chosen, one)) > settings.merged_bytes_max:
+            break
+        chosen.append(one)
+    return tuple(chosen)
+
+
+def _merge(storage: Storage, inputs: Files, level: int) -> None:
+    data = merge_history_files(
+        (f"{HISTORY}/{one.file_name}", storage.read(f"{HISTORY}/{one.file_name}")) for one in inputs
+    )
+    merged = history_file(
+        min(one.first_time for one in inputs),
+        max(one.last_time for one in inputs),
+        level=level + 1,
+        size_bytes=len(data),
+    )
+    storage.write(f"{HISTORY}/{merged.file_name}", data, durable=True)
+    gone = {one.file_name for one in inputs}
+
+    def with_merged(files: Files) -> Files | None:
+        if not gone <= {one.file_name for one in files}:
+            return None  # another archiver merged them
+        first = next(at for at, one in enumerate(files) if one.file_name in gone)
+        left = [one for one in files if one.file_name not in gone]
+        return (*left[:first], merged, *left[first:])
+
+    _show(storage, with_merged)
+
+
+def _show(storage: Storage, change: Callable[[Files], Files | None]) -> None:
+    """
+    Make the next manifest from the newest one, then say that it counts.
+
+    ``change`` returns None when there is nothing to do. Outside: 2 lists, 2 gets, 1 create,
+    1 put; again from the start when another archiver took the number.
+    """
+    while True:
+        number, files = _newest(storage)
+        changed = change(files)
+        if changed is None:
+            break
+        path = f"{HISTORY}/manifest_{number + 1}"
+        try:
+            storage.create(path, encode_manifest(changed))
+            break
+        except AmbiguousWriteError:
+            continue
+        except ObjectExistsError:
+            if _newest(storage)[0] == number:
+                storage.delete(path)  # a stray of an archiver that died while it wrote
+    _say_newest(storage)
+
+
+def _say_newest(storage: Storage) -> None:
+    """Write ``_version_``; once more when a greater manifest came, so that it never stays behind."""
+    said = -1
+    while True:
+        number, _ = _newest(storage)
+        if number in (0, said):
+            return
+        if _said(storage) != number:
+            storage.write(_VERSION, str(number).encode(), durable=True)
+        said = number
+
+
+def _said(storage: Storage) -> int:
+    try:
+        return parse_version(storage.read(_VERSION), path=_VERSION)
+    except (ObjectMissingError, CorruptTableError):
+        return 0
+
+
+def _newest(storage: Storage) -> tuple[int, Files]:
+    """
+    The newest manifest that counts: what ``_version_`` says, or a whole one beyond it.
+
+    Raises:
+        CorruptTableError: There are manifests, and none that counts can be read.
+    """
+    while True:
+        names = set(storage.names(HISTORY))
+        said = _said(storage)
+        numbers = sorted(
+            (int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))), reverse=True
+        )
+        if not numbers:
+            return 0, ()
+        for number in numbers:
+            path = f"{HISTORY}/manifest_{number}"
+            try:
+                files = parse_manifest(storage.read(path), path=path)
+            except ObjectMissingError:
+                break  # tidied away since it was listed: look again
+            except CorruptTableError:
+                if number <= said:
+                    raise
+                continue
+            whole = names.issuperset(one.file_name for one in files)
+            if whole or not number > said > 0:
+                return number, files
+        else:
+            raise CorruptTableError(
+                f"no manifest of the history can be read; restore it from a backup: {HISTORY}",
+                path=HISTORY,
+            )
+
+
+def _tidy(context: TableContext, *, manifests_kept: int) -> None:
+    """Delete manifests but the newest, and old files that none of those names."""
+    storage = context.world.storage
+    stats = {entry.name: entry for entry in storage.list(HISTORY) if not entry.is_folder}
+    manifests = sorted(
+        (name for name in stats if _MANIFEST.fullmatch(name)),
+        key=lambda name: int(name.partition("_")[2]),
+        reverse=True,
+    )
+    if len(manifests) <= manifests_kept:
+        return
+    named: set[str] = set()
+    for name in manifests[:manifests_kept]:
+        path = f"{HISTORY}/{name}"
+        try:
+            named.update(one.file_name for one in parse_manifest(storage.read(path), path=path))
+        except (ObjectMissingError, CorruptTableError):
+            return  # another archiver is at it
+    old_ms = storage.now_ms() - context.limits.heartbeat.tolerated_ms
+    files = [name for name in stats if name.endswith(".parquet") and name not in named]
+    gone = manifests[manifests_kept:] + [n for n in files if stats[n].modified_ms < old_ms]
+    for name in gone:
+        storage.delete(f"{HISTORY}/{name}")
+
+
+def _same(one: HistoryFile, other: HistoryFile) -> bool:
+    return one.file_name == other.file_name
+
+
+def _name(one: HistoryFile) -> str:
+    return one.file_name

@@ -1,0 +1,198 @@
+"""
+Gathers what holds an archive back: all looking of the decision is here (GC-1, GC-3, RB-10).
+
+Each line is a requested time; nothing at or after the oldest of them moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tableservices.archiving.plan import (
+    choose_instants,
+    compaction_line,
+    ended_by,
+    needed_since,
+)
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.cleaning.facts import needing
+from tableservices.cleaning.plan import retained_line
+from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.trigger import last_completed_clean
+from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
+from timeline.active import ActiveTimeline
+from timeline.boundary import GRACE_OF_SILENCES
+from timeline.codecs.instant_avro import decode_clean
+from timeline.context import TableContext
+from timeline.model.filenames import (
+    instant_file_name,
+    parse_base_file_name,
+    parse_log_file_name,
+)
+from timeline.model.instant import Action, Instant
+from timeline.model.operations import TableType
+from timeline.model.paths import check_partition_path
+from timeline.model.slot import Slot
+from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.places import slot_path, timeline_path
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.registry import registered_writers
+from timeline.settle import data_files_of
+from timeline.snapshot import Snapshot
+
+__all__ = ["Lines", "ceiling_of", "lines_of"]
+
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The lines of one decision, and the greatest slot that nobody has pinned."""
+
+    times: tuple[InstantTime, ...]
+    ceiling: int
+
+    def and_(self, *more: InstantTime | None) -> Lines:
+        """With further lines, those that there are."""
+        return replace(self, times=(*self.times, *(one for one in more if one)))
+
+
+def ceiling_of(context: TableContext, head: int) -> int:
+    """
+    The greatest slot number that no process still needs. Outside: 1 list, 1 get per writer.
+
+    The newest slot stays anyway: the head is found by it.
+    """
+    own = context.world.ids.identity().writer_id
+    pins = [
+        one.pin for one in registered_writers(context) if one.writer_id != own and not one.silent
+    ]
+    return min([*pins, context.pin.floor(head), head - 1])
+
+
+def lines_of(
+    context: TableContext,
+    snapshot: Snapshot,
+    slots: Sequence[Slot],
+    rules: ArchiveRules,
+) -> Lines:
+    """
+    Look at everything that may need an old instant.
+
+    Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per
+    ended instant; and while there is something to move, 1 list per partition of which file
+    groups were replaced, and the sweep of what ended instants left.
+
+    Args:
+        context: The table.
+        snapshot: What is visible.
+        slots: The chain as far as it is there, oldest first.
+        rules: What is kept, and what cleaning and compaction decide by.
+    """
+    active = snapshot.active
+    ceiling = ceiling_of(context, snapshot.head)
+    lines = Lines(times=(), ceiling=ceiling).and_(
+        needed_since(slots, ceiling),
+        _cleaning_line(context, active, rules.cleaning),
+        _clean_retained(context, active) if rules.archiving.not_past_clean else None,
+        _compaction_line(context, active, rules.compaction),
+    )
+    going = choose_instants(active, rules.archiving, lines.times)
+    if not going:
+        return lines
+    return lines.and_(
+        _unclean_replace(context, snapshot, going), _unswept(context, slots, before=going[-1])
+    )
+
+
+def _cleaning_line(
+    context: TableContext, active: ActiveTimeline, cleaning: CleaningSettings
+) -> InstantTime | None:
+    """The commit before the one that cleaning retains: Java keeps it as well."""
+    oldest = min((one.requested_time for one in needing(active)), default=None)
+    hours_ago = context.world.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
+    writes = active.completed_writes
+    line = retained_line(writes, oldest, cleaning, instant_time(WallMs(max(0, hours_ago))))
+    if line is None:
+        return None
+    return writes[max(0, writes.index(line) - 1)].requested_time
+
+
+def _compaction_line(
+    context: TableContext, active: ActiveTimeline, compaction: CompactionSettings
+) -> InstantTime | None:
+    if context.config.table_type is not TableType.MERGE_ON_READ:
+        return None
+    if compaction.trigger not in (CompactionTrigger.NUM_COMMITS, CompactionTrigger.NUM_AND_TIME):
+        return None
+    return compaction_line(active, compaction.commits_max)
+
+
+def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
+    last = last_completed_clean(active.instants)
+    if last is None:
+        return None
+    path = timeline_path(instant_file_name(last))
+    try:
+        data = context.world.storage.read(path)
+    except ObjectMissingError:
+        return None  # it was archived meanwhile, so a newer one retains more
+    return decode_clean(data, path=path).earliest_commit_to_retain or None
+
+
+def _unclean_replace(
+    context: TableContext, snapshot: Snapshot, going: Sequence[Instant]
+) -> InstantTime | None:
+    """
+    The first replacing instant whose replaced files are still there.
+
+    Once it is archived nothing hides them any more: readers would see old rows twice. Looking
+    for the files is exact whoever cleans, by whatever policy.
+    """
+    present: dict[str, frozenset[str]] = {}
+    for one in going:
+        if one.action is not Action.REPLACECOMMIT:
+            continue
+        replaced = snapshot.commits.read(one).partition_to_replace_file_ids or {}
+        for partition_path, file_ids in replaced.items():
+            if partition_path not in present:
+                present[partition_path] = _file_ids(context.world.storage, partition_path)
+            if not present[partition_path].isdisjoint(file_ids):
+                return one.requested_time
+    return None
+
+
+def _file_ids(storage: Storage, partition_path: str) -> frozenset[str]:
+    check_partition_path(partition_path)
+    parsed = (
+        parse_base_file_name(name) or parse_log_file_name(name)
+        for name in storage.names(partition_path)
+    )
+    return frozenset(file.file_id for file in parsed if file is not None)
+
+
+def _unswept(
+    context: TableContext, slots: Sequence[Slot], *, before: Instant
+) -> InstantTime | None:
+    """
+    The oldest ended instant whose owner may still write files, after a sweep of the others.
+
+    Below the first active write every file counts as committed, so nothing of an ended
+    instant may be left there, and nothing may come: its owner, had it only slept, must have
+    noticed by now (RB-10).
+    """
+    storage = context.world.storage
+    grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
+    unswept: list[InstantTime] = []
+    for slot in slots:
+        for target in ended_by(slot):
+            if target > before.requested_time:
+                continue
+            stat = storage.stat(slot_path(slot.number))
+            if stat is None or storage.now_ms() - stat.modified_ms > grace_ms:
+                for path in data_files_of(storage, target):
+                    storage.delete(path)
+            else:
+                unswept.append(target)
+    return min(unswept, default=None)

@@ -1,0 +1,174 @@
+"""
+Settings of archiving, read from ``hoodie.archive.*`` and ``hoodie.keep.*`` keys.
+
+Defaults are those of Hudi 1.2.0. What cleaning retains stays on the active timeline as well,
+because the cleaner decides by it: what contradicts that is refused before anything moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field
+
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.settings_model import ServiceSettings
+from timeline.errors import SettingError
+from timeline.options import Option, OptionKind, as_property_set
+
+__all__ = ["ARCHIVING_OPTIONS", "ArchiveRules", "ArchivingSettings", "archiving_settings"]
+
+_BOOL, _INT, _MS = OptionKind.BOOL, OptionKind.INT, OptionKind.MS
+
+# By the field of ArchivingSettings that it sets.
+ARCHIVING_OPTIONS: Mapping[str, Option] = {
+    "automatic": Option(
+        key="hoodie.archive.automatic",
+        default="true",
+        kind=_BOOL,
+        doc="Archive after a commit, once there are more commits than are kept.",
+    ),
+    "asynchronous": Option(
+        key="hoodie.archive.async",
+        default="false",
+        kind=_BOOL,
+        doc="Leave archiving to a worker of its own instead of doing it after a commit.",
+    ),
+    "commits_kept_min": Option(
+        key="hoodie.keep.min.commits",
+        default="20",
+        kind=_INT,
+        doc="How many commits stay on the active timeline after archiving.",
+    ),
+    "commits_kept_max": Option(
+        key="hoodie.keep.max.commits",
+        default="30",
+        kind=_INT,
+        doc="Archiving begins when the active timeline has more commits than this.",
+    ),
+    "beyond_savepoint": Option(
+        key="hoodie.archive.beyond.savepoint",
+        default="false",
+        kind=_BOOL,
+        doc="Archive commits behind the first savepoint too, without those that are saved.",
+    ),
+    "not_past_clean": Option(
+        key="hoodie.archive.block.on.latest.clean.ectr",
+        default="false",
+        kind=_BOOL,
+        doc="Keep everything since the earliest commit that the last clean retained.",
+    ),
+    "merged_files": Option(
+        key="hoodie.timeline.compaction.batch.size",
+        default="10",
+        kind=_INT,
+        doc="So many files of one level of the history are merged into one of the next.",
+    ),
+    "merged_bytes_max": Option(
+        key="hoodie.timeline.compaction.target.file.max.bytes",
+        default="1048576000",
+        kind=_INT,
+        doc="Files of the history are merged up to this size together, bytes.",
+    ),
+    "batches_kept_ms": Option(
+        key="hoodoo.batch.retention.ms",
+        default="604800000",
+        kind=_MS,
+        doc="How long a batch id is remembered after its commit was archived.",
+        since="0.1",
+    ),
+}
+
+_Count = Annotated[int, Field(ge=2, le=1_000_000_000)]
+
+
+class ArchivingSettings(ServiceSettings):
+    """Everything that can be set about archiving; the fields of ``ARCHIVING_OPTIONS``."""
+
+    options: ClassVar[Mapping[str, Option]] = ARCHIVING_OPTIONS
+
+    automatic: bool = True
+    asynchronous: bool = False
+    commits_kept_min: _Count = 20
+    commits_kept_max: _Count = 30
+    beyond_savepoint: bool = False
+    not_past_clean: bool = False
+    merged_files: _Count = 10
+    merged_bytes_max: Annotated[int, Field(ge=1, le=2**40)] = 1_048_576_000
+    batches_kept_ms: Annotated[int, Field(ge=0, le=2**53)] = 604_800_000
+
+    @property
+    def inline(self) -> bool:
+        """Whether a writer archives after its own commit."""
+        return self.automatic and not self.asynchronous
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRules:
+    """What decides about an archive: its own settings, and what other services need."""
+
+    archiving: ArchivingSettings
+    cleaning: CleaningSettings
+    compaction: CompactionSettings
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        Among all properties.
+
+        Raises:
+            SettingError: As ``archiving_settings``, or another service's property is wrong.
+        """
+        return cls(
+            archiving=archiving_settings(properties),
+            cleaning=CleaningSettings.from_properties(properties),
+            compaction=CompactionSettings.from_properties(properties),
+        )
+
+
+def archiving_settings(properties: Mapping[str, str]) -> ArchivingSettings:
+    """
+    The archiving settings among all properties.
+
+    Where nobody says how many commits are kept, more than Hudi's default are when cleaning
+    retains more.
+
+    Raises:
+        SettingError: A value is wrong, the two numbers of commits contradict each other, or
+            what cleaning retains.
+    """
+    settings = ArchivingSettings.from_properties(properties)
+    cleaning = CleaningSettings.from_properties(properties)
+    said = as_property_set(properties)
+    retained = cleaning.commits_retained if cleaning.policy is CleaningPolicy.COMMITS else 0
+    keys = [ARCHIVING_OPTIONS[one].key for one in ("commits_kept_min", "commits_kept_max")]
+    if settings.commits_kept_min <= retained and not any(said.get(key) for key in keys):
+        more = retained + 10 - settings.commits_kept_min
+        return settings.model_copy(
+            update={
+                "commits_kept_min": settings.commits_kept_min + more,
+                "commits_kept_max": settings.commits_kept_max + more,
+            }
+        )
+    low, high = settings.commits_kept_min, settings.commits_kept_max
+    if high <= low:
+        raise SettingError(
+            "archiving begins above the greater number and leaves the smaller one; raise "
+            f"{keys[1]} or lower {keys[0]}: {keys[0]}={low}, {keys[1]}={high}",
+            kind="archive_range",
+            key=keys[1],
+            value=str(high),
+        )
+    if low <= retained and settings.automatic:
+        raise SettingError(
+            "cleaning looks at every commit it retains, so more must stay on the active "
+            f"timeline; raise {keys[0]} or lower hoodie.clean.commits.retained: "
+            f"{keys[0]}={low}, hoodie.clean.commits.retained={retained}",
+            kind="archive_retention",
+            key=keys[0],
+            value=str(low),
+        )
+    return settings

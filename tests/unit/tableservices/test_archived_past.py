@@ -1,0 +1,200 @@
+"""What archiving must not change: every read of the past, batch ids, and who may publish."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
+from timeline.boundary import boundary_number, read_boundary
+from timeline.errors import HeartbeatExpiredError
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import SLOTS, WRITERS, slot_path
+from timeline.publish import Turn, take_turn
+from timeline.registry import enter
+from timeline.rules.succession import Residue
+from timeline.setting_names import PublishLock
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.table import Table
+from timeline.undo import rollback
+
+RULES = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    }
+)
+MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
+
+
+def grown(count: int) -> tuple[Table, StillClock, list[str]]:
+    """A table of so many upserts of one row and a new one; with their requested times."""
+    clock = StillClock()
+    table = new_table(MemoryStorage("memory://t", world=MemoryWorld(clock)), clock=clock)
+    times = []
+    for number in range(count):
+        rows = [{"id": "a", "p": "x", "ts": number}, {"id": f"n{number}", "p": "x", "ts": number}]
+        times.append(upsert(table, rows, batch_id=f"batch {number}").requested_time)
+    return table, clock, times
+
+
+def changed(table: Table, since: str, until: str | None = None) -> list[str]:
+    return sorted(table.changes(since, until, columns=["id"]).read_all()["id"].to_pylist())
+
+
+def test_reads_are_the_same_before_and_after():
+    table, clock, times = grown(6)
+    asked = [("earliest", None), (times[0], None), (times[1], times[4])]
+    before = [changed(table, *one) for one in asked]
+    images = table.changes("earliest", images=True).read_all()
+    shown = [(one.requested_time, one.action, one.state) for one in table.timeline()]
+    rows, then = rows_of(table), table.as_of(times[2]).to_arrow()
+    assert archive(table.context, RULES) is not None
+    reader = opened(table, clock=clock)
+    for each in (table, reader):
+        assert [changed(each, *one) for one in asked] == before
+        assert each.changes("earliest", images=True).read_all().equals(images)
+        assert [(one.requested_time, one.action, one.state) for one in each.timeline()] == shown
+        assert rows_of(each) == rows
+        assert each.as_of(times[2]).to_arrow().equals(then)
+    assert [one.archived for one in reader.timeline()].count(True) == 4
+
+
+def test_a_snapshot_that_was_held_reads_on():
+    table, _, _ = grown(6)
+    held = table.pin()
+    before = held.to_arrow()
+    archive(table.context, RULES)
+    assert held.to_arrow().equals(before)
+
+
+def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
+    table, clock, times = grown(6)
+    archive(table.context, RULES)
+    assert boundary_number(table.context.world.storage) == 4
+    again = upsert(opened(table, clock=clock), [{"id": "z", "p": "x", "ts": 9}], batch_id="batch 0")
+    assert again.already_published
+    assert again.requested_time == times[0]
+    clock.sleep_ms(8 * DAY_MS)
+    for number in range(2):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    archive(table.context, RULES)
+    known = [one.batch.batch_id for one in read_boundary(table.context.world.storage).batches]
+    assert known == []  # remembered for 7 days
+
+
+def rolled_back(table: Table) -> None:
+    for one in table.context.active().pending_ingestion:
+        rollback(table.context, one)
+
+
+def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
+    table, clock, _ = grown(2)
+    sleeper = opened(table, application="sleeper", clock=clock)
+    enter(sleeper.context, {})
+
+    def sleep() -> None:
+        clock.sleep_ms(11 * MINUTE_MS)
+        rolled_back(table)
+        for number in range(6):
+            upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+        clock.sleep_ms(11 * MINUTE_MS)
+        assert archive(table.context, RULES) is not None
+        assert boundary_number(table.context.world.storage) == 7
+
+    receipt = upsert(sleeper, [{"id": "s", "p": "y", "ts": 5}], sleep)
+    assert receipt.attempts == 2
+    assert ("s", "y", 5) in rows_of(sleeper, "id", "p", "ts")
+    assert ("a", "x", 105) in rows_of(sleeper, "id", "p", "ts")
+    assert sleeper.context.pin.number >= 7
+
+
+def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
+    table, clock, _ = grown(2)
+    sleeper = opened(table, application="sleeper", clock=clock)
+    enter(sleeper.context, {})
+    clock.sleep_ms(11 * MINUTE_MS)
+    for number in range(4):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    assert archive(table.context, RULES) is not None
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        take_turn(sleeper.context, "look", lambda turn: None)
+    assert caught.value.kind == "pin_overrun"
+    heads = []
+    take_turn(sleeper.context, "look", lambda turn: heads.append(turn.head))
+    assert heads == [7]
+
+
+def test_a_slot_created_below_the_boundary_decides_nothing():
+    table, clock, _ = grown(2)
+    storage = table.context.world.storage
+
+    class Slow(Behind):
+        """Its request for a slot is on the way for longer than any pin is respected."""
+
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path == slot_path(3):
+                clock.sleep_ms(11 * MINUTE_MS)
+                for number in range(4):
+                    upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+                assert archive(table.context, RULES) is not None
+            self.inner.create(path, data, durable=durable)
+
+    lock_free = replace(BRISK, publish_lock=PublishLock.NONE)
+    slow = opened(table, storage=Slow(storage), limits=lock_free, clock=clock)
+    enter(slow.context, {})
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        take_turn(slow.context, "test", lambda turn: empty_slot(slow, turn))
+    assert caught.value.kind == "pin_overrun"
+    assert boundary_number(storage) == 4
+    assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+
+
+def empty_slot(table: Table, turn: Turn) -> Slot:
+    requested = turn.draw(table.context, Residue.SLOT_REQUESTED)
+    return Slot(
+        number=turn.head + 1,
+        table_id=table.context.table_id,
+        kind=SlotKind.NOOP,
+        action=Action.COMMIT,
+        requested_time=requested,
+        completion_time=requested,
+        base=turn.head,
+        nonce="n",
+        owner=turn.owner,
+    )
+
+
+def test_entries_show_a_pin_below_the_head_and_raise_it_with_each_beat():
+    table, _, _ = grown(3)
+    registration = enter(table.context, {})
+    path = f"{WRITERS}/{table.context.world.ids.identity().writer_id}.json"
+
+    def shown() -> int:
+        return int(json.loads(table.context.world.storage.read(path))["pin"])
+
+    assert shown() == 2
+    upsert(table, [{"id": "a", "p": "x", "ts": 100}])
+    assert shown() == 2
+    registration.beat()
+    assert shown() == 3
+    table.context.pin.hold("20260102030405004", 4)
+    upsert(table, [{"id": "a", "p": "x", "ts": 101}])
+    registration.beat()
+    assert shown() == 3
+    registration.leave()
