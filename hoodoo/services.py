@@ -106,8 +106,10 @@ class Services:
         self._context = context
         self._join_writers = join_writers
         self._properties = properties
-        planning = (one.after_commit for one in planned_services_of(properties))
-        self._after_commit = (_cleaning(properties), *planning)
+        # A table of an older layout is only read: settings of writing would refuse it.
+        writable = context.config.timeline_layout_version == 2
+        planning = planned_services_of(properties) if writable else ()
+        self._after_commit = (_cleaning(properties), *(one.after_commit for one in planning))
 
     def clean(self) -> CleanReceipt | None:
         """
