@@ -220,6 +220,14 @@ def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str]
             "set both or none",
             "setting_missing",
         )
+    fills = settings.partial_update_mode == PartialUpdateMode.FILL_UNAVAILABLE.value
+    if fills and merge_definition_of_settings(settings).unavailable_marker is None:
+        return (
+            "partial_update_mode",
+            "nothing tells which value means that the older one stays",
+            f"set {KEY_OPTIONS['unavailable_marker'].key}",
+            "setting_missing",
+        )
     return None
 
 

@@ -138,6 +138,7 @@ def test_several_input_patterns_are_split_at_the_delimiter(
             "setting_contradiction",
         ),
         ({"hoodie.payload.delete.field": "op"}, "setting_missing"),
+        ({"hoodie.table.partial.update.mode": "FILL_UNAVAILABLE"}, "setting_missing"),
         ({"hoodie.payload.delete.marker": "d"}, "setting_missing"),
         ({"hoodie.table.partial.update.mode": "SOMETIMES"}, "setting_value"),
     ],
