@@ -16,7 +16,7 @@ from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
 from lockproviders.registry import build_lock, registry_for
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableLimits
-from timeline.errors import SettingError
+from timeline.errors import HoodooError, SettingError
 from timeline.files.parquet import ParquetSettings
 from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
@@ -27,6 +27,7 @@ from timeline.model.appending import LogSettings
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
 from timeline.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.placing import FileRules
@@ -280,8 +281,14 @@ def plan_of(
     *,
     batch_id: str | None = None,
     delete_partitions: tuple[str, ...] = (),
+    partial: bool = False,
 ) -> WritePlan:
-    """What one write does: table facts from the table, the rest from the settings."""
+    """
+    What one write does: table facts from the table, the rest from the settings.
+
+    Raises:
+        SettingError: An option contradicts the table, or is no such value.
+    """
     ordering = config.ordering_fields
     if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
         ordering = ()
@@ -304,6 +311,7 @@ def plan_of(
         merge_definition=config.merge,
         lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),
+        partial_columns=_partial_columns(settings, operation, partial=partial),
     )
     return WritePlan(
         rules=rules,
@@ -314,6 +322,27 @@ def plan_of(
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config),
     )
+
+
+def _partial_columns(
+    settings: WriteSettings, operation: WriteOperation, *, partial: bool
+) -> tuple[str, ...] | None:
+    """As of ``RowRules``; the option is of upserts alone, as Java's."""
+    told = settings.partial_update_schema
+    if operation is not WriteOperation.UPSERT or not told:
+        return () if partial else None
+    try:
+        return tuple(TableSchema.from_avro(told).arrow.names)
+    except HoodooError as error:
+        option = WriteSettings.options["partial_update_schema"]
+        raise SettingError(
+            f"this is no Avro schema of a record: {option.key}={told[:200]!a} ({error.message})",
+            kind="setting_value",
+            key=option.key,
+            value=told,
+            layer=settings.origin("partial_update_schema"),
+            suggestion="the schema of the columns to change",
+        ) from error
 
 
 def operation_of(settings: WriteSettings, record_key_fields: Sequence[str]) -> WriteOperation:

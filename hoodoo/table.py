@@ -221,20 +221,26 @@ class Table:
 
     # ---- writing
 
-    def upsert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+    def upsert(
+        self, data: object, *, batch_id: str | None = None, partial: bool = False
+    ) -> Receipt:
         """
-        Replace rows by key, insert what is new.
+        Replace rows by key, insert what is new; or change some columns of rows that are there.
 
         Args:
             data: Rows; see ``hoodoo.incoming.as_arrow``.
             batch_id: Makes a repeated call return the first receipt (BATCH-1).
+            partial: Records keep the columns that the rows lack. Rows bring key, partition and
+                ordering fields and the columns to change. A merge-on-read table gets log
+                blocks of those columns alone, as from Java's ``MERGE INTO``.
 
         Raises:
-            InvalidInputError: The rows do not fit; nothing was changed.
+            InvalidInputError: The rows do not fit, or a partial one has a key that is not there
+                (``partial_new_key``); nothing was changed.
             ConflictError: Refused, with a report of who won.
             OutcomeUnknownError: The storage never answered; do not repeat blindly.
         """
-        return self._write(WriteOperation.UPSERT, data, batch_id)
+        return self._write(WriteOperation.UPSERT, data, batch_id, partial=partial)
 
     def insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
         """Append rows; small files are filled. Keys are not looked up. Errors: as ``upsert``."""
@@ -275,11 +281,18 @@ class Table:
             return self.delete_partitions(self._settings.partitions_to_delete)
         return self._write(chosen, data, None)
 
-    def _write(self, operation: WriteOperation, data: object, batch_id: str | None) -> Receipt:
+    def _write(
+        self,
+        operation: WriteOperation,
+        data: object,
+        batch_id: str | None,
+        *,
+        partial: bool = False,
+    ) -> Receipt:
         rows = as_arrow(data)
         workload = LocalWorkload(self._core.context.world, rows)
         try:
-            return self.run(operation, workload, batch_id=batch_id)
+            return self.run(operation, workload, batch_id=batch_id, partial=partial)
         finally:
             workload.release()
 
@@ -290,6 +303,7 @@ class Table:
         *,
         batch_id: str | None = None,
         delete_partitions: tuple[str, ...] = (),
+        partial: bool = False,
     ) -> Receipt:
         """
         Run a write of rows that lie anywhere (this process, a Spark cluster).
@@ -314,6 +328,7 @@ class Table:
             operation,
             batch_id=batch_id or self._settings.batch_id,
             delete_partitions=delete_partitions,
+            partial=partial,
         )
         looked = self._core.context.glance()
         undone = False

@@ -173,6 +173,13 @@ KEY_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.write.partial.update.unavailable.value.",
         choices=("NONE", "IGNORE_DEFAULTS", "FILL_UNAVAILABLE"),
     ),
+    "partial_update_schema": _option(
+        "hoodie.write.partial.update.schema",
+        None,
+        _TEXT,
+        "An Avro schema with the columns that upserts change; records keep all others. Beside "
+        "them rows need key, partition and ordering fields only.",
+    ),
     "unavailable_marker": _option(
         "hoodie.write.partial.update.unavailable.value",
         None,

@@ -97,13 +97,15 @@ def place(
         delete_partitions: Partitions to delete as wholes.
 
     Raises:
-        InvalidInputError: An insert that must not meet known keys meets some.
+        InvalidInputError: An insert that must not meet known keys meets some, or a partial
+            update new ones (``partial_new_key``).
         ServiceConflictError: A key lives in a file group that a pending clustering owns.
         UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view_of(context, begun.snapshot)
-    in_buckets = rules.buckets is not None
+    # Rows that change records are looked up wherever they are: a new key must be refused.
+    in_buckets = rules.buckets is not None and not rules.partial
     operation = rules.operation
     touched = tuple(delete_partitions) if workload is None else workload.partition_paths()
     owned = file_groups_in_clustering(context, begun.snapshot.active)
@@ -143,9 +145,11 @@ def place(
             kind="duplicate_key",
             rows=sum(counts.updates.values()),
         )
+    if rules.partial:
+        _refuse_new(counts)
     if rules.drop_found:
         counts = WorkloadProfile(inserts=counts.inserts)
-    if rules.buckets is not None:
+    if rules.buckets is not None and in_buckets:
         where = find_buckets(context.world.storage, begun.snapshot, rules.buckets, touched, latest)
         counts, buckets = _in_buckets(context, workload.spread(where.shares), where, operation)
     else:
@@ -179,6 +183,19 @@ def place(
         missed_in=tuple(counts.inserts) if deletes else (),
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
     )
+
+
+def _refuse_new(counts: WorkloadProfile) -> None:
+    """A log block of some columns of a record that is not there could not be read by anybody."""
+    if counts.inserts:
+        raise InvalidInputError(
+            "a partial update changes records that are there, and some keys are not, or are in "
+            "another partition; upsert whole rows of them first: "
+            f"{sum(counts.inserts.values())} rows in {sorted(counts.inserts)[:5]}",
+            kind="partial_new_key",
+            rows=sum(counts.inserts.values()),
+            partitions=sorted(counts.inserts)[:5],
+        )
 
 
 def _refuse_fixed_file_ids(rules: RowRules) -> None:
@@ -237,9 +254,11 @@ def _candidates(
 
     New keys of one partition lie in base files, and one that a log deleted comes back where
     it was, so that base files tell enough there, as to Java. In the whole table such a key
-    would be found where it no longer lives, and an insert would be taken for known.
+    would be found where it no longer lives, an insert would be taken for known, and a
+    partial update would bring the rest of a deleted row back.
     """
-    minds_logs = rules.lookup.whole_table or rules.drop_found or rules.refuse_found
+    minds_logs = rules.lookup.whole_table or rules.partial
+    minds_logs |= rules.drop_found or rules.refuse_found
     listed = list(slices)
     logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
     read = _read_of_keys(context, snapshot, logged, rules) if logged else None
@@ -388,6 +407,7 @@ def _task(
         automatic_keys=rules.keys.automatic,
         log=log,
         change_log=common.change_log,
+        partial=rules.partial,
     )
 
 

@@ -146,6 +146,7 @@ class WriteSettings(_Settings):
     delete_field: str | None = None
     delete_marker: str | None = None
     partial_update_mode: str | None = None
+    partial_update_schema: str | None = None
     unavailable_marker: str | None = None
     metadata_enable: bool | None = None  # None: not said; False: switch an existing one off
 

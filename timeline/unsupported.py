@@ -103,8 +103,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
             "SIMPLE", "BLOOM", "GLOBAL_SIMPLE", "GLOBAL_BLOOM", "BUCKET", reason=_NO_INDEX
         ),
         "hoodie.index.class": _unset("custom indexes are not supported"),
-        # how rows are merged
-        "hoodie.write.partial.update.schema": _unset("partial updates are not supported yet"),
         # schema
         "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
         "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),

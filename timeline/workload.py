@@ -46,12 +46,20 @@ class RowRules:
     merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
+    # The columns that rows change of records that are there, none meaning all they have; None
+    # for whole rows.
+    partial_columns: tuple[str, ...] | None = None
 
     @property
     def moves_rows(self) -> bool:
         """Whether a row whose key is in another partition leaves it; inserts never do that."""
         upserts = self.operation is WriteOperation.UPSERT
         return upserts and self.lookup.whole_table and self.lookup.moves
+
+    @property
+    def partial(self) -> bool:
+        """Whether rows have some of the columns, and records keep the others."""
+        return self.partial_columns is not None
 
     @property
     def merge(self) -> MergeDefinition:

@@ -33,7 +33,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema, reconcile
+from timeline.model.schema import TableSchema, drop_meta, reconcile
 from timeline.model.times import InstantTime
 from timeline.placing import place
 from timeline.publish import Met, Published, Seen, judge_early, publish
@@ -90,7 +90,7 @@ def write(
     looked = looked or context.glance()
     schema, before = _schema_for(context, looked, workload, plan)
     if workload is not None:
-        workload.prepare(plan.rules, schema)
+        workload.prepare(plan.rules, _rows_schema(context, schema, workload.schema, plan))
     budget = context.limits.retry
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()
@@ -205,7 +205,8 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
     # A key of a global index may have moved to another file group: it must be found again.
-    anew = plan.rules.lookup.whole_table
+    # One that a partial update changes may be gone.
+    anew = plan.rules.lookup.whole_table or plan.rules.partial
     if plan.detect_early:
         # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
         # batch, keys inserted by both) can only be asked once the files are written.
@@ -369,10 +370,10 @@ def _schema_for(
     """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
     text = snapshot.newest_schema_json or context.config.create_schema_json
     _refuse_schema_on_read(snapshot)
-    if workload is None or plan.operation is WriteOperation.DELETE:
+    if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
         if text is None:
             raise UnsupportedTableError(
-                "nothing was ever written to this table, so there is nothing to delete",
+                "nothing was ever written to this table, so there is nothing to delete or update",
                 kind="no_schema",
             )
         schema = TableSchema.from_avro(text)
@@ -384,6 +385,49 @@ def _schema_for(
     before = TableSchema.from_avro(text)
     changed, _ = reconcile(before, stored, plan.schema)
     return changed, before.avro_json
+
+
+def _rows_schema(
+    context: TableContext, schema: TableSchema, incoming: pa.Schema, plan: WritePlan
+) -> TableSchema:
+    """
+    The columns of the rows as they are written: the table's, or those of a partial update.
+
+    Raises:
+        InvalidInputError: A partial update has columns that the table lacks.
+        UnsupportedTableError: Nobody could read it.
+    """
+    chosen = plan.rules.partial_columns
+    if chosen is None:
+        return schema
+    _refuse_partial(context)
+    names = drop_meta(_stored_columns(context, incoming)).names
+    if chosen:
+        names = [name for name in names if name in plan.schema.required.union(chosen)]
+    unknown = sorted({*names, *chosen}.difference(schema.arrow.names))
+    if unknown:
+        raise InvalidInputError(
+            "a partial update changes columns that the table has; add new ones with whole rows "
+            f"first: {unknown}; it has {schema.arrow.names}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    return schema.only(names)
+
+
+def _refuse_partial(context: TableContext) -> None:
+    config = context.config
+    if config.merge.merger is not None:
+        raise UnsupportedTableError(
+            "a plug-in merges whole rows of this table; upsert whole rows",
+            kind="custom_merger_partial",
+        )
+    if config.table_type is TableType.MERGE_ON_READ and not config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "Java Hudi cannot read partial updates of a merge-on-read table whose files store no "
+            "keys (hoodie.populate.meta.fields); upsert whole rows",
+            kind="partial_virtual_keys",
+        )
 
 
 def _refuse_schema_on_read(snapshot: Snapshot) -> None:

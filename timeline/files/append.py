@@ -26,7 +26,13 @@ from timeline.codecs.log_blocks import BlockType, HeaderKey, block_frame
 from timeline.errors import InvariantError
 from timeline.files.markers import create_marker
 from timeline.files.parquet import parquet_bytes, read_base_file
-from timeline.files.rewrite import FileGroupTask, filled_rows, placed_rows, write_file_group
+from timeline.files.rewrite import (
+    FileGroupTask,
+    filled_rows,
+    placed_rows,
+    write_file_group,
+    written_schema,
+)
 from timeline.files.slice_reader import SliceRead, merged_slice_rows
 from timeline.model.appending import LogFormat, LogSettings, LogTarget
 from timeline.model.claim import FileGroupId
@@ -68,8 +74,9 @@ def append_to_file_group(
         storage: Where the table lies.
         task: What to write and how; its base file, if any, is the slice's.
         target: How log files are made, and the slice's own.
-        incoming: Rows with ``_hoodie_record_key`` and the table's columns; of equal keys one
-            is written. An explicit delete needs the record keys only.
+        incoming: Rows with ``_hoodie_record_key`` and the table's columns, or some of them
+            where the task is partial; of equal keys one is written. An explicit delete needs
+            the record keys only.
 
     Returns:
         One stat a log file, more than one when it would grow too big; none when there is
@@ -85,10 +92,10 @@ def append_to_file_group(
     slice's files. The caller makes names durable (``sync_folders``) before it publishes.
     """
     check_partition_path(task.partition_path)
-    schema = TableSchema.from_avro(task.avro_json).arrow
+    written = written_schema(task, incoming)
     base_name, below = _lies_upon(task, target)
-    records, deletes = _changes(storage, task, target, incoming, schema)
-    blocks = _blocks(task, target.settings, records, deletes)
+    records, deletes = _changes(storage, task, target, incoming, written.arrow)
+    blocks = _blocks(task, target.settings, records, deletes, written.avro_json)
     stats: list[WriteStat] = []
     block = next(blocks, None)
     while block is not None:
@@ -241,23 +248,28 @@ class _Block:
 
 
 def _blocks(
-    task: FileGroupTask, settings: LogSettings, records: pa.Table, deletes: pa.Table
+    task: FileGroupTask,
+    settings: LogSettings,
+    records: pa.Table,
+    deletes: pa.Table,
+    own_json: str,
 ) -> Iterator[_Block]:
-    """Blocks of bounded size, encoded when they are asked for."""
-    avro_json = avro_with_meta(task.avro_json)
+    """Blocks of bounded size, encoded when they are asked for; ``own_json`` is the records'."""
+    avro_json = avro_with_meta(own_json)
     header: dict[int, str] = {
         HeaderKey.INSTANT_TIME: task.requested_time,
         HeaderKey.SCHEMA: avro_json,
     }
+    of_records = {**header, HeaderKey.IS_PARTIAL: "true"} if task.partial else header
     as_parquet = settings.format is LogFormat.PARQUET
     kind = BlockType.PARQUET_DATA if as_parquet else BlockType.AVRO_DATA
     for part in _parts(records, settings.block_bytes_max):
         if as_parquet:
-            content = parquet_bytes(part, task.avro_json, task.parquet)
+            content = parquet_bytes(part, own_json, task.parquet)
         else:
-            plain = with_meta(TableSchema.from_avro(task.avro_json).arrow)
+            plain = with_meta(TableSchema.from_avro(own_json).arrow)
             content = encode_records(part.cast(plain), avro_json)
-        head, tail = block_frame(kind, header, len(content))
+        head, tail = block_frame(kind, of_records, len(content))
         yield _Block(pieces=(head, content, tail), records=part.num_rows)
     for part in _parts(deletes, settings.block_bytes_max):
         columns = part.columns[1:]

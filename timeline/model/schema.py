@@ -11,7 +11,7 @@ for what changed, so that documents, defaults and logical types written by other
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -115,6 +115,15 @@ class TableSchema:
             arrow=pa.schema([*self.arrow, *added]),
             avro_json=_compact({**document, "fields": fields}),
         )
+
+    def only(self, names: Collection[str]) -> TableSchema:
+        """
+        The schema with some of its columns, in its order; names it lacks are left out.
+
+        Raises:
+            UnsupportedTableError: As ``evolved``.
+        """
+        return self.evolved(pa.schema([each for each in self.arrow if each.name in names]))
 
     def evolved(self, columns: pa.Schema) -> TableSchema:
         """

@@ -163,7 +163,8 @@ def merge_base(
     Args:
         base: As of ``merge_changes``.
         incoming: Rows of the same schema with unique keys and filled meta columns; an
-            explicit delete needs the record key only.
+            explicit delete needs the record key only. Records keep what columns the rows lack;
+            only rows of known keys may lack any.
         mode: The table's merge mode.
         ordering_fields: Compared left to right.
         deletes: What incoming rows mean.
@@ -179,6 +180,8 @@ def merge_base(
     elif deletes is DeleteKind.COLUMN:
         kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
     told = told_values(incoming, rules) if rules.reads_values else {}
+    silent = np.zeros(incoming.num_rows, np.bool_)
+    told |= {name: silent for name in base.schema.names if name not in incoming.schema.names}
     changes = Changes(rows=incoming, kinds=kinds, told=told)
     return merge_changes(base, changes, rules, every_copy=True)
 
