@@ -121,10 +121,18 @@ class JavaOracle:
         what: str,
         instant: str | None = None,
         *,
+        pending: str | None = None,
+        schedule_only: bool = False,
         conf: Mapping[str, str] | None = None,
     ) -> Any:
-        """Run a table service: clean, archive, compact, cluster, rollback, savepoint, ..."""
+        """
+        Run a table service: clean, archive, compact, cluster, rollback, savepoint, ...
+
+        Those that plan carry out the `pending` plan, or plan anew; maybe only that.
+        """
         words = ["service", str(table), what, *([instant] if instant else [])]
+        words += ["--pending", pending] if pending else []
+        words += ["--schedule-only"] if schedule_only else []
         return self.ask(*words, *_conf(conf))
 
     def timeline(self, table: Path | str, *, archived: bool = False) -> Rows:
