@@ -50,10 +50,17 @@ def services_of(properties: Mapping[str, str], part: Part = Part.BOTH) -> tuple[
 
 
 def planned_services_of(
-    properties: Mapping[str, str], part: Part = Part.BOTH
+    properties: Mapping[str, str],
+    part: Part = Part.BOTH,
+    settings: WriteSettings | None = None,
 ) -> tuple[PlannedService, ...]:
-    """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
-    files = file_rules_of(WriteSettings.from_properties(properties))
+    """
+    Those whose plans are instants of the timeline; arguments and errors as ``services_of``.
+
+    ``settings`` are those of writes where they are known: of a table that can only be read they
+    cannot be made of its properties again.
+    """
+    files = file_rules_of(settings or WriteSettings.from_properties(properties))
     return (
         CompactionService(
             settings=CompactionSettings.from_properties(properties), files=files, part=part
@@ -91,6 +98,7 @@ class Services:
     Args:
         context: The table.
         properties: Effective properties; each service reads its own keys.
+        settings: Those of writes, made when the table was opened.
         join_writers: Enters the registry of those who change the table, once.
 
     Raises:
@@ -101,14 +109,15 @@ class Services:
         self,
         context: TableContext,
         properties: Mapping[str, str],
+        settings: WriteSettings,
         join_writers: Callable[[], None],
     ) -> None:
         self._context = context
         self._join_writers = join_writers
         self._properties = properties
-        # A table of an older layout is only read: settings of writing would refuse it.
+        # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
-        planning = planned_services_of(properties) if writable else ()
+        planning = planned_services_of(properties, settings=settings) if writable else ()
         self._after_commit = (_cleaning(properties), *(one.after_commit for one in planning))
 
     def clean(self) -> CleanReceipt | None:

@@ -60,7 +60,7 @@ class Table:
         self._properties = properties
         self._settings = settings
         self._buckets_kept = False
-        self._services = Services(core.context, properties, self.join_writers)
+        self._services = Services(core.context, properties, settings, self.join_writers)
         self._supported = False
 
     @classmethod
@@ -314,7 +314,9 @@ class Table:
         """
         if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
             self._core = self._core.switch_metadata_table_off()
-            self._services = Services(self._core.context, self._properties, self.join_writers)
+            self._services = Services(
+                self._core.context, self._properties, self._settings, self.join_writers
+            )
             self._core.context.world.events.emit(
                 "metadata_table.switched_off", table=self._core.config.name
             )
