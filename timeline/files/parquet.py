@@ -30,6 +30,7 @@ __all__ = [
     "Footer",
     "ParquetSettings",
     "base_file_bytes",
+    "filter_columns",
     "parquet_bytes",
     "read_base_file",
     "read_batches",
@@ -286,6 +287,11 @@ def read_keys_if(
         return _keys(file, path) if wanted(_footer(file)) else None
 
 
+def filter_columns(row_filter: pc.Expression, schema: pa.Schema) -> list[str]:
+    """The columns an expression names: those without which it cannot be computed."""
+    return [name for name in schema.names if not _works_without(row_filter, schema, name)]
+
+
 def read_footer(storage: Storage, path: str) -> Footer:
     """
     Read a base file's footer only.
@@ -397,7 +403,8 @@ def _plan(
     )
     shape = [target.field(name) for name in names]
     if late and row_filter is not None:
-        shape.extend(target.field(name) for name in _named(row_filter, target, names))
+        named = filter_columns(row_filter, target)
+        shape.extend(target.field(name) for name in named if name not in names)
     called = {
         each.name: renaming.written_name(each.name) if renaming else each.name for each in shape
     }
@@ -436,14 +443,6 @@ def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
         or (types.is_integer(source) and types.is_integer(target))
         or (types.is_timestamp(source) and types.is_timestamp(target) and source.tz == target.tz)
     )
-
-
-def _named(row_filter: pc.Expression, target: pa.Schema, known: Sequence[str]) -> list[str]:
-    return [
-        name
-        for name in target.names
-        if name not in known and not _works_without(row_filter, target, name)
-    ]
 
 
 def _works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.files.log_files import LogRead, read_logs
-from timeline.files.parquet import read_base_file, read_batches
+from timeline.files.parquet import filter_columns, read_base_file, read_batches
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.internal_schema import Renaming, SchemaHistory
 from timeline.model.times import InstantTime
@@ -112,7 +112,7 @@ def _with_folders(
     """The columns that files have, then those of the folder, then the filter over both."""
     wanted = {*read.columns}
     if read.filter is not None:
-        wanted.update(_filter_columns(read.filter, read.file_schema))
+        wanted.update(filter_columns(read.filter, read.file_schema))
     stored = pa.schema([each for each in read.file_schema if each.name not in folders.left_out])
     names = tuple(name for name in stored.names if name in wanted) or (stored.names[0],)
     inner = replace(read, file_schema=stored, columns=names, filter=None, folders=None)
@@ -195,17 +195,5 @@ def _merge_schema(read: SliceRead) -> pa.Schema:
     if read.keys is not None:
         names.update(name.partition(".")[0] for name in read.keys.fields)
     if read.filter is not None:
-        names.update(_filter_columns(read.filter, read.file_schema))
+        names.update(filter_columns(read.filter, read.file_schema))
     return pa.schema([each for each in read.file_schema if each.name in names])
-
-
-def _filter_columns(condition: pc.Expression, schema: pa.Schema) -> list[str]:
-    """The columns an expression names: those without which it cannot be computed."""
-    found = []
-    for position, name in enumerate(schema.names):
-        without = schema.remove(position).empty_table()
-        try:
-            without.filter(condition)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
-            found.append(name)
-    return found
