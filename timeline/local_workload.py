@@ -196,8 +196,7 @@ class LocalWorkload:
         if not rules.drop_found and not new.all():
             places = np.flatnonzero(~new)
             where = pa.array(places)
-            pairs = pa.table({"path": paths.take(where), "file_id": self._found.take(where)})
-            codes, groups = _group_codes(pairs)
+            codes, groups = _group_codes(paths.take(where), self._found.take(where))
             numbers[places] = codes + len(targets)
             targets.extend(groups)
         routed: dict[FileGroupId, list[Any]] = {}
@@ -258,21 +257,11 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
     return rows.rename_columns([new if name == old else name for name in rows.schema.names])
 
 
-def _group_codes(pairs: pa.Table) -> tuple[Any, list[FileGroupId]]:
-    """Number the distinct (path, file id) pairs. Shapes: (n,) -> codes (n,), groups (m,)."""
-    paths = pairs.column("path").combine_chunks().dictionary_encode()
-    ids = pairs.column("file_id").combine_chunks().dictionary_encode()
-    if isinstance(paths, pa.ChunkedArray):
-        paths = paths.combine_chunks()
-    if isinstance(ids, pa.ChunkedArray):
-        ids = ids.combine_chunks()
-    wide = np.asarray(paths.indices).astype(np.int64) * len(ids.dictionary) + np.asarray(
-        ids.indices
-    )
+def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
+    """Number the distinct pairs of a path and a file id. Shapes: (n,) each -> (n,), groups (m,)."""
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(file_ids)
+    wide = path_codes * len(id_names) + id_codes
     distinct, codes = np.unique(wide, return_inverse=True)
-    path_names, id_names = paths.dictionary.to_pylist(), ids.dictionary.to_pylist()
-    groups = [
-        FileGroupId(path_names[code // len(id_names)], id_names[code % len(id_names)])
-        for code in distinct.tolist()
-    ]
-    return codes, groups
+    pairs = (divmod(one, len(id_names)) for one in distinct.tolist())
+    return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]
