@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hoodoo.assembly import file_rules_of
+from tableservices.archiving.execute import ArchiveReceipt, archive
+from tableservices.archiving.service import ArchivingService
+from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.compaction.service import CompactionService
@@ -26,7 +29,7 @@ __all__ = ["Services", "find_plan", "planned_services_of", "service_options", "s
 
 
 #: The settings of every service, whose options are shown and checked.
-_SETTINGS = (CleaningSettings, CompactionSettings)
+_SETTINGS = (CleaningSettings, ArchivingSettings, CompactionSettings)
 
 
 def service_options() -> tuple[Option, ...]:
@@ -46,7 +49,8 @@ def services_of(properties: Mapping[str, str], part: Part = Part.BOTH) -> tuple[
     Raises:
         SettingError: A service's property is wrong.
     """
-    return (_cleaning(properties), *planned_services_of(properties, part))
+    archiving = ArchivingService.from_properties(properties)
+    return (_cleaning(properties), archiving, *planned_services_of(properties, part))
 
 
 def planned_services_of(
@@ -118,7 +122,11 @@ class Services:
         # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
         planning = planned_services_of(properties, settings=settings) if writable else ()
-        self._after_commit = (_cleaning(properties), *(one.after_commit for one in planning))
+        self._after_commit = (
+            _cleaning(properties),
+            *([ArchivingService.from_properties(properties)] if writable else ()),
+            *(one.after_commit for one in planning),
+        )
 
     def clean(self) -> CleanReceipt | None:
         """
@@ -203,6 +211,22 @@ class Services:
                 self._join_writers()
                 return run_round(self._context, service, part, now=True)
         raise _no_service(name)
+
+    def archive(self) -> ArchiveReceipt | None:
+        """
+        Move what is no longer kept on the active timeline into the history.
+
+        Returns:
+            The receipt, or None when it is not due or everything is still needed.
+
+        Raises:
+            SettingError: A property of archiving is wrong, or contradicts cleaning.
+            WriterDisagreementError: A live writer is configured differently.
+            LockTimeoutError, StorageUnavailableError, OutcomeUnknownError: Something outside
+                did not answer; the next archive goes on where this one ended.
+        """
+        self._join_writers()
+        return archive(self._context, ArchiveRules.from_properties(self._properties))
 
     def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
         """

@@ -145,7 +145,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
         "hoodie.write.commit.callback.on": "nobody is called after a commit",
         "hoodie.errortable.enable": "rows that cannot be written fail the write",
         "hoodie.partition.ttl.inline": "old partitions are not removed yet",
-        "hoodie.archive.async": "the timeline is not archived yet",
     }
 )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
+from tableservices.archiving.settings import ARCHIVING_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from tableservices.compaction.settings import COMPACTION_OPTIONS
 from timeline.key_options import TIME_OPTIONS
@@ -61,6 +62,7 @@ def page() -> str:
         + table("Locks", LOCK_OPTIONS.values())
         + table("Lock providers", of_providers())
         + table("Cleaning", CLEANING_OPTIONS.values())
+        + table("Archiving", ARCHIVING_OPTIONS.values())
         + table("Compaction", COMPACTION_OPTIONS.values())
     )
 

@@ -1,0 +1,37 @@
+"""Archiving as a service, for writers and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from tableservices.archiving.execute import ArchiveMemory, archive
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.service import ServiceReceipt
+from timeline.context import TableContext
+
+__all__ = ["ArchivingService"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivingService:
+    """Archiving as a service."""
+
+    rules: ArchiveRules
+    name: str = "archive"
+    memory: ArchiveMemory = field(default_factory=ArchiveMemory)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """As the properties say; errors as ``ArchiveRules.from_properties``."""
+        return cls(rules=ArchiveRules.from_properties(properties))
+
+    @property
+    def inline(self) -> bool:
+        """``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
+        return self.rules.archiving.inline
+
+    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+        """Archive once; errors as ``archive``."""
+        return archive(context, self.rules, memory=self.memory)
