@@ -26,6 +26,7 @@ from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import Ended, cancel, complete, withdraw
 from tableservices.executing import make_inflight, read_requested
 from tableservices.scheduling import schedule
+from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
@@ -42,7 +43,7 @@ from timeline.placing import FileRules
 from timeline.ports.storage import ObjectMissingError
 from timeline.publish import Seen, Turn, rivals_since
 from timeline.read import plan_scan, view_of
-from timeline.snapshot import Snapshot
+from timeline.snapshot import CommitReader, Snapshot
 
 __all__ = [
     "ClusteringReceipt",
@@ -81,13 +82,13 @@ class ClusteringReceipt:
         )
 
 
-def clusterings(snapshot: Snapshot) -> frozenset[InstantTime]:
+def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> frozenset[InstantTime]:
     """Requested times of completed clusterings. Outside: 1 get per replacecommit, kept."""
     return frozenset(
         one.requested_time
-        for one in snapshot.active.completed_writes
+        for one in timeline.completed_writes
         if one.action.completes_as is Action.REPLACECOMMIT
-        and snapshot.commits.read(one).operation_type == _CLUSTER
+        and commits.read(one).operation_type == _CLUSTER
     )
 
 
@@ -123,7 +124,7 @@ def plan_clustering(
         view.latest_slices(partitions),
         file_groups_in_plans(context, snapshot.active),
         settings,
-        clustered=clusterings(snapshot),
+        clustered=clusterings(context.commits, snapshot.active),
         again=again,
     )
 

@@ -1,0 +1,94 @@
+"""Clustering as a service: inline after a commit, or in rounds of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tableservices.clustering.execute import (
+    ClusteringReceipt,
+    clusterings,
+    execute_clustering,
+    plan_clustering,
+    schedule_clustering,
+)
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.clustering.trigger import commits_since_clustering
+from tableservices.planned_service import Part, run_round
+from tableservices.service import ServiceReceipt
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.model.instant import Action, Instant
+from timeline.placing import FileRules
+
+__all__ = ["ClusteringService"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringService:
+    """
+    Clustering.
+
+    Args:
+        settings: What is wanted.
+        files: How base files are made.
+        part: What a round does.
+        by_writer: Whether a writer runs it, whose number of commits then counts.
+        again: Also rewrite what a clustering wrote and nobody changed since.
+    """
+
+    settings: ClusteringSettings
+    files: FileRules
+    part: Part = Part.BOTH
+    by_writer: bool = False
+    again: bool = False
+    name: str = "cluster"
+    action: Action = Action.CLUSTERING
+
+    @property
+    def inline(self) -> bool:
+        """``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
+        return self.settings.inline or self.settings.schedule_inline
+
+    @property
+    def after_commit(self) -> ClusteringService:
+        """The same as a writer runs it."""
+        part = Part.BOTH if self.settings.inline else Part.SCHEDULE
+        return replace(self, part=part, by_writer=True)
+
+    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+        """One round; errors as ``run_round``."""
+        return run_round(context, self, self.part)
+
+    def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
+        """
+        Whether enough was written since the last clustering.
+
+        A worker plans only where ``hoodie.clustering.async.enabled`` says so; else it carries
+        out what others planned.
+        """
+        wanted = self.settings.inline_commits if self.by_writer else self.settings.async_commits
+        if not (self.by_writer or self.settings.asynchronous):
+            return False
+        clustered = clusterings(context.commits, timeline)
+        return commits_since_clustering(timeline, clustered) >= wanted
+
+    def preview(self, context: TableContext) -> Mapping[str, object]:
+        """Groups, file groups and bytes of a plan made now."""
+        snapshot = context.snapshot()
+        groups = plan_clustering(context, snapshot, self.settings, again=self.again)
+        return {
+            "due": self.is_due(context, snapshot.active),
+            "groups": len(groups),
+            "file_groups": sum(len(group.slices) for group in groups),
+            "output_files": sum(group.output_files for group in groups),
+            "bytes": sum(group.size_bytes for group in groups),
+        }
+
+    def schedule(self, context: TableContext) -> Instant | None:
+        """Errors as ``schedule_clustering``."""
+        return schedule_clustering(context, self.settings, again=self.again)
+
+    def execute(self, context: TableContext, planned: Instant) -> ClusteringReceipt | None:
+        """Errors as ``execute_clustering``."""
+        return execute_clustering(context, planned, self.settings, self.files)

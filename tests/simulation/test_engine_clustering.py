@@ -1,0 +1,163 @@
+"""
+Clustering in the simulated world: killed at every call, beside a writer, by two executors.
+
+After each story the rows are exact, nothing is pending and nothing is left over; a mutant
+that does not look again at its completion loses a write, and is found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from tableservices.clustering.execute import execute_clustering, schedule_clustering
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.scheduling import pending_plans
+from tests.simulation import mutants
+from tests.simulation.engine_kit import (
+    FILES,
+    RETAINED,
+    EngineFacts,
+    Job,
+    MakeContext,
+    check_files_in_slot_order,
+    heal,
+    open_table,
+    outside,
+    patiently,
+    play,
+    rows_now,
+    seeded,
+    writer,
+)
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.instant import Action
+from timeline.model.operations import TableType, WriteOperation
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+SETTINGS = ClusteringSettings(sort_columns=("operation", "id"))
+KEYS = ("a1", "a2", "b1")
+
+
+def carry_out(context: TableContext) -> None:
+    """Every pending clustering, whoever planned it."""
+    for planned in pending_plans(context.active(), Action.CLUSTERING):
+        execute_clustering(context, planned, SETTINGS, FILES)
+
+
+def clusterer(
+    name: str = "C",
+    *,
+    plans: bool = True,
+    pause_ms: int = 0,
+    make_context: MakeContext = open_table,
+) -> Actor:
+    """Plans, unless somebody else does, and carries out."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make_context)
+        ports.clock.sleep_ms(pause_ms)
+        try:
+            if plans:
+                schedule_clustering(context, SETTINGS)
+            carry_out(context)
+        except HoodooError as error:
+            ports.events.emit("sim.clustering_failed", why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def successor(name: str = "D") -> Actor:
+    """Another worker: comes when the first one's claim has ended, and settles what it left."""
+    return clusterer(name, pause_ms=5_000)
+
+
+def small_files(scenario: str, table_type: TableType = TableType.COPY_ON_WRITE) -> World:
+    """Two file groups in partition a, one in b; in a merge-on-read table one has a log."""
+    world = seeded(scenario, KEYS, table_type=table_type)
+    insert = Job(operation="second", keys=("a3", "a4"), kind=WriteOperation.BULK_INSERT)
+    play(world, [writer("S", [insert, Job(operation="third", keys=("a1",))])], [])
+    return world
+
+
+def expect_healed(world: World, trace: Trace, why: str) -> None:
+    assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
+    healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+    assert healing.failure is None, (
+        f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
+    )
+    assert check_files_in_slot_order(world) == [], why
+
+
+@pytest.mark.parametrize("table_type", list(TableType) if NIGHTLY else [TableType.MERGE_ON_READ])
+def test_clusterer_killed_at_every_call_and_carried_out_by_another(table_type: TableType) -> None:
+    def make() -> tuple[World, Sequence[Actor]]:
+        return small_files("crash-clusterer", table_type), [clusterer(), successor()]
+
+    cases = list(crash_points(make, "C"))
+    assert len(cases) >= 30
+    expected = {"a1": "third", "a2": "seed", "a3": "second", "a4": "second", "b1": "seed"}
+    for case in cases:
+        why = f"call {case.call} {case.fault}"
+        assert rows_now(case.world) == expected, why
+        expect_healed(case.world, case.trace, why)
+
+
+def test_clusterer_killed_at_every_call_beside_a_writer() -> None:
+    """The writer updates a group of the plan between the plan and its completion."""
+
+    def make() -> tuple[World, Sequence[Actor]]:
+        world = small_files("crash-clusterer-writer")
+        context = open_table(outside(world, "planner"))
+        schedule_clustering(context, SETTINGS)
+        update = Job(operation="A", keys=("a1", "b1"), pause_ms=30)
+        return world, [clusterer(plans=False), writer("A", [update]), successor()]
+
+    for case in crash_points(make, "C"):
+        why = f"call {case.call} {case.fault}"
+        found = rows_now(case.world)
+        assert (found["a1"], found["b1"], len(found)) == ("A", "A", 5), why
+        expect_healed(case.world, case.trace, why)
+
+
+def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> str:
+    """What the checks find when these meet in an order of the seed; empty when all is well."""
+    world = small_files("clustering-seeds")
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
+    trace = run(world, actors(), seed=seed, faults=faults, check_step=facts.check_step)
+    if trace.failure is not None:
+        return trace.failure
+    clear = run(world, [successor()], seed=seed, check_step=facts.check_step)
+    return clear.failure or heal(world, EngineFacts(world, commits_retained=RETAINED)).failure or ""
+
+
+def crowd(make_context: MakeContext = open_table) -> Sequence[Actor]:
+    """Two executors, one of them soon taken for dead, and two writers into the same groups."""
+    return [
+        clusterer("C", make_context=make_context),
+        clusterer("D", plans=False, pause_ms=20, make_context=make_context),
+        writer("A", [Job(operation="A", keys=("a1", "b1"))]),
+        writer("B", [Job(operation="B", keys=("a3",), pause_ms=10)]),
+    ]
+
+
+def test_two_executors_and_two_writers_in_any_order_lose_nothing() -> None:
+    for seed in range(300 if NIGHTLY else 15):
+        assert story(seed, crowd) == "", f"seed {seed}"
+
+
+def test_mutant_that_does_not_look_again_in_its_turn_is_found() -> None:
+    """CL-1: between the look and the slot a writer publishes, and its rows vanish."""
+    blind = partial(crowd, mutants.with_chain(mutants.BlindChain))
+    found = [story(seed, blind) for seed in range(30)]
+    assert any("I1" in failure for failure in found)
