@@ -16,6 +16,8 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A column as one array; what is one already is not copied."""
     if not isinstance(column, pa.ChunkedArray):
         return column
+    if column.num_chunks == 0:
+        return pa.nulls(0, column.type)  # Arrow joins no chunks of a dictionary of dates
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

@@ -35,6 +35,8 @@ def test_a_column_without_chunks_has_no_values() -> None:
     codes, values = distinct_codes(column)
     assert (len(codes), values.type, len(values)) == (0, pa.string(), 0)
     assert one_array(column).type == pa.string()
+    days = pa.dictionary(pa.int32(), pa.date32())
+    assert one_array(pa.chunked_array([], days)).type == days
 
 
 def test_one_chunk_is_not_copied() -> None:
