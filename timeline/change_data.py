@@ -201,7 +201,7 @@ def _written(
             return _unit(group, write, ChangeSource.LOGGED, logs=logs)
         before, after = groups.both_sides(group, write, stats, names)
         return _unit(group, write, ChangeSource.LOGGED, before=before, after=after, logs=logs)
-    first = _first_base(group, write, stats, names)
+    first = _first_base(group, stats, names)
     if first is not None:
         if context.world.storage.stat(first.path) is None:
             raise _cleaned(write, first.path)
@@ -240,19 +240,11 @@ def _change_logs(group: FileGroupId, stat: WriteStat) -> Iterator[str]:
             yield join(group.partition_path, name)
 
 
-def _first_base(
-    group: FileGroupId, write: _Write, stats: list[WriteStat], names: list[str]
-) -> BaseFile | None:
+def _first_base(group: FileGroupId, stats: list[WriteStat], names: list[str]) -> BaseFile | None:
     """The base file that opened the file group; None when the instant wrote anything else."""
-    opened = len(stats) == 1 and stats[0].prev_commit in ("", NO_PREVIOUS_COMMIT)
-    if not opened or parse_base_file_name(names[0]) is None:
+    if len(stats) > 1 or stats[0].prev_commit not in ("", NO_PREVIOUS_COMMIT):
         return None
-    return BaseFile(
-        file_group=group,
-        name=names[0],
-        requested_time=write.requested_time,
-        size_bytes=stats[0].file_size_in_bytes,
-    )
+    return BaseFile.found(group.partition_path, names[0], stats[0].file_size_in_bytes)
 
 
 def _cleaned(write: _Write, path: str) -> InstantNotFoundError:

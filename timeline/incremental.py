@@ -23,7 +23,6 @@ from timeline.files.block_selection import VisibleInstants
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
@@ -138,26 +137,14 @@ class _Files:
         """Take over the file of one write stat."""
         if stat.path is None:
             return
-        group = FileGroupId(partition_path, stat.file_id)
         name = check_relative_path(stat.path).rpartition("/")[2]
-        if parse_base_file_name(name) is not None:
-            self.bases[group][requested_time] = BaseFile(
-                file_group=group,
-                name=name,
-                requested_time=requested_time,
-                size_bytes=stat.file_size_in_bytes,
-            )
+        base = BaseFile.found(partition_path, name, stat.file_size_in_bytes)
+        if base is not None:
+            self.bases[base.file_group][requested_time] = base
             return
-        log = parse_log_file_name(name)
-        if log is not None and not log.is_cdc:
-            self.logs[group][name] = LogFile(
-                file_group=group,
-                name=name,
-                instant_time=log.instant_time,
-                log_version=log.log_version,
-                write_token=log.write_token,
-                size_bytes=stat.file_size_in_bytes,
-            )
+        log = LogFile.found(partition_path, name, stat.file_size_in_bytes)
+        if log is not None:
+            self.logs[log.file_group][name] = log
 
 
 def _sliced(

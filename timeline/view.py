@@ -15,7 +15,6 @@ from timeline.errors import CorruptTableError
 from timeline.history import History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
@@ -143,34 +142,17 @@ class FileSystemView:
         for entry in self.storage.list(partition_path):
             if entry.is_folder:
                 continue
-            base = parse_base_file_name(entry.name)
+            base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
             if base is not None:
-                group = FileGroupId(partition_path, base.file_id)
-                if group not in replaced and whole.is_committed(base.requested_time):
-                    bases.setdefault((group, base.requested_time), []).append(
-                        BaseFile(
-                            file_group=group,
-                            name=entry.name,
-                            requested_time=base.requested_time,
-                            size_bytes=entry.size_bytes,
-                        )
-                    )
+                group, time = base.file_group, base.requested_time
+                if group not in replaced and whole.is_committed(time):
+                    bases.setdefault((group, time), []).append(base)
                 continue
-            log = parse_log_file_name(entry.name)
-            if log is None or log.is_cdc:
+            log = LogFile.found(partition_path, entry.name, entry.size_bytes)
+            if log is None or log.file_group in replaced:
                 continue
-            group = FileGroupId(partition_path, log.file_id)
-            if group not in replaced and whole.log_file_is_visible(log.instant_time):
-                logs.append(
-                    LogFile(
-                        file_group=group,
-                        name=entry.name,
-                        instant_time=log.instant_time,
-                        log_version=log.log_version,
-                        write_token=log.write_token,
-                        size_bytes=entry.size_bytes,
-                    )
-                )
+            if whole.log_file_is_visible(log.instant_time):
+                logs.append(log)
         found = slice_files(
             [self._only(candidates) for candidates in bases.values()],
             logs,

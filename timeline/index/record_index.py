@@ -31,7 +31,7 @@ from timeline.model.casting import uuid_texts
 from timeline.model.claim import FileGroupId
 from timeline.model.columns import distinct_codes, one_array
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.filenames import parse_instant_name, parse_log_file_name
+from timeline.model.filenames import parse_instant_name
 from timeline.model.table_config import TableConfig
 from timeline.places import METADATA_TABLE
 from timeline.ports.storage import Storage
@@ -152,7 +152,7 @@ def open_record_index(
     bases, logs = [], []
     for entry in storage.list(_FOLDER):
         base = _BASE.fullmatch(entry.name)
-        log = parse_log_file_name(entry.name)
+        log = LogFile.found(_FOLDER, entry.name, entry.size_bytes)
         if base is not None and base[3] in counting:
             bases.append(
                 BaseFile(
@@ -163,16 +163,7 @@ def open_record_index(
                 )
             )
         elif log is not None and log.instant_time in counting:
-            logs.append(
-                LogFile(
-                    file_group=FileGroupId(_FOLDER, log.file_id),
-                    name=entry.name,
-                    instant_time=log.instant_time,
-                    log_version=log.log_version,
-                    write_token=log.write_token,
-                    size_bytes=entry.size_bytes,
-                )
-            )
+            logs.append(log)
     slices = slice_files(bases, logs, completion_of=completions.get)
     shards = {_shard(group): some[-1] for group, some in slices.items() if some}
     if sorted(shards) != list(range(len(shards))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timeline.model.claim import FileGroupId
+from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
 
@@ -19,6 +20,19 @@ class BaseFile:
     name: str
     requested_time: InstantTime
     size_bytes: int
+
+    @classmethod
+    def found(cls, partition_path: str, name: str, size_bytes: int) -> BaseFile | None:
+        """The base file of a name in a partition; None when the name is no base file's."""
+        parsed = parse_base_file_name(name)
+        if parsed is None:
+            return None
+        return cls(
+            file_group=FileGroupId(partition_path, parsed.file_id),
+            name=name,
+            requested_time=parsed.requested_time,
+            size_bytes=size_bytes,
+        )
 
     @property
     def path(self) -> str:
@@ -36,6 +50,21 @@ class LogFile:
     log_version: int
     write_token: str
     size_bytes: int
+
+    @classmethod
+    def found(cls, partition_path: str, name: str, size_bytes: int) -> LogFile | None:
+        """The log file of a name in a partition; None for change logs and all other names."""
+        parsed = parse_log_file_name(name)
+        if parsed is None or parsed.is_cdc:
+            return None
+        return cls(
+            file_group=FileGroupId(partition_path, parsed.file_id),
+            name=name,
+            instant_time=parsed.instant_time,
+            log_version=parsed.log_version,
+            write_token=parsed.write_token,
+            size_bytes=size_bytes,
+        )
 
     @property
     def path(self) -> str:
