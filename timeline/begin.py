@@ -177,9 +177,8 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
     if decided is not None and decided >= begun.requested_time:
         return decided
     for slot in context.chain.between(head_before, begun.snapshot.head):
-        # RST-1: what this snapshot shows may be on its way out; look again.
-        if slot.newest_time >= begun.requested_time or slot.kind is SlotKind.RESTORE:
-            return max(slot.newest_time, begun.requested_time)
+        if slot.newest_time >= begun.requested_time:
+            return slot.newest_time
         if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:
             raise RolledBackError(
                 f"rolled back by {slot.owner.text} while it began; write again: "

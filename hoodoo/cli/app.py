@@ -23,7 +23,8 @@ from hoodoo.cli.invocation import Invocation
 from hoodoo.cli.locks import locks
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.cli.read import read
-from hoodoo.cli.rollback import rollback
+from hoodoo.cli.rollback import restore, rollback
+from hoodoo.cli.savepoint import savepoint
 from hoodoo.cli.services import services
 from hoodoo.cli.table import table
 from hoodoo.cli.timeline import timeline
@@ -91,7 +92,9 @@ for _command in (
     timeline,
     files,
     services,
+    savepoint,
     rollback,
+    restore,
     locks,
     writers,
     explain,

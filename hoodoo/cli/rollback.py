@@ -1,4 +1,4 @@
-"""``hoodoo rollback``: undo one write that never completed."""
+"""``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import click
 
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done
-from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.heartbeat import instants_that_seem_dead
-from timeline.settle import data_files_of
-from timeline.undo import rollback as undo
+from tableservices.restoring.restore import plan_restore
+from tableservices.restoring.restore import restore as go_back
+from tableservices.restoring.rollback import plan_rollback
+from tableservices.restoring.rollback import rollback as undo
 
-__all__ = ["rollback"]
+__all__ = ["restore", "rollback"]
 
 
 @click.command()
@@ -22,41 +22,68 @@ __all__ = ["rollback"]
 @click.option("--alive-too", is_flag=True, help="Even if its writer still gives signs of life.")
 @changing
 def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: bool) -> None:
-    """Undo the pending write INSTANT (a requested time) of TABLE for good."""
+    """
+    Undo the write INSTANT (a requested time) of TABLE for good.
+
+    Either a pending write, or the newest completed one: what may be built on it, or is held
+    by a savepoint, is not undone.
+    """
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        active = context.active()
-        target = next(
-            (one for one in active.pending_ingestion if one.requested_time == instant), None
-        )
-        if target is None:
-            pending = [one.requested_time for one in active.pending_ingestion]
-            raise InstantNotFoundError(
-                f"no such pending write; pending are {pending}: {instant}",
-                kind="no_pending_write",
-                requested_time=instant,
-            )
-        dead = instants_that_seem_dead(context.world.storage, (instant,), context.limits.heartbeat)
-        if not dead and not alive_too:
-            raise InvalidInputError(
-                "its writer still gives signs of life; end the writer, or say --alive-too: "
-                f"{instant}",
-                kind="writer_alive",
-                requested_time=instant,
-            )
-        files = data_files_of(context.world.storage, instant)
+        planned = plan_rollback(context, instant, force=alive_too)
         document: dict[str, Any] = {
             **nothing_done("rollback", "rollback"),
             "rolled_back": instant,
-            "files_deleted": files,
+            "files_deleted": list(planned.files),
         }
         if not invocation.dry_run:
+            what = "completed" if planned.target.completed else "pending"
+            invocation.confirm(
+                f"roll back {what} {instant}, which deletes {len(planned.files)} data files?"
+            )
             opened.join_writers()
-            invocation.confirm(f"roll back {instant}, which deletes {len(files)} data files?")
-            done = undo(context, target)
+            done = undo(context, instant, force=alive_too)
             document["why"] = done.why
-            if done.slot is not None:
-                document["requested_time"] = done.slot.instant_time
-                document["completion_time"] = done.slot.completion_time
+            if done.requested_time is not None:
+                document["requested_time"] = done.requested_time
+                document["completion_time"] = done.completion_time
+                document["files_deleted"] = list(done.files)
+                document["attempts"] = 1
+    invocation.printer.document(document)
+
+
+@click.command()
+@click.argument("address", metavar="TABLE")
+@click.argument("instant", metavar="INSTANT")
+@click.option("--force", is_flag=True, help="Even if writers still give signs of life.")
+@changing
+def restore(invocation: Invocation, *, address: str, instant: str, force: bool) -> None:
+    """
+    Take TABLE back to its state as of the write INSTANT (a requested time) for good.
+
+    Everything after that write is taken away, begun writes and plans included. End the
+    writers first. The files of a state are certainly there where a savepoint holds it.
+    """
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        planned = plan_restore(context, instant, force=force)
+        document: dict[str, Any] = {
+            **nothing_done("restore", "restore"),
+            "restored_to": instant,
+            "instants_taken_away": [one.requested_time for one in planned.instants],
+            "files_deleted": list(planned.files),
+        }
+        if not invocation.dry_run:
+            invocation.confirm(
+                f"restore to {instant}, which takes {len(planned.instants)} instants and "
+                f"{len(planned.files)} data files away?"
+            )
+            opened.join_writers()
+            done = go_back(context, instant, force=force)
+            if done is not None:
+                document["requested_time"] = done.requested_time
+                document["completion_time"] = done.completion_time
+                document["instants_taken_away"] = list(done.instants)
+                document["files_deleted"] = list(done.files)
                 document["attempts"] = 1
     invocation.printer.document(document)

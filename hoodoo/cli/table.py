@@ -1,9 +1,10 @@
-"""``hoodoo table``: create, show, verify and drop a table."""
+"""``hoodoo table``: create, show, verify, tidy and drop a table."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.table import Table
 from hoodoo.verify import Verification, verify_at
+from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.schema import drop_meta
 from timeline.registry import registered_writers
 
 __all__ = ["table"]
 
+_HOUR_MS = 3_600_000
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -37,7 +40,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 @click.group()
 def table() -> None:
-    """Create, show, verify or drop a table."""
+    """Create, show, verify, tidy or drop a table."""
 
 
 @table.command()
@@ -186,6 +189,40 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
         printer.line(f"verified: {found.summary}", style="green")
     else:
         printer.line(f"{len(found.problems)} problems; {found.summary}", style="bold red")
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--remove", is_flag=True, help="Delete them; without it they are only shown.")
+@click.option(
+    "--older-than-hours",
+    type=click.FloatRange(min=0),
+    default=HORIZON_MS / _HOUR_MS,
+    show_default=True,
+    help="Younger files are left alone.",
+)
+@changing
+def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_hours: float) -> None:
+    """Show, or with --remove delete, data files that nothing names."""
+    horizon_ms = round(older_than_hours * _HOUR_MS)
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        found = find_orphans(context, horizon_ms=horizon_ms)
+        removes = remove and bool(found) and not invocation.dry_run
+        if removes:
+            size = sum(one.size_bytes for one in found)
+            invocation.confirm(f"delete {len(found)} files of {size} bytes for good?")
+            opened.join_writers()
+            found = remove_orphans(context, horizon_ms=horizon_ms)
+    printer = invocation.printer
+    if printer.for_people:
+        printer.grid(
+            ("orphan", "bytes", "hours", "why"),
+            [(one.path, one.size_bytes, one.age_ms // _HOUR_MS, one.why) for one in found],
+        )
+        printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
+        return
+    printer.document({"orphans": [asdict(one) for one in found], "removed": removes})
 
 
 @table.command()

@@ -19,7 +19,7 @@ from timeline.ports.storage import Storage
 from timeline.settle import data_files_of
 from timeline.withdrawal import withdrawn_in
 
-__all__ = ["remove_leftovers"]
+__all__ = ["ended_times", "remove_leftovers"]
 
 
 def remove_leftovers(context: TableContext) -> int:
@@ -40,7 +40,7 @@ def remove_leftovers(context: TableContext) -> int:
     marked = tuple(one for one in marked if one not in pending)
     for requested_time in beats:
         storage.delete(heartbeat_path(requested_time))
-    aborted = _aborted(context) if marked else frozenset()
+    aborted = ended_times(context) if marked else frozenset()
     for requested_time in marked:
         if requested_time in aborted:
             for path in data_files_of(storage, requested_time):
@@ -52,7 +52,8 @@ def remove_leftovers(context: TableContext) -> int:
     return len(beats) + len(marked)
 
 
-def _aborted(context: TableContext) -> frozenset[InstantTime]:
+def ended_times(context: TableContext) -> frozenset[InstantTime]:
+    """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
     slots = tuple(context.chain.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
     aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)

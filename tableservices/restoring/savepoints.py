@@ -2,7 +2,7 @@
 Savepoints: the files of one state are kept, whatever the retention of cleaning says (SAV-1).
 
 The list of files is made before the turn; in it the slot is taken only if no clean since
-took one of them. From the slot on the cleaner sees the savepoint, because it compares the
+may have taken one of them. From the slot on the cleaner sees the savepoint, because it compares the
 savepoints of its facts with those of its turn (CLN-2).
 """
 
@@ -105,7 +105,7 @@ def savepoint(
         InvalidInputError: The write has a savepoint already.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
-        BudgetSpentError: Cleans took files of that state in every attempt.
+        BudgetSpentError: The table was restored in every attempt.
     """
     nonce = context.world.ids.nonce()
     for _ in range(_TRIES):
@@ -123,8 +123,7 @@ def savepoint(
                 files=draft.files,
             )
     raise BudgetSpentError(
-        "the table was cleaned or restored in every attempt; make the savepoint again: "
-        f"{_TRIES} attempts",
+        f"the table was restored in every attempt; make the savepoint again: {_TRIES} attempts",
         attempts=_TRIES,
     )
 
@@ -178,18 +177,17 @@ def _take(
     context: TableContext, head: int, draft: Savepoint, body: bytes, nonce: str
 ) -> Slot | None:
     """The savepoint's slot; None when the files are to be looked up again."""
-    files = frozenset(draft.files)
 
     def decide(turn: Turn) -> Slot | None:
         refuse_foreign_upkeep(turn.timeline)
         # The newest slot of the snapshot may have been at its deletes when files were listed.
-        for slot in context.chain.between(max(0, head - 1), turn.head):
-            if slot.kind is SlotKind.RESTORE or not files.isdisjoint(slot.deletes):
-                return None
+        slots = context.chain.between(max(0, head - 1), turn.head)
+        if any(slot.kind is SlotKind.RESTORE for slot in slots):
+            return None
         target = completed_write(turn.timeline, draft.requested_time)
         _refuse_second(savepoint_times(turn.timeline), target)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
-        refuse_cleaned(context, now, target)  # other engines' cleans have no slots
+        refuse_cleaned(context, now, target)  # a clean since may have taken what was listed
         return Slot(
             number=turn.head + 1,
             table_id=context.table_id,

@@ -286,10 +286,47 @@ def test_dropping_asks_first_and_then_leaves_nothing(table: Path) -> None:
     assert not table.exists()
 
 
-def test_rolling_back_what_is_not_pending_is_refused(table: Path) -> None:
-    time = run("timeline", "show", table).document["instants"][0]["requested_time"]
-    answer = run("rollback", table, time, "--yes", "--output", "json")
-    assert (answer.exit_code, answer.error["kind"]) == (1, "no_pending_write")
+def test_rolling_back_what_is_not_there_is_refused(table: Path) -> None:
+    answer = run("rollback", table, "20200101000000000", "--yes", "--output", "json")
+    assert (answer.exit_code, answer.error["kind"]) == (1, "no_such_write")
+
+
+def test_a_state_is_kept_left_and_restored(table: Path, tmp_path: Path) -> None:
+    def instants() -> list[str]:
+        shown = run("timeline", "show", table).document["instants"]
+        return [one["requested_time"] for one in shown if one["action"] == "commit"]
+
+    then = sorted(run("read", table).out.splitlines())
+    assert run("savepoint", "create", table, "--dry-run").document["completion_time"] is None
+    made = run("savepoint", "create", table, "--comment", "before").document
+    assert made["requested_time"] == instants()[-1]
+    assert made["files_kept"]
+    listed = run("savepoint", "list", table).document["savepoints"]
+    assert [(one["requested_time"], one["comment"]) for one in listed] == [
+        (made["requested_time"], "before")
+    ]
+    more = tmp_path / "more.csv"
+    more.write_text("id,name,amount,day,version\n9,new,1.0,2013-01-01,1\n")
+    assert run("write", table, "--input", more).exit_code == 0
+    newest = instants()[-1]
+    refused = run("rollback", table, made["requested_time"], "--yes", "--output", "json")
+    assert refused.error["kind"] == "savepointed"
+    planned = run("restore", table, made["requested_time"], "--dry-run").document
+    assert (planned["instants_taken_away"], planned["completion_time"]) == ([newest], None)
+    assert run("restore", table, made["requested_time"]).exit_code == 1  # not confirmed
+    done = run("restore", table, made["requested_time"], "--yes").document
+    assert done["instants_taken_away"] == [newest]
+    assert done["files_deleted"] == planned["files_deleted"]
+    assert sorted(run("read", table).out.splitlines()) == then
+    assert run("write", table, "--input", more).exit_code == 0
+    newest = instants()[-1]
+    assert run("rollback", table, newest, "--yes").document["why"] == "rolled back"
+    assert sorted(run("read", table).out.splitlines()) == then
+    assert run("savepoint", "delete", table, made["requested_time"], "--yes").exit_code == 0
+    assert run("savepoint", "list", table).document == {"savepoints": []}
+    assert run("table", "verify", table).exit_code == 0
+    told = run("explain", table, newest).document
+    assert told["state"] == "rolled back"
 
 
 def test_writers_lists_nobody_when_nobody_writes(table: Path) -> None:

@@ -180,6 +180,21 @@ def test_a_savepoint_of_a_cleaned_state_is_refused() -> None:
     assert savepoint(table.context, times[3]).requested_time == times[3]
 
 
+def test_a_clean_between_listing_and_slot_refuses_the_savepoint() -> None:
+    table, times = grown(1, 2, 3)
+    other = opened(table)
+
+    class CleansFirst:
+        def acquire(self, purpose: str) -> Any:
+            clean(table.context, CleaningSettings(commits_retained=1))
+            return other.context.world.lock.acquire(purpose)
+
+    context = replace(other.context, world=replace(other.context.world, lock=CleansFirst()))
+    with pytest.raises(InstantNotFoundError, match="were cleaned"):
+        savepoint(context, times[0])
+    assert savepoints(table.context) == []
+
+
 def test_unknown_instants_and_savepoints_are_named() -> None:
     table, times = grown(1)
     with pytest.raises(InstantNotFoundError, match=times[0]):
@@ -294,7 +309,9 @@ def test_a_living_writer_stands_in_the_way_unless_forced_and_then_begins_anew() 
 def test_what_was_built_on_what_is_gone_is_not_published() -> None:
     """The writer began after the restore had looked: its own instant is not taken away."""
     table, times = grown(1)
-    newest = upsert(table, [{"id": "k1", "p": "p1", "ts": 2, "v": 2}]).requested_time
+    # Its second row lies in the file that the other writes anew.
+    rows = [{"id": key, "p": "p1", "ts": 2, "v": 2} for key in ("k1", "gone")]
+    newest = upsert(table, rows).requested_time
     other = opened(table)
 
     class Earlier(Behind):

@@ -1,0 +1,239 @@
+"""
+Going back under fire: savepoint, restore and rollback killed at every call, and among writers.
+
+What the table must show is folded from the chain alone: a commit adds its rows, a restore
+goes back to the state of its target. Every run ends with a survivor's write and clean.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tableservices.restoring.restore import restore
+from tableservices.restoring.rollback import rollback
+from tableservices.restoring.savepoints import delete_savepoint, savepoint, savepoints
+from tests.simulation.engine_kit import (
+    CLEANING,
+    INTERVAL_MS,
+    TOLERATED_MS,
+    Job,
+    do_write,
+    open_table,
+    outside,
+    patiently,
+    play,
+    ports_of,
+    rows_now,
+    writer,
+)
+from tests.simulation.engine_kit import seeded as seeded_table
+from timeline.codecs.instant_avro import decode_commit
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.instant import Action
+from timeline.model.operations import TableType
+from timeline.model.slot import SlotKind
+from timeline.places import HEARTBEATS, MARKERS
+from timeline.settle import is_settled
+from timeline.testing.engine_facts import OPERATION_KEY
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Until
+from timeline.testing.world import World
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+KEYS = ("a1", "b1")
+JOBS = {
+    "seed": KEYS,
+    "old1": ("a1", "c1"),
+    "old2": ("a1", "a2", "b1"),  # a2 must not come back with a1's file
+    "dead": ("a1", "d1"),
+    "W": ("a1", "e1"),
+    "V": ("b1",),
+    "final": ("a1", "z9"),
+}
+TYPES = (TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ)
+
+
+def grown(table_type: TableType) -> World:
+    """Three commits, and a writer that died before its publication."""
+    world = seeded_table("restore", KEYS, table_type=table_type)
+    play(
+        world, [writer("old", [Job(operation=one, keys=JOBS[one]) for one in ("old1", "old2")])], []
+    )
+    dead = writer("dead", [Job(operation="dead", keys=JOBS["dead"])])
+    play(world, [dead], [Until("dead", "assert_held", Fault.CRASH_BEFORE)])
+    world.now_ms += 10 * INTERVAL_MS
+    return world
+
+
+def time_of(world: World, operation: str) -> str:
+    """Requested time of an operation's commit."""
+    chain = open_table(outside(world)).chain
+    for slot in chain.between(0, chain.head()):
+        if slot.kind is SlotKind.COMMIT:
+            told = decode_commit(slot.body).extra_metadata.get(OPERATION_KEY)
+            if told == operation:
+                return slot.requested_time
+    raise LookupError(operation)
+
+
+def goes_back(name: str, world: World, what: Callable[[TableContext], object]) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        try:
+            what(context)
+        except HoodooError as error:
+            ports.events.emit("sim.refused", who=name, why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def restoring(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+    world = grown(table_type)
+    target = time_of(world, "old1")
+    return world, [goes_back("R", world, lambda context: restore(context, target))]
+
+
+def rolling_back(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+    world = grown(table_type)
+    newest, dead = time_of(world, "old2"), open_table(outside(world)).active().pending[0]
+
+    def what(context: TableContext) -> None:
+        rollback(context, dead.requested_time)
+        rollback(context, newest)
+
+    return world, [goes_back("R", world, what)]
+
+
+def keeping(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+    """A savepoint, given up again and made again."""
+    world = grown(table_type)
+    target = time_of(world, "old1")
+
+    def what(context: TableContext) -> None:
+        savepoint(context, target)
+        delete_savepoint(context, target)
+        savepoint(context, target)
+
+    return world, [goes_back("R", world, what)]
+
+
+def told_by_chain(world: World) -> dict[str, str]:
+    """Record key to operation, folded from the slots."""
+    chain = open_table(outside(world, "folder")).chain
+    states: dict[str, dict[str, str]] = {}
+    now: dict[str, str] = {}
+    before: dict[str, dict[str, str]] = {}
+    for slot in chain.between(0, chain.head()):
+        if slot.kind is SlotKind.COMMIT:
+            operation = decode_commit(slot.body).extra_metadata[OPERATION_KEY]
+            before[slot.requested_time] = now
+            now = now | dict.fromkeys(JOBS[operation], operation)
+            states[slot.requested_time] = now
+        elif slot.kind is SlotKind.RESTORE:
+            undoes = slot.action is Action.ROLLBACK
+            now = (before if undoes else states)[slot.requested_time]
+    return now
+
+
+def expect_whole(world: World, why: str, story: str) -> None:
+    """A survivor writes and cleans; then the table shows what the chain says and nothing else."""
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        ports.clock.sleep_ms(2 * TOLERATED_MS)
+        do_write(ports, context, Job(operation="final", keys=JOBS["final"]))
+        for _ in range(2):
+            clean(context, CLEANING)
+            ports.clock.sleep_ms(TOLERATED_MS + 1)
+
+    healing = run(world, [Actor(name="survivor", body=body)])
+    assert healing.failure is None, f"{why}: {healing.failure}\n{story}\n{healing.story()}"
+    assert rows_now(world) == told_by_chain(world), f"{why}\n{story}"
+    context = open_table(outside(world, "auditor"))
+    active = context.active()
+    assert active.pending == (), f"{why}\n{story}"
+    last = context.chain.read(context.chain.head())
+    assert last is None or is_settled(last, active), why
+    named = {
+        stat.path
+        for instant in active.completed_writes
+        for stats in context.commits.read(instant).partition_to_write_stats.values()
+        for stat in stats
+    }
+    data = {path for path in world.files if "/" in path and not path.startswith(".hoodie")}
+    strange = {path for path in data if not path.endswith(".hoodie_partition_metadata")} - named
+    assert strange == set(), f"{why}\n{story}"
+    assert world.paths_below(MARKERS) + world.paths_below(HEARTBEATS) == [], why
+    for kept in savepoints(context):
+        assert set(kept.files) <= world.files.keys(), why
+
+
+COW, MOR = TYPES
+RARE = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("make", "table_type"),
+    [
+        (restoring, COW),
+        (rolling_back, MOR),
+        (keeping, COW),
+        pytest.param(restoring, MOR, marks=RARE),
+        pytest.param(rolling_back, COW, marks=RARE),
+        pytest.param(keeping, MOR, marks=RARE),
+    ],
+)
+def test_going_back_killed_at_every_call(
+    make: Callable[[TableType], tuple[World, Sequence[Actor]]], table_type: TableType
+) -> None:
+    cases = list(crash_points(partial(make, table_type), "R"))
+    assert len(cases) >= 30
+    refused = [fields for _, _, name, fields in cases[0].world.events if name == "sim.refused"]
+    assert refused == []
+    for case in cases:
+        expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
+
+
+@RARE
+def test_a_kept_state_comes_back_after_cleaning_whatever_was_killed() -> None:
+    for case in crash_points(partial(keeping, TableType.COPY_ON_WRITE), "R"):
+        world = case.world
+        jobs = [Job(operation="V", keys=JOBS["V"]) for _ in range(4)]
+        context = open_table(outside(world, "survivor"))
+        world.now_ms += 10 * INTERVAL_MS
+        for job in jobs:
+            do_write(None, context, job)  # type: ignore[arg-type]
+            world.now_ms += 10 * INTERVAL_MS
+            clean(context, CLEANING)
+        kept = savepoints(context)
+        if kept:
+            assert restore(context, kept[0].requested_time) is not None
+            assert rows_now(world) == {"a1": "old1", "b1": "seed", "c1": "old1"}
+
+
+@pytest.mark.parametrize("table_type", TYPES)
+def test_a_restore_among_writers_loses_nothing_but_what_it_takes(table_type: TableType) -> None:
+    """Forced, so that it takes the ground from under writers; one of them may die."""
+    restored = 0
+    for seed in range(200 if NIGHTLY else 10):
+        world = grown(table_type)
+        target = time_of(world, "old1")
+        actors = [
+            writer("W", [Job(operation="W", keys=JOBS["W"])]),
+            writer("V", [Job(operation="V", keys=JOBS["V"])]),
+            goes_back("R", world, lambda context, to=target: restore(context, to, force=True)),
+        ]
+        budgets = {Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1, Fault.LEASE_LOST: 1}
+        trace = run(world, actors, seed=seed, faults=Faults(budgets=budgets))
+        assert trace.failure is None, f"seed {seed}: {trace.failure}\n{trace.story()}"
+        restored += world.counters["restore.done"]
+        expect_whole(world, f"seed {seed}", trace.story())
+    assert restored >= 3

@@ -1,0 +1,122 @@
+"""Orphans: only what nothing names, nothing younger than the horizon or a pending instant."""
+
+from __future__ import annotations
+
+import pytest
+
+from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
+from tableservices.restoring.restore import restore
+from tests.unit.timeline.engine import (
+    StillClock,
+    begun,
+    data_files,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
+from timeline.errors import InvalidInputError, TableConfigConflictError
+from timeline.model.operations import TableType, WriteOperation
+from timeline.model.times import WallMs, instant_time
+from timeline.properties_file import update_properties
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.table import Table
+
+COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
+
+
+def old_table(table_type: TableType = COW) -> tuple[Table, StillClock]:
+    """A table whose one commit is two days old."""
+    clock = StillClock()
+    table = new_table(MemoryStorage(world=MemoryWorld(clock)), clock=clock, table_type=table_type)
+    upsert(table, [{"id": "k", "p": "p", "ts": 1, "v": 1}])
+    return table, clock
+
+
+def lay(table: Table, clock: StillClock, name: str, *, hours: int = 1) -> str:
+    """A file in the partition; ``{}`` in its name is the time now; time then goes on."""
+    path = f"p/{name.format(instant_time(WallMs(clock.now_ms())))}"
+    table.context.world.storage.create(path, b"data")
+    clock.sleep_ms(hours * 3_600_000)
+    return path
+
+
+def found(table: Table) -> list[str]:
+    return [one.path for one in find_orphans(table.context)]
+
+
+@pytest.mark.parametrize("table_type", [COW, MOR])
+def test_files_of_no_instant_are_found_and_removed(table_type: TableType) -> None:
+    table, clock = old_table(table_type)
+    clock.sleep_ms(1_000)
+    base = lay(table, clock, "f-0_0-0-0_{}.parquet")
+    log = lay(table, clock, ".f-0_{}.log.1_0-0-0")
+    kept = lay(table, clock, "notes_{}.txt")
+    assert found(table) == []
+    clock.sleep_ms(HORIZON_MS)
+    rows = rows_of(table)
+    assert found(table) == [log, base]
+    assert [one.path for one in remove_orphans(table.context)] == [log, base]
+    assert found(table) == []
+    storage = table.context.world.storage
+    assert storage.stat(kept) is not None
+    assert storage.stat("p/.hoodie_partition_metadata") is not None
+    assert rows_of(table) == rows
+
+
+def test_nothing_at_or_above_the_oldest_pending_instant_is_an_orphan() -> None:
+    table, clock = old_table()
+    clock.sleep_ms(1_000)
+    below = lay(table, clock, "f-0_0-0-0_{}.parquet")
+    begun(
+        opened(table, clock=clock), WriteOperation.UPSERT, [{"id": "x", "p": "p", "ts": 1, "v": 1}]
+    )
+    clock.sleep_ms(1_000)
+    lay(table, clock, "f-1_0-0-0_{}.parquet")
+    clock.sleep_ms(3 * HORIZON_MS)
+    assert found(table) == [below]
+
+
+def test_what_is_archived_or_marked_stays() -> None:
+    table, clock = old_table()
+    storage = table.context.world.storage
+    storage.create("p/f-0_0-0-0_20200101000000000.parquet", b"archived")
+    clock.sleep_ms(1_000)
+    marked = lay(table, clock, "f-1_0-0-0_{}.parquet")
+    time = marked.rpartition("_")[2].removesuffix(".parquet")
+    storage.create(f".hoodie/.temp/{time}/p/f-1_0-0-0_{time}.parquet.marker.CREATE", b"")
+    clock.sleep_ms(3 * HORIZON_MS)
+    assert found(table) == []
+
+
+def test_a_second_base_file_of_a_completed_write_is_one_its_own_and_logs_are_not() -> None:
+    table, clock = old_table()
+    (own,) = data_files(table)
+    time = own.rpartition("_")[2].removesuffix(".parquet")
+    double = lay(table, clock, f"f-9_0-7-7_{time}.parquet")
+    lay(table, clock, f".f-9_{time}.log.1_0-0-0")
+    clock.sleep_ms(3 * HORIZON_MS)
+    assert found(table) == [double]
+
+
+def test_what_came_after_a_restore_of_its_instant_is_an_orphan() -> None:
+    table, clock = old_table()
+    first = table.context.active().completed_writes[0].requested_time
+    gone = upsert(table, [{"id": "k", "p": "p", "ts": 2, "v": 2}]).requested_time
+    restore(table.context, first)
+    late = lay(table, clock, f"f-9_0-0-0_{gone}.parquet")
+    clock.sleep_ms(3 * HORIZON_MS)
+    (orphan,) = find_orphans(table.context)
+    assert (orphan.path, orphan.why) == (late, f"the instant {gone} was ended")
+    assert orphan.age_ms > HORIZON_MS
+
+
+def test_a_short_horizon_and_a_metadata_table_are_refused() -> None:
+    table, _ = old_table()
+    with pytest.raises(InvalidInputError, match="silent"):
+        find_orphans(table.context, horizon_ms=60_000)
+    update_properties(
+        table.context.world.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+    )
+    with pytest.raises(TableConfigConflictError):
+        find_orphans(table.context)
