@@ -287,11 +287,19 @@ def reader(facts: EngineFacts, name: str = "reader", *, rounds: int = 3) -> Acto
 # ---------------------------------------------------------------- after the faults
 
 
-def heal(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2) -> Trace:
+def heal(
+    world: World,
+    facts: EngineFacts,
+    *,
+    seed: int = 0,
+    services: int = 2,
+    before_cleaning: Callable[[TableContext], None] = lambda _: None,
+) -> Trace:
     """
     Let a survivor write and clean after everything went wrong; then everything must hold.
 
-    The survivor begins after the leases and heartbeats of the dead have ended.
+    The survivor begins after the leases and heartbeats of the dead have ended; other services
+    than cleaning that have work left come before it.
     """
     final = Job(operation="final", keys=("a1", "z9"))
 
@@ -301,6 +309,7 @@ def heal(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2) 
         answer = client_write(ports, context, final)
         if isinstance(answer, HoodooError):
             raise answer
+        before_cleaning(context)
         for _ in range(services):
             clean(context, CLEANING)
             ports.clock.sleep_ms(TOLERATED_MS + 1)

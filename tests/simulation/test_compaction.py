@@ -1,0 +1,176 @@
+"""
+Compaction beside writers: every death, two executors, a cancel that meets a completion.
+
+After each a survivor comes and finishes what is planned; then the rows must be those of the
+writers alone, and nothing may be left over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tableservices.compaction.execute import execute_compaction
+from tableservices.compaction.service import CompactionService
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.completing import cancel
+from tableservices.planned_service import Part, run_round
+from tableservices.scheduling import pending_plans
+from tests.simulation.engine_kit import (
+    FILES,
+    RETAINED,
+    EngineFacts,
+    Job,
+    cleaner,
+    heal,
+    open_table,
+    outside,
+    patiently,
+    play,
+    rows_now,
+    seeded,
+    writer,
+)
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.operations import TableType, WriteOperation
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+SERVICE = CompactionService(settings=CompactionSettings(), files=FILES)
+KEYS = ("a1", "a2", "b1")
+
+
+def logged(scenario: str) -> World:
+    """Two file groups with a log each."""
+    world = seeded(scenario, KEYS, table_type=TableType.MERGE_ON_READ)
+    play(world, [writer("old", [Job(operation="old", keys=("a1", "b1"))])], [])
+    return world
+
+
+def planned(scenario: str) -> World:
+    """The same with a plan for both that nobody has begun."""
+    world = logged(scenario)
+    run_round(open_table(outside(world, "planner")), SERVICE, Part.SCHEDULE, now=True)
+    return world
+
+
+def serving(name: str, act: Callable[[TableContext], object]) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        try:
+            act(context)
+        except HoodooError as error:
+            ports.events.emit("sim.service_failed", why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def compact(context: TableContext) -> None:
+    run_round(context, SERVICE, now=True)
+
+
+def execute(context: TableContext) -> None:
+    for one in pending_plans(context.active()):
+        execute_compaction(context, one, FILES)
+
+
+def execute_unclaimed(context: TableContext) -> None:
+    """As one who takes the other executor for dead at any moment (HB-4)."""
+    storage = context.world.storage
+    for one in pending_plans(context.active()):
+        storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
+        execute_compaction(context, one, FILES)
+
+
+def call_off(context: TableContext) -> None:
+    for one in pending_plans(context.active()):
+        cancel(context, one)
+
+
+def expect_healed(world: World, trace: Trace, why: str) -> None:
+    assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    healing = heal(world, facts, before_cleaning=compact)
+    assert healing.failure is None, (
+        f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
+    )
+
+
+def compacting() -> tuple[World, Sequence[Actor]]:
+    """Plan, execution and completion, then a writer on top, then a clean."""
+    return logged("crash-compactor"), [
+        serving("C", compact),
+        writer("A", [Job(operation="A", keys=("a1", "a3"))], start_after="C"),
+        cleaner(rounds=1),
+    ]
+
+
+def test_compactor_killed_at_every_call() -> None:
+    cases = list(crash_points(compacting, "C"))
+    assert len(cases) >= 50
+    assert cases[0].world.counters["service.done"] == 1
+    for case in cases:
+        why = f"call {case.call} {case.fault}"
+        now = rows_now(case.world)
+        assert now == {"a1": "A", "a2": "seed", "a3": "A", "b1": "old"}, why
+        expect_healed(case.world, case.trace, why)
+
+
+def test_another_executor_finishes_after_every_death() -> None:
+    """The first dies at each of its calls; the second runs the plan again at once."""
+
+    def make() -> tuple[World, Sequence[Actor]]:
+        return planned("crash-executor"), [
+            serving("C", execute),
+            serving("D", execute_unclaimed),
+        ]
+
+    for case in crash_points(make, "C"):
+        why = f"call {case.call} {case.fault}"
+        assert case.trace.failure is None, f"{why}: {case.trace.failure}\n{case.trace.story()}"
+        assert open_table(outside(case.world, "looker")).active().pending == (), why
+        assert rows_now(case.world) == {"a1": "old", "a2": "seed", "b1": "old"}, why
+        expect_healed(case.world, case.trace, why)
+
+
+@pytest.mark.parametrize("second", [execute_unclaimed, call_off], ids=["executor", "canceller"])
+def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
+    """Two executors, or one and a canceller, beside a writer, in any order and with a death."""
+    ended = set()
+    for seed in range(300 if NIGHTLY else 15):
+        world = planned("two-ends")
+        actors = [
+            serving("C", execute),
+            serving("D", second),
+            writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("b1", "b2"))]),
+        ]
+        facts = EngineFacts(world, commits_retained=RETAINED)
+        budgets = {Fault.CRASH_BEFORE: seed % 2, Fault.AMBIGUOUS_APPLIED: 1}
+        faults = Faults(budgets=budgets, victims=frozenset({"C", "D"}))
+        trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
+        ended.add((world.counters["service.done"], world.counters["service.cancelled"]))
+        expect_healed(world, trace, f"seed {seed}")
+    assert (1, 1) not in ended
+    assert len(ended) > 1
+
+
+def test_planning_beside_writers_loses_no_log() -> None:
+    """PLAN-2: a log is in the plan or on top of it, whoever is late."""
+    for seed in range(300 if NIGHTLY else 15):
+        world = logged("plan-and-log")
+        actors = [
+            serving("C", compact),
+            writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("a2",))]),
+            writer("W", [Job(operation="D", keys=("b1",), kind=WriteOperation.DELETE)]),
+        ]
+        facts = EngineFacts(world, commits_retained=RETAINED)
+        faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
+        trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
+        expect_healed(world, trace, f"seed {seed}")
