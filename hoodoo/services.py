@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hoodoo.assembly import file_rules_of
 from tableservices.archiving.execute import ArchiveReceipt, archive
@@ -10,6 +10,8 @@ from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
+from tableservices.clustering.service import ClusteringService
+from tableservices.clustering.settings import CLUSTERING_OPTIONS, ClusteringSettings
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.completing import cancel
@@ -21,7 +23,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.model.instant import Instant
-from timeline.options import Option
+from timeline.options import CODE_LAYER, Option, as_property_set
 from timeline.settings import WriteSettings
 from timeline.undo import RolledBack, rollback_dead_writers
 
@@ -29,7 +31,7 @@ __all__ = ["Services", "find_plan", "planned_services_of", "service_options", "s
 
 
 #: The settings of every service, whose options are shown and checked.
-_SETTINGS = (CleaningSettings, ArchivingSettings, CompactionSettings)
+_SETTINGS = (CleaningSettings, ArchivingSettings, CompactionSettings, ClusteringSettings)
 
 
 def service_options() -> tuple[Option, ...]:
@@ -68,6 +70,9 @@ def planned_services_of(
     return (
         CompactionService(
             settings=CompactionSettings.from_properties(properties), files=files, part=part
+        ),
+        ClusteringService(
+            settings=ClusteringSettings.from_properties(properties), files=files, part=part
         ),
     )
 
@@ -158,12 +163,42 @@ class Services:
         """
         return self._run("compact", Part.BOTH)
 
+    def cluster(
+        self, sort_by: Sequence[str] | None = None, *, curve: str | None = None
+    ) -> ServiceReceipt | None:
+        """
+        Carry out pending clusterings, then rewrite small files into big ones, due or not.
+
+        Args:
+            sort_by: Columns that decide which rows lie together; None for those of
+                ``hoodie.clustering.plan.strategy.sort.columns``.
+            curve: ``linear``, ``zorder`` or ``hilbert``; None for
+                ``hoodie.layout.optimize.strategy``.
+
+        Returns:
+            The last receipt; None when nothing would change, or writers changed all of it
+            meanwhile.
+
+        Raises:
+            InvalidInputError: A sort column is not there or has no order.
+            UnsupportedTableError: The table has a bucket index.
+            SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
+                OutcomeUnknownError: As ``clean``.
+        """
+        said = {
+            CLUSTERING_OPTIONS["sort_columns"].key: None if sort_by is None else ",".join(sort_by),
+            CLUSTERING_OPTIONS["curve"].key: curve,
+        }
+        chosen = {key: value for key, value in said.items() if value is not None}
+        properties = as_property_set(self._properties).with_layer(CODE_LAYER, chosen)
+        return self._run("cluster", Part.BOTH, properties)
+
     def schedule(self, service: str) -> ServiceReceipt | None:
         """
         Put a plan of a service on the timeline, due or not, and let others carry it out.
 
         Args:
-            service: ``compact``.
+            service: ``compact`` or ``cluster``.
 
         Raises:
             InstantNotFoundError: No service of that name plans.
@@ -205,8 +240,10 @@ class Services:
         self._join_writers()
         return cancel(self._context, planned) is not None
 
-    def _run(self, name: str, part: Part) -> ServiceReceipt | None:
-        for service in planned_services_of(self._properties):
+    def _run(
+        self, name: str, part: Part, properties: Mapping[str, str] | None = None
+    ) -> ServiceReceipt | None:
+        for service in planned_services_of(properties or self._properties):
             if service.name == name:
                 self._join_writers()
                 return run_round(self._context, service, part, now=True)

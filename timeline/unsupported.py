@@ -137,9 +137,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
 # Known, switched on, harmless for the rows, and not done: worth a word, not a refusal.
 WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "hoodie.clustering.inline": "clustering is not run yet",
-        "hoodie.clustering.async.enabled": "clustering is not run yet",
-        "hoodie.clustering.schedule.inline": "clustering is not planned yet",
         "hoodie.datasource.hive_sync.enable": "no catalog is told of the table",
         "hoodie.datasource.meta.sync.enable": "no catalog is told of the table",
         "hoodie.write.commit.callback.on": "nobody is called after a commit",

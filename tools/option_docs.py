@@ -14,6 +14,7 @@ from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices.archiving.settings import ARCHIVING_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
+from tableservices.clustering.settings import CLUSTERING_OPTIONS
 from tableservices.compaction.settings import COMPACTION_OPTIONS
 from timeline.key_options import TIME_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
@@ -64,6 +65,7 @@ def page() -> str:
         + table("Cleaning", CLEANING_OPTIONS.values())
         + table("Archiving", ARCHIVING_OPTIONS.values())
         + table("Compaction", COMPACTION_OPTIONS.values())
+        + table("Clustering", CLUSTERING_OPTIONS.values())
     )
 
 

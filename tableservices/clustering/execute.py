@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tableservices.claims import claim_plan
+from tableservices.clustering.curves import Curve
 from tableservices.clustering.outputs import GroupWork, file_groups_of, write_group
 from tableservices.clustering.plan import SliceGroup, chosen_partitions, plan_groups
 from tableservices.clustering.planned import PlannedClustering, plan_bytes, read_plan
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 _CLUSTER = "CLUSTER"
+_ORDER = "hoodoo.clustering.order"  # in the commit metadata
 _HOUR_MS = 3_600_000
 _KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written anew
 _LOOKS_MAX = 1_000
@@ -82,22 +84,27 @@ class ClusteringReceipt:
         )
 
 
-def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> frozenset[InstantTime]:
-    """Requested times of completed clusterings. Outside: 1 get per replacecommit, kept."""
-    return frozenset(
-        one.requested_time
-        for one in timeline.completed_writes
-        if one.action.completes_as is Action.REPLACECOMMIT
-        and commits.read(one).operation_type == _CLUSTER
-    )
+def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[InstantTime, str | None]:
+    """
+    Requested times of completed clusterings, and how they ordered rows; None of Java's.
+
+    Outside: 1 get per replacecommit, kept.
+    """
+    found = {}
+    for one in timeline.completed_writes:
+        if one.action.completes_as is Action.REPLACECOMMIT:
+            metadata = commits.read(one)
+            if metadata.operation_type == _CLUSTER:
+                found[one.requested_time] = metadata.extra_metadata.get(_ORDER)
+    return found
+
+
+def _order_text(columns: Sequence[str], curve: Curve) -> str:
+    return " ".join((curve.value, *columns)) if columns else "kept"
 
 
 def plan_clustering(
-    context: TableContext,
-    snapshot: Snapshot,
-    settings: ClusteringSettings,
-    *,
-    again: bool = False,
+    context: TableContext, snapshot: Snapshot, settings: ClusteringSettings
 ) -> tuple[SliceGroup, ...]:
     """
     What a clustering of this snapshot would rewrite; nothing is changed.
@@ -108,7 +115,6 @@ def plan_clustering(
         context: The table.
         snapshot: What is visible.
         settings: What is wanted.
-        again: Also rewrite what a clustering wrote and nobody changed since.
 
     Raises:
         InvalidInputError: A sort column is not there or has no order.
@@ -124,14 +130,15 @@ def plan_clustering(
         view.latest_slices(partitions),
         file_groups_in_plans(context, snapshot.active),
         settings,
-        clustered=clusterings(context.commits, snapshot.active),
-        again=again,
+        clustered=frozenset(
+            time
+            for time, order in clusterings(context.commits, snapshot.active).items()
+            if order == _order_text(settings.sort_columns, settings.curve)
+        ),
     )
 
 
-def schedule_clustering(
-    context: TableContext, settings: ClusteringSettings, *, again: bool = False
-) -> Instant | None:
+def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> Instant | None:
     """
     Put a plan on the timeline; None when there is nothing to cluster.
 
@@ -139,7 +146,7 @@ def schedule_clustering(
     """
 
     def build(snapshot: Snapshot) -> bytes | None:
-        groups = plan_clustering(context, snapshot, settings, again=again)
+        groups = plan_clustering(context, snapshot, settings)
         return plan_bytes(context.world.storage, groups, settings) if groups else None
 
     return schedule(context, Action.CLUSTERING, build)
@@ -357,6 +364,7 @@ class _Run:
                 "hoodoo.writer": who.writer_id,
                 "hoodoo.host": who.host,
                 "hoodoo.pid": str(who.pid),
+                _ORDER: _order_text(self.plan.sort_columns, self.plan.curve),
             },
             partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
         )

@@ -4,7 +4,7 @@ Which file slices are rewritten together: pure decisions from the slices of one 
 Groups are made as Hudi's size-based strategy makes them: within a partition, small slices
 fill a group until it would be too big. One difference keeps the service from turning in
 circles: slices that one clustering wrote and nobody changed since gain nothing from
-another one, unless it is asked for by hand.
+another one by the same order.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ def plan_groups(
     settings: ClusteringSettings,
     *,
     clustered: frozenset[InstantTime] = frozenset(),
-    again: bool = False,
 ) -> tuple[SliceGroup, ...]:
     """
     Decide which slices are rewritten together.
@@ -85,8 +84,7 @@ def plan_groups(
         slices: The latest slice of every file group to look at.
         owned: File groups of pending plans, which are left alone.
         settings: Sizes and limits.
-        clustered: Requested times of completed clusterings.
-        again: Also rewrite what a clustering wrote and nobody changed since.
+        clustered: Requested times of completed clusterings by the same order.
     """
     by_partition: dict[str, list[FileSlice]] = {}
     for one in slices:
@@ -99,7 +97,7 @@ def plan_groups(
         group
         for _, found in sorted(by_partition.items())
         for group in _groups(_ordered(found, settings), settings)
-        if again or _gains(group, settings, clustered)
+        if _gains(group, settings, clustered)
     ]
     return tuple(groups[: settings.groups_max])
 

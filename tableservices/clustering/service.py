@@ -34,14 +34,12 @@ class ClusteringService:
         files: How base files are made.
         part: What a round does.
         by_writer: Whether a writer runs it, whose number of commits then counts.
-        again: Also rewrite what a clustering wrote and nobody changed since.
     """
 
     settings: ClusteringSettings
     files: FileRules
     part: Part = Part.BOTH
     by_writer: bool = False
-    again: bool = False
     name: str = "cluster"
     action: Action = Action.CLUSTERING
 
@@ -76,7 +74,7 @@ class ClusteringService:
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """Groups, file groups and bytes of a plan made now."""
         snapshot = context.snapshot()
-        groups = plan_clustering(context, snapshot, self.settings, again=self.again)
+        groups = plan_clustering(context, snapshot, self.settings)
         return {
             "due": self.is_due(context, snapshot.active),
             "groups": len(groups),
@@ -87,7 +85,7 @@ class ClusteringService:
 
     def schedule(self, context: TableContext) -> Instant | None:
         """Errors as ``schedule_clustering``."""
-        return schedule_clustering(context, self.settings, again=self.again)
+        return schedule_clustering(context, self.settings)
 
     def execute(self, context: TableContext, planned: Instant) -> ClusteringReceipt | None:
         """Errors as ``execute_clustering``."""

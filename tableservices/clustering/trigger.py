@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from timeline.active import ActiveTimeline
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime
@@ -9,7 +11,7 @@ from timeline.model.times import InstantTime
 __all__ = ["commits_since_clustering"]
 
 
-def commits_since_clustering(timeline: ActiveTimeline, clustered: frozenset[InstantTime]) -> int:
+def commits_since_clustering(timeline: ActiveTimeline, clustered: Collection[InstantTime]) -> int:
     """
     How many writes completed since the last clustering was requested, pending ones included.
 
@@ -19,7 +21,7 @@ def commits_since_clustering(timeline: ActiveTimeline, clustered: frozenset[Inst
             replacecommits like others.
     """
     pending = {one.requested_time for one in timeline.pending if one.action is Action.CLUSTERING}
-    last = max(clustered | pending, default="")
+    last = max({*clustered, *pending}, default="")
     return sum(
         1
         for one in timeline.completed_writes

@@ -335,7 +335,7 @@ def test_keys_of_others_are_not_judged() -> None:
 
 
 def test_a_switch_without_effect_is_said() -> None:
-    (text,) = key_warnings(as_property_set({"hoodie.clustering.inline": "true"}))
+    (text,) = key_warnings(as_property_set({"hoodie.errortable.enable": "true"}))
     assert "no effect" in text
 
 
