@@ -161,7 +161,11 @@ def test_both_engines_read_compact_and_append(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("release", "version", "order", "index"), MATRIX)
+@pytest.mark.parametrize(
+    ("release", "version", "order", "index"),
+    # 1.0.2 cannot read its own: "Partial merging logic is not implemented".
+    [each for each in MATRIX if "1.0.2-v8-commit" not in str(each.id)],
+)
 def test_java_tells_single_columns_between_our_rows(
     java_oracle: Callable[..., JavaOracle],
     tmp_path: Path,

@@ -3,7 +3,7 @@ The typed wrappers around the ordering of a delete, one for each type of column.
 
 A reader in Java compares the wrapped value with the row's own, and a value of another class
 is an exception there (fmt 5.5). So a column is wrapped as Java's writers wrap it: what Avro
-stores as a plain number, also times of day and timestamps, stays that number.
+stores as a plain number, also dates, times of day and timestamps, stays that number.
 """
 
 from __future__ import annotations
@@ -195,6 +195,6 @@ _WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], pa.
     (pa.types.is_fixed_size_binary, 6, lambda column: blobs(column.cast(pa.binary()))),
     (pa.types.is_string, 7, blobs),
     (pa.types.is_large_string, 7, blobs),
-    (pa.types.is_date32, 8, _numbers("i4")),
+    (pa.types.is_date32, INT, _numbers("i4")),  # in Java a DateWrapper is no number any more
     (pa.types.is_decimal, 9, _decimals),
 )

@@ -377,7 +377,7 @@ COLUMNS: list[tuple[pa.Array, str, list[Any]]] = [
     (pa.array(["", "é𝄞"]), "StringWrapper", ["", "é𝄞"]),
     (pa.array(["a", "b" * 300], pa.large_string()), "StringWrapper", ["a", "b" * 300]),
     (pa.array(["u", "v"]).dictionary_encode(), "StringWrapper", ["u", "v"]),
-    (pa.array([-1, 20_000], pa.date32()), "DateWrapper", [-1, 20_000]),
+    (pa.array([-1, 20_000], pa.date32()), "IntWrapper", [-1, 20_000]),
     (pa.array([1, 2], pa.timestamp("us", "UTC")), "LongWrapper", [1, 2]),
     (pa.array([1, 2], pa.timestamp("ms")), "LongWrapper", [1, 2]),
     (pa.array([1, 2], pa.time64("us")), "LongWrapper", [1, 2]),
