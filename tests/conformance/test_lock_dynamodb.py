@@ -46,6 +46,7 @@ class TestDynamoLockOnMoto(LockProviderSuite):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 class TestDynamoLockOnDynalite(LockProviderSuite):
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)

@@ -78,6 +78,7 @@ class TestHiveMetastoreOnDerby(LockProviderSuite):
         return fill(tmp_path, on_derby)
 
 
+@pytest.mark.slow
 class TestHiveMetastoreOnMariaDb(LockProviderSuite):
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)

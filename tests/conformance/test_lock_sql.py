@@ -69,6 +69,7 @@ class Suite(LockProviderSuite):
         assert waited_ms <= self.lease_ms + 1_000
 
     @pytest.mark.integration
+    @pytest.mark.slow
     def test_a_process_that_is_stopped_three_leases_long_is_replaced(
         self, folder: Path, new_lock
     ) -> None:

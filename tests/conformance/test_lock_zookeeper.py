@@ -98,6 +98,7 @@ class TestZooKeeperLockOnAnEnsemble(LockProviderSuite):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 class TestImplicitZooKeeperLockOnAnEnsemble(LockProviderSuite):
     capabilities = IMPLICIT_ENTRY.capabilities
 

@@ -71,7 +71,9 @@ class Crew:
         assert code == 0, (self.folder / f"{role}.log").read_text()[-3000:]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+)
 def test_killed_writers_lose_nothing_and_leave_nothing(tmp_path: Path, seed: int) -> None:
     _round(tmp_path, seed, engine="local", pause=(0.5, 3.5), seconds=120)
 

@@ -55,7 +55,7 @@ def hivemetastore(folder: Path) -> Iterator[Mapping[str, str]]:
         yield {LOCK + "hivemetastore.uris": server.uri}
 
 
-SERVERS = pytest.mark.parametrize("server", [zookeeper, dynamodb, hivemetastore])
+SERVERS = (zookeeper, dynamodb, hivemetastore)
 
 
 def play(tmp_path: Path, server: Callable[[Path], Any], *more: str) -> dict[str, Any]:
@@ -90,7 +90,10 @@ def play(tmp_path: Path, server: Callable[[Path], Any], *more: str) -> dict[str,
     return document
 
 
-@SERVERS
+@pytest.mark.parametrize(
+    "server",
+    [zookeeper, *(pytest.param(each, marks=pytest.mark.slow) for each in SERVERS[1:])],
+)
 def test_the_lock_is_exchanged_by_the_properties_file_alone(
     tmp_path: Path, server: Callable[[Path], Any]
 ) -> None:
@@ -98,7 +101,7 @@ def test_the_lock_is_exchanged_by_the_properties_file_alone(
 
 
 @pytest.mark.slow
-@SERVERS
+@pytest.mark.parametrize("server", SERVERS)
 def test_two_spark_writers_lose_nothing_under_the_lock(
     tmp_path: Path, server: Callable[[Path], Any]
 ) -> None:

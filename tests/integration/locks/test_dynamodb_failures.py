@@ -40,7 +40,9 @@ def dynalite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynaliteServe
         yield server
 
 
-@pytest.fixture(scope="module", params=[DynaliteServer, MotoServer])
+@pytest.fixture(
+    scope="module", params=[MotoServer, pytest.param(DynaliteServer, marks=pytest.mark.slow)]
+)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ChildServer]:

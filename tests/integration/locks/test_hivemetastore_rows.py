@@ -340,6 +340,7 @@ def test_names_are_values_and_never_statements(
         holding.release()
 
 
+@pytest.mark.slow
 def test_metastore_in_another_time_zone_is_noticed_by_its_rows(
     make: Callable[..., LockClient],
     database: MariaDb,

@@ -138,7 +138,17 @@ class Jobs:
             job.wait()
 
 
-@pytest.mark.parametrize("more", ["", " --conf spark.hoodoo.foreign.writers=expected"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("", id="alone"),
+        pytest.param(
+            " --conf spark.hoodoo.foreign.writers=expected",
+            id="beside-java",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_two_runs_of_the_printed_example_at_once(
     tmp_path: Path, server: ZooKeeperServer, stranger: Any, more: str
 ) -> None:

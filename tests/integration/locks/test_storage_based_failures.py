@@ -130,6 +130,7 @@ def test_store_away_for_a_moment_costs_nobody_the_lock(server: S3Server, table: 
     lock.close()
 
 
+@pytest.mark.slow
 def test_store_that_forgot_everything_is_a_lost_lock_and_no_crash(
     tmp_path: Path, table: str
 ) -> None:

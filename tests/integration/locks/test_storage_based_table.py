@@ -132,6 +132,7 @@ def test_a_table_lives_on_s3_and_two_processes_write_it_at_once(server: S3Server
     assert not [key for key in server.keys("tables/t/") if key.endswith(".crc")]
 
 
+@pytest.mark.slow
 def test_no_row_is_lost_while_the_store_throttles_two_writers(server: S3Server) -> None:
     told = options(server.url)
     address = f"s3://{BUCKET}/tables/throttled"

@@ -232,6 +232,7 @@ def test_half_a_minute_of_throttling_costs_no_lease_of_a_minute(bench: Bench) ->
 # ---------------------------------------------------------------- those who wait
 
 
+@pytest.mark.slow
 def test_free_lock_is_had_as_soon_as_the_throttling_ends(bench: Bench) -> None:
     throttled_s = 5.0
     patient, hasty = bench.lock(deadline_s=15), bench.lock(deadline_s=2)
@@ -268,6 +269,7 @@ def test_release_outlasts_a_moment_of_throttling(bench: Bench) -> None:
     lock.close()
 
 
+@pytest.mark.slow
 def test_lock_that_is_given_back_while_throttled_is_free_within_a_lease(bench: Bench) -> None:
     notes = Notes()
     lock = bench.lock(notes=notes)
@@ -322,6 +324,7 @@ def contend(bench: Bench, *, before_s: float, throttled_s: float, after_s: float
         lock.close()
 
 
+@pytest.mark.slow
 def test_contenders_go_on_after_throttling_and_never_overlap(bench: Bench) -> None:
     contend(bench, before_s=1, throttled_s=LEASE_S + 1, after_s=LEASE_S + 3)
 

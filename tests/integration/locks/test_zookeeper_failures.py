@@ -259,6 +259,7 @@ def test_leader_dies_while_the_lock_is_held(
         new_lock(ensemble.address).acquire("other").release()
 
 
+@pytest.mark.slow
 def test_counters_stay_right_while_leaders_die(
     tmp_path: Path, key: str, new_lock: Callable[..., ProviderLock]
 ) -> None:
