@@ -9,7 +9,7 @@ partial updates says itself which columns it tells of.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -95,7 +95,7 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         return _deletes(block, content, read)
     rows, held = _records(block, content, read)
     rows = _with_keys(rows, block, read.keys)
-    for name in read.rules.ordering_fields if read.rules.reads_order else ():
+    for name in _compared(read.rules):
         if name not in rows.schema.names and name.partition(".")[0] in held:
             rows = rows.append_column(name, ordering_column(rows, name))
     kinds = np.zeros(rows.num_rows, np.int8)
@@ -160,13 +160,16 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
 def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     deletes = decode_deletes(content, path=block.path)
     commit_time = np.asarray(deletes.column("is_commit_time")).astype(np.bool_)
-    kinds = np.where(commit_time, ChangeKind.COMMIT_TIME_DELETE, ChangeKind.DELETE)
     columns = {_KEY: deletes.column(_KEY)}
     if read.rules.reads_order:
         names = ordering_names(deletes)
-        for name, ordering in zip(read.rules.ordering_fields, names, strict=False):
+        if read.rules.definition.precombines:
+            # Java 0.15 compares values of one class only, and a record's text is none of String.
+            commit_time |= any(pa.types.is_string(deletes.column(name).type) for name in names)
+        for name, ordering in zip(read.rules.log_ordering_fields, names, strict=False):
             kind = read.schema.field(name).type
             columns[name] = _cast_ordering(deletes.column(ordering), kind, block)
+    kinds = np.where(commit_time, ChangeKind.COMMIT_TIME_DELETE, ChangeKind.DELETE)
     return Changes(rows=pa.table(columns), kinds=kinds.astype(np.int8))
 
 
@@ -199,9 +202,15 @@ def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
     return np.asarray(pc.fill_null(pc.equal(rows.column(position), 0), True)).astype(np.bool_)
 
 
+def _compared(rules: MergeRules) -> Iterable[str]:
+    """The ordering fields that are looked at."""
+    fields = (*rules.ordering_fields, *rules.log_ordering_fields)
+    return dict.fromkeys(fields if rules.reads_order else ())
+
+
 def _with_inner_ordering(schema: pa.Schema, rules: MergeRules) -> pa.Schema:
     """Also ordering fields inside structs as columns: a delete has nothing else of the struct."""
-    for name in rules.ordering_fields if rules.reads_order else ():
+    for name in _compared(rules):
         if name not in schema.names:
             kind = ordering_column(schema.empty_table(), name).type
             schema = schema.append(pa.field(name, kind))

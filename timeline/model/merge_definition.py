@@ -97,6 +97,8 @@ class MergeDefinition:
         precombines: Logs fold as in version 6, by Java's ``preCombine``: of two records of the
             logs the one with the greater ordering value stays, whatever the mode says of a
             base file's row, and a delete gives way to any later record.
+        precombine_fields: What that compares, and what deletes in logs carry, where the payload
+            class names other ordering fields for a base file's row; else empty.
         deletes_by_order: Of a delete and a record the one with the greater ordering value stays,
             though of two records the newer does: payload classes that version 8 keeps.
         late_rows_sign: A late record that fills gaps of a newer row leaves its meta columns
@@ -115,6 +117,7 @@ class MergeDefinition:
     strategy_id: str | None = None
     payload_class: str | None = None
     precombines: bool = False
+    precombine_fields: tuple[str, ...] = ()
     deletes_by_order: bool = False
     late_rows_sign: bool = False
     merger: RecordMerger | None = None
@@ -155,6 +158,7 @@ class MergeDefinition:
                 **document,
                 "mode": MergeMode(document["mode"]),
                 "ordering_fields": tuple(document["ordering_fields"]),
+                "precombine_fields": tuple(document["precombine_fields"]),
                 "partial_update_mode": PartialUpdateMode(document["partial_update_mode"]),
             }
         )
@@ -305,12 +309,14 @@ def merge_definition_of(
             deletes_by_order=table_version == _FIRST_VERSION_OF_MODES and not known.is_plain,
             late_rows_sign=payload == _SIGNING_PAYLOAD and table_version <= _FIRST_VERSION_OF_MODES,
         )
+    precombines = table_version < _FIRST_VERSION_OF_MODES
     return _with_merge_properties(
         replace(
             rules,
             strategy_id=strategy_id,
             payload_class=payload or properties.get("hoodie.table.legacy.payload.class") or None,
-            precombines=table_version < _FIRST_VERSION_OF_MODES,
+            precombines=precombines,
+            precombine_fields=ordering if precombines and ordering != rules.ordering_fields else (),
         ),
         properties,
         path,

@@ -191,12 +191,12 @@ def _put_together(
 ) -> Changes:
     kinds = changes.kinds
     if rules.reads_order:
-        ordering = [ordering_column(changes.rows, name) for name in rules.ordering_fields]
+        ordering = [ordering_column(changes.rows, name) for name in rules.log_ordering_fields]
         numbers, missing = order_numbers(ordering)
     else:
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
     silent = np.zeros(len(codes), np.bool_)  # says nothing of the order: keeps the older's
-    for name in rules.ordering_fields:
+    for name in rules.log_ordering_fields:
         if name in changes.told:
             silent |= ~changes.told[name]
     # Of each record: the change that stays, the one its order comes from, and for each column

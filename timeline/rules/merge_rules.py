@@ -58,9 +58,11 @@ class MergeRules:
         definition.require_known()
         if avro_json:
             held = _column_names(avro_json)
-            fields = definition.ordering_fields
-            kept = tuple(name for name in fields if name.partition(".")[0] in held)
-            definition = replace(definition, ordering_fields=kept)
+            kept, kept_in_logs = (
+                tuple(name for name in fields if name.partition(".")[0] in held)
+                for fields in (definition.ordering_fields, definition.precombine_fields)
+            )
+            definition = replace(definition, ordering_fields=kept, precombine_fields=kept_in_logs)
         ignores = definition.partial_update_mode is PartialUpdateMode.IGNORE_DEFAULTS
         return cls(
             definition=definition,
@@ -76,6 +78,11 @@ class MergeRules:
     def ordering_fields(self) -> tuple[str, ...]:
         """Compared left to right."""
         return self.definition.ordering_fields
+
+    @property
+    def log_ordering_fields(self) -> tuple[str, ...]:
+        """The same among changes in logs, whose deletes carry them."""
+        return self.definition.precombine_fields or self.ordering_fields
 
     @property
     def by_order(self) -> bool:
@@ -112,7 +119,8 @@ class MergeRules:
     def columns_for(self, schema: pa.Schema) -> list[str]:
         """The columns merging looks at, of those a schema has: order first, then deletes."""
         names = set(schema.names)
-        ordering = self.ordering_fields if self.reads_order else ()
+        fields = dict.fromkeys((*self.ordering_fields, *self.log_ordering_fields))
+        ordering = fields if self.reads_order else ()
         deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
         heads = [name if name in names else name.partition(".")[0] for name in ordering]
         needed = () if self.merger is None else self.merger.columns_needed(schema)

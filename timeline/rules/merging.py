@@ -123,7 +123,8 @@ def newest_positions(
     if not rules.folds_by_order:
         winners[codes] = np.arange(len(codes))  # the last assignment stays
         return np.sort(winners)
-    numbers, missing = order_numbers(_ordering(changes.rows, rules))
+    ordering = [ordering_column(changes.rows, name) for name in rules.log_ordering_fields]
+    numbers, missing = order_numbers(ordering)
     commit_time = changes.kinds == ChangeKind.COMMIT_TIME_DELETE
     restarts = missing | commit_time
     if not restarts.any():

@@ -72,13 +72,14 @@ def payloads() -> list[Recipe]:
     )
     changes += "_event_bin_file string, _event_pos bigint, _event_seq string"
 
-    def change(key: str, lsn: int, kind: str, **more: Any) -> dict[str, Any]:
-        place = {"_event_lsn": lsn, "_event_bin_file": "mysql-bin.000001", "_event_pos": lsn}
+    def change(key: str, lsn: int, kind: str, file: int = 1, **more: Any) -> dict[str, Any]:
         return {
             "id": key,
             "_change_operation_type": kind,
-            "_event_seq": f"1.{lsn}",
-            **place,
+            "_event_lsn": 1_000 * file + lsn,
+            "_event_bin_file": f"mysql-bin.{file:06}",
+            "_event_pos": lsn,
+            "_event_seq": f"{file:06}.{lsn}",
             **more,
         }
 
@@ -94,21 +95,32 @@ def payloads() -> list[Recipe]:
             ]
         ),
         Write(rows=[change("b", 11, "u", name="no"), change("e", 1, "c", name=toast)]),
+        # As texts, places compare in another way.
+        Write(rows=[change("a", 100, "u", name="digits"), change("d", 9, "u", 2, name="file")]),
+        Write(rows=[change("a", 20, "u", name="late"), change("d", 80, "d", name="late")]),
+        Write(rows=[change("c", 9, "u", name="late"), change("e", 1, "u", 10, name="file")]),
     )
-    for kind, order in {"Postgres": "_event_lsn", "MySql": "_event_seq"}.items():
-        for version in ("", "8"):
+    old, new = ("1.0.2", "0.15.0"), ("1.2.0",)
+    places = "_event_bin_file,_event_pos"
+    for kind, version, order, releases in (
+        ("Postgres", "", "_event_lsn", (*new, *old)),
+        ("Postgres", "8", "_event_lsn", new),
+        ("MySql", "", places, new),
+        ("MySql", "8", "_event_seq", new),
+        ("MySql", "", "_event_seq", old),
+        ("MySql", "file", "_event_bin_file", old),
+    ):
+        for suffix in ("", "_cow"):
             conf = {
                 **NONE,
+                **(COW if suffix else {}),
                 WRITE + "precombine.field": order,
                 WRITE + "payload.class": f"{MODEL}debezium.{kind}DebeziumAvroPayload",
-                "hoodie.write.table.version": version,
+                "hoodie.write.table.version": version if version == "8" else "",
             }
-            if kind == "MySql" and not version:
-                conf[WRITE + "precombine.field"] = "_event_bin_file,_event_pos"
-            releases = ("1.2.0",) if version else ("1.2.0", "1.0.2", "0.15.0")
             found.append(
                 Recipe(
-                    name=f"debezium_{kind}{version}",
+                    name=f"debezium_{kind}{version}{suffix}",
                     schema=changes,
                     steps=told_changes,
                     conf=conf,

@@ -406,3 +406,31 @@ def test_a_late_record_that_fills_gaps_signs_the_row_where_its_payload_does() ->
     assert row(signed(5, "late", "t1")) == (10, "late", "t1")
     assert row(signed(20, "u", "t1"), signed(15, "late", "t2")) == (20, "u", "t2")
     assert row(signed(20, "u", "t1"), delete(), signed(30, "v", "t3")) == (30, "v", "t3")
+
+
+@pytest.mark.parametrize(
+    ("logs", "row"),
+    [
+        # MySql's places as Java 0.15 reads them: texts among changes, file and position below
+        ([(1, 100, "1.100"), (1, 20, "1.20")], (1, 20)),
+        ([(1, 20, "1.20"), (1, 100, "1.100")], (1, 20)),
+        ([(2, 9, "2.9"), (1, 80, "1.80")], (2, 9)),
+        ([(1, 9, "1.9")], (1, 10)),
+    ],
+)
+def test_changes_in_logs_compare_by_a_field_of_their_own(
+    logs: list[tuple[int, int, str]], row: tuple[int, int]
+) -> None:
+    def rows(file: int, position: int, seq: str) -> pa.Table:
+        return pa.table(
+            {"_hoodie_record_key": ["k"], "file": [file], "pos": [position], "seq": [seq]}
+        )
+
+    rules = rules_of(
+        MergeMode.EVENT_TIME_ORDERING, "file", "pos", precombines=True, precombine_fields=("seq",)
+    )
+    base = rows(1, 10, "1.10")
+    changes = [Changes(rows=rows(*one), kinds=np.zeros(1, np.int8)) for one in logs]
+    folded = fold_changes(join_changes(changes, base.schema), rules)
+    (found,) = merge_changes(base, folded, rules).table.to_pylist()
+    assert (found["file"], found["pos"]) == row

@@ -135,6 +135,21 @@ def test_debezium_payloads_bring_their_own_order() -> None:
     assert postgres.ordering_fields == ("_event_lsn",)
 
 
+@pytest.mark.parametrize(("version", "in_logs"), [(6, ("_event_seq",)), (8, ())])
+def test_logs_of_version_6_compare_the_field_of_the_table(
+    version: int, in_logs: tuple[str, ...]
+) -> None:
+    """Java 0.15 asks the payload about base files only; of one log the table's field counts."""
+    properties = {
+        PAYLOAD: MODEL + "debezium.MySqlDebeziumAvroPayload",
+        "hoodie.table.precombine.field": "_event_seq",
+    }
+    found = merge_definition_of(properties, table_version=version)
+    assert found.ordering_fields == ("_event_bin_file", "_event_pos")
+    assert found.precombine_fields == in_logs
+    assert MergeDefinition.from_document(found.as_document()) == found
+
+
 @pytest.mark.parametrize(
     ("version", "properties"),
     [
