@@ -1,0 +1,117 @@
+"""Clustering across the engines: each carries out the other's plan, and reads the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from tests.interop.java import JavaOracle
+from tests.interop.mor import COMMON, EVENT_TIME, FORMAT, JAVA, SCHEMA, SIMPLE, START, arrow, row
+from tests.interop.values import comparable, encoded, same
+from timeline.model.instant import Action
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
+
+CHANGES = [row("a", 20, "newer"), row("b", 5, "late"), row("e", 20, "newer")]
+MORE = [row("x", 10, "second"), row("y", 10, "second")]
+_PLAN = "hoodie.clustering.plan.strategy"
+SORTED = {f"{_PLAN}.sort.columns": "val,id", "hoodie.layout.optimize.strategy": "LINEAR"}
+CASES = [
+    pytest.param("1.2.0", "9", "MERGE_ON_READ"),
+    pytest.param("1.2.0", "9", "COPY_ON_WRITE", marks=pytest.mark.slow),
+    pytest.param("1.2.0", "8", "MERGE_ON_READ", marks=pytest.mark.slow),
+    pytest.param("1.0.2", "8", "COPY_ON_WRITE", marks=pytest.mark.slow),
+]
+
+
+def settings(version: str, table_type: str) -> dict[str, str]:
+    return {
+        **COMMON,
+        **EVENT_TIME,
+        **SIMPLE,
+        **SORTED,
+        FORMAT: "parquet",
+        "hoodie.write.table.version": version,
+        "hoodie.datasource.write.table.type": table_type,
+        "hoodie.parquet.small.file.limit": "0",
+    }
+
+
+def made(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
+    """Several file groups, one of them with changed rows; what they hold."""
+    with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
+        table.insert(arrow(START))
+        table.insert(arrow(MORE))
+        table.upsert(arrow(CHANGES))
+    return ours(path, told)
+
+
+def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
+    with hoodoo.open_table(path, properties=told) as table:
+        return encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+
+
+def but_for_names(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Rows keep everything when they move, commit times included, but the file they lie in."""
+    kept = [{name: v for name, v in one.items() if name != "_hoodie_file_name"} for one in rows]
+    return sorted(kept, key=str)
+
+
+@pytest.mark.parametrize(("release", "version", "table_type"), CASES)
+def test_clustering_plans_cross_between_the_engines(
+    java_oracle: Callable[..., JavaOracle],
+    tmp_path: Path,
+    release: str,
+    version: str,
+    table_type: str,
+) -> None:
+    java = java_oracle(release)
+    told = settings(version, table_type)
+    conf = {**told, **JAVA, "hoodie.auto.commit": "true"}  # for 1.0.2
+    for planner in ("ours", "java"):
+        path = tmp_path / planner
+        before = made(path, told)
+        if planner == "ours":
+            with hoodoo.open_table(path, properties=told) as table:
+                planned = table.services.schedule("cluster").requested_time
+            java.service(path, "cluster", pending=planned, conf=conf)
+        else:
+            planned = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
+            with hoodoo.open_table(path, properties=told) as table:
+                assert table.services.execute(planned) is not None
+        with hoodoo.open_table(path, properties=told) as table:
+            active = table.core.context.active()
+            assert active.pending == ()
+            assert active.find(planned).action is Action.REPLACECOMMIT
+            slices = table.core.view.latest_slices()
+            assert {one.base_instant_time for one in slices} == {planned}
+            assert not any(one.log_files for one in slices)
+        mine = ours(path, told)
+        assert but_for_names(mine) == but_for_names(before)
+        theirs = java.read(path)
+        assert same(comparable(theirs), mine)
+
+
+@pytest.mark.slow
+def test_java_goes_on_over_what_we_clustered_beside_a_writer(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    """One group was left to a writer: its unpublished file is named as replaced, then gone."""
+    java = java_oracle("1.2.0")
+    told = settings("9", "COPY_ON_WRITE") | {f"{_PLAN}.max.bytes.per.group": "1"}
+    path = tmp_path / "t"
+    made(path, told)
+    with hoodoo.open_table(path, properties=told) as table:
+        planned = table.services.schedule("cluster").requested_time
+        table.upsert(arrow([row("x", 30, "meanwhile")]))
+        receipt = table.services.execute(planned)
+        assert receipt.groups_left_out == 1
+        assert receipt.groups >= 1
+    assert same(comparable(java.read(path)), ours(path, told))
+    java.write(path, [row("a", 50, "by java")], conf={**told, **JAVA})
+    mine = ours(path, told)
+    assert same(comparable(java.read(path)), mine)
+    assert ("a", "by java") in {(one["id"], one["val"]) for one in mine}
