@@ -12,9 +12,8 @@ Record positions are left out: they are optional, and wrong ones are dangerous (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from timeline.files.rewrite import (
     written_schema,
 )
 from timeline.files.slice_reader import SliceRead, merged_slice_rows
+from timeline.machine import NullEvents
 from timeline.model.appending import LogFormat, LogSettings, LogTarget
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
@@ -43,10 +43,11 @@ from timeline.model.merge_definition import MergeDefinition
 from timeline.model.paths import check_partition_path, join
 from timeline.model.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
 from timeline.ports.storage import ObjectExistsError, Storage
-from timeline.rules.leaving import LEAVES_COLUMN
+from timeline.rules.leaving import split_leaving
 from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import DeleteKind
+from timeline.rules.ordering import ordering_column
 
 __all__ = ["append_to_file_group", "current_rows", "write_task"]
 
@@ -156,12 +157,15 @@ def current_rows(
     """
     The record keys and some columns of the merged slice a task appends to.
 
+    A dotted name is a field inside a struct.
+
     Errors: as ``append_to_file_group``. Outside: 1 open_input a file of the slice, 2 of a log.
     """
     schema = with_meta(TableSchema.from_avro(task.avro_json).arrow)
     computed = task.virtual_keys
     fields = tuple(one.partition(".")[0] for one in computed.fields) if computed else ()
-    names = tuple(dict.fromkeys((_KEY, *fields, *columns)))
+    heads = (one.partition(".")[0] for one in columns)
+    names = tuple(dict.fromkeys((_KEY, *fields, *heads)))
     group = FileGroupId(task.partition_path, task.file_id)
     read = SliceRead(
         file_schema=schema,
@@ -186,7 +190,8 @@ def current_rows(
             base_file=base,
             log_files=target.logs,
         )
-        rows = merged_slice_rows(storage, _Unheard(), one, read)
+        # Corrupt blocks are told by those who read the table.
+        rows = merged_slice_rows(storage, NullEvents(), one, read)
     if rows is None:
         rows = read.output_schema.empty_table()
         if base is not None:
@@ -194,7 +199,12 @@ def current_rows(
     if computed is not None:
         position = rows.schema.get_field_index(_KEY)
         rows = rows.set_column(position, rows.schema.field(position), computed.of(rows))
-    return rows.select([_KEY, *columns])
+    return _keys_and(rows, columns)
+
+
+def _keys_and(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    values = [ordering_column(rows, name) for name in columns]
+    return pa.table([rows.column(_KEY), *values], names=[_KEY, *columns])
 
 
 def _changes(
@@ -206,16 +216,11 @@ def _changes(
 ) -> tuple[pa.Table, pa.Table]:
     """The records to write, and the keys to delete with their ordering values."""
     rules = _rules(task)
-    leaving = None
-    if LEAVES_COLUMN in incoming.schema.names:
-        leaves = incoming.column(LEAVES_COLUMN)
-        leaving = incoming.filter(leaves).column(_KEY)
-        incoming = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
+    incoming, by_key = split_leaving(incoming)
     ordering = rules.ordering_fields if rules.by_order or rules.merger else ()
-    shape = pa.schema([pa.field(_KEY, pa.string()), *(schema.field(name) for name in ordering)])
-    deletes = shape.empty_table()
     records = with_meta(schema).empty_table()
-    by_key = leaving
+    deletes = _keys_and(records, ordering)
+    shape = deletes.schema
     if task.deletes is DeleteKind.EXPLICIT:
         by_key = incoming.column(_KEY)
     elif incoming.num_rows:
@@ -225,7 +230,7 @@ def _changes(
         rows = filled_rows(task, incoming, schema)
         if task.deletes is DeleteKind.COLUMN:
             gone = rules.deletes(rows)
-            deletes = rows.filter(pa.array(gone)).select(shape.names).cast(shape)
+            deletes = _keys_and(rows.filter(pa.array(gone)), ordering).cast(shape)
             rows = rows.filter(pa.array(~gone))
         records = placed_rows(rows, task, schema, task.file_id)
     if by_key is not None and len(by_key):
@@ -302,10 +307,3 @@ def _rules(task: FileGroupTask) -> MergeRules:
         return MergeRules.of(task.merge, task.avro_json)
     plain = MergeDefinition(mode=task.merge_mode, ordering_fields=task.ordering_fields)
     return MergeRules(definition=plain)
-
-
-class _Unheard:
-    """Corrupt blocks are told by those who read the table."""
-
-    def emit(self, name: str, /, **fields: Any) -> None:
-        """Take one event."""

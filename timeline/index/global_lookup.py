@@ -24,7 +24,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.columns import one_array
 from timeline.ports.executor import Executor
 from timeline.ports.storage import Storage
-from timeline.rules.ordering import not_below
+from timeline.rules.ordering import not_below, ordering_column
 from timeline.rules.placement import rows_by_number
 
 __all__ = ["Whereabouts", "find_everywhere"]
@@ -107,7 +107,10 @@ def _replaces(
     storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
-    old = held_rows(storage, file, [rows.schema.field(name) for name in ordering_fields])
-    positions = pc.index_in(rows.column(_KEY), value_set=old.column(_KEY))
-    held = old.select(list(ordering_fields)).take(positions)
-    return not_below([rows.column(name) for name in ordering_fields], list(held.columns))
+    heads = dict.fromkeys(name.partition(".")[0] for name in ordering_fields)
+    old = held_rows(storage, file, [rows.schema.field(name) for name in heads])
+    held = old.take(pc.index_in(rows.column(_KEY), value_set=old.column(_KEY)))
+    newer, older = (
+        [ordering_column(side, name) for name in ordering_fields] for side in (rows, held)
+    )
+    return not_below(newer, older)

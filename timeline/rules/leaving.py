@@ -12,7 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["LEAVES_COLUMN", "mark_leaving", "take_out_leaving"]
+__all__ = ["LEAVES_COLUMN", "mark_leaving", "split_leaving", "take_out_leaving"]
 
 LEAVES_COLUMN = "_hoodoo_leaves"
 _KEY = "_hoodie_record_key"
@@ -27,6 +27,15 @@ def mark_leaving(rows: pa.Table, leaving: pa.Table) -> pa.Table:
     return pa.concat_tables([rows, leaving]).append_column(LEAVES_COLUMN, marks)
 
 
+def split_leaving(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:
+    """The rows that stay, without their mark, and the keys of those that leave; None for none."""
+    if LEAVES_COLUMN not in incoming.schema.names:
+        return incoming, None
+    leaves = incoming.column(LEAVES_COLUMN)
+    staying = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
+    return staying, incoming.filter(leaves).column(_KEY)
+
+
 def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
     """
     Take the rows that leave out of a base file.
@@ -34,12 +43,10 @@ def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.T
     Returns:
         The base without them, the incoming rows that stay (unmarked), and how many left.
     """
-    if LEAVES_COLUMN not in incoming.schema.names:
-        return base, incoming, 0
-    leaves = incoming.column(LEAVES_COLUMN)
-    keys = incoming.filter(leaves).column(_KEY)
+    staying, keys = split_leaving(incoming)
+    if keys is None:
+        return base, staying, 0
     kept = base.filter(pc.invert(pc.is_in(base.column(_KEY), value_set=keys)))
-    staying = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
     return kept, staying, base.num_rows - kept.num_rows
 
 
