@@ -177,11 +177,6 @@ class TableConfig:
         return ChangeLogMode[told.strip().upper()]
 
     @property
-    def is_partitioned(self) -> bool:
-        """Whether the table has partition fields."""
-        return bool(self.partition_fields)
-
-    @property
     def metadata_table_on(self) -> bool:
         """Whether a metadata table governs what readers see (fmt 10)."""
         return bool(self.metadata_partitions)

@@ -41,7 +41,6 @@ _NULL_VALUE, _EMPTY_VALUE = "__null__", "__empty__"
 _FILE_ID = re.compile(r"([0-9]{8})-")
 
 _Numbers = npt.NDArray[np.int64]
-_Hashes = npt.NDArray[np.uint32]
 
 
 class BucketEngine(Enum):

@@ -36,8 +36,6 @@ Live = npt.NDArray[np.bool_] | None
 
 _SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: what stays in the cache
 _SLACK_BYTES: Final = 16  # the last value of a row is written eight or sixteen bytes wide
-_SEVEN_BITS: Final = np.uint64(7)
-_BYTE: Final = np.uint64(8)
 _FIFTY_SIX: Final = np.uint64(56)
 # Spreading 56 bits over eight bytes: the reverse of the reader's joins.
 _SPREADS: Final = tuple(
