@@ -12,6 +12,7 @@ from tests.unit.timeline.engine import (
     SMALL,
     Rows,
     as_table,
+    begun,
     new_table,
     opened,
     planned,
@@ -146,6 +147,16 @@ def test_a_record_deleted_meanwhile_is_not_half_revived(table_type) -> None:
     other = opened(table)
     with pytest.raises(InvalidInputError) as refused:
         update(table, [part("b", 20, a="BB")], act=lambda: remove(other, "b"))
+    assert refused.value.kind == "partial_new_key"
+    assert rows_of(table, "id") == [("a",), ("c",)]
+
+
+def test_a_record_deleted_below_is_not_inserted_by_a_redo_of_its_file_group() -> None:
+    """The rival began first, so that merging again on its file would do for whole rows."""
+    table = started(COW)
+    finish = begun(opened(table), WriteOperation.DELETE, [{"id": "b", "p": "x"}])
+    with pytest.raises(InvalidInputError) as refused:
+        update(table, [part("b", 20, a="BB")], act=finish)
     assert refused.value.kind == "partial_new_key"
     assert rows_of(table, "id") == [("a",), ("c",)]
 
