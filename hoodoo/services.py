@@ -19,6 +19,8 @@ from tableservices.inline import InlineOutcome, run_inline
 from tableservices.planned_service import Part, PlannedService, run_round
 from tableservices.scheduling import pending_plans
 from tableservices.service import CleaningService, ServiceReceipt, TableService
+from tableservices.ttl.execute import TtlReceipt, TtlService, expire
+from tableservices.ttl.settings import TtlSettings
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
@@ -31,7 +33,13 @@ __all__ = ["Services", "find_plan", "planned_services_of", "service_options", "s
 
 
 #: The settings of every service, whose options are shown and checked.
-_SETTINGS = (CleaningSettings, ArchivingSettings, CompactionSettings, ClusteringSettings)
+_SETTINGS = (
+    CleaningSettings,
+    ArchivingSettings,
+    CompactionSettings,
+    ClusteringSettings,
+    TtlSettings,
+)
 
 
 def service_options() -> tuple[Option, ...]:
@@ -52,7 +60,8 @@ def services_of(properties: Mapping[str, str], part: Part = Part.BOTH) -> tuple[
         SettingError: A service's property is wrong.
     """
     archiving = ArchivingService.from_properties(properties)
-    return (_cleaning(properties), archiving, *planned_services_of(properties, part))
+    ttl = TtlService.from_properties(properties)
+    return (_cleaning(properties), archiving, *planned_services_of(properties, part), ttl)
 
 
 def planned_services_of(
@@ -131,6 +140,7 @@ class Services:
             _cleaning(properties),
             *([ArchivingService.from_properties(properties)] if writable else ()),
             *(one.after_commit for one in planning),
+            *([TtlService.from_properties(properties)] if writable else ()),
         )
 
     def clean(self) -> CleanReceipt | None:
@@ -264,6 +274,21 @@ class Services:
         """
         self._join_writers()
         return archive(self._context, ArchiveRules.from_properties(self._properties))
+
+    def expire_partitions(self) -> TtlReceipt | None:
+        """
+        Delete the partitions whose days are over (``hoodie.partition.ttl.*``).
+
+        Returns:
+            The receipt, or None when none has expired, or no days are set.
+
+        Raises:
+            ConflictError: Others wrote into what expires in every attempt.
+            SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
+                OutcomeUnknownError: As ``clean``.
+        """
+        self._join_writers()
+        return expire(self._context, TtlSettings.from_properties(self._properties))
 
     def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
         """

@@ -7,7 +7,7 @@ A batch id makes a repeated call return the first receipt instead of writing aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from timeline.boundary import read_boundary
@@ -19,6 +19,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules
 from timeline.refusal import RefusalReport
+from timeline.snapshot import Snapshot
 from timeline.withdrawal import withdrawn_by
 from timeline.workload import RowRules
 
@@ -32,6 +33,8 @@ class WritePlan:
     rules: RowRules
     files: FileRules = field(default_factory=FileRules)
     delete_partitions: tuple[str, ...] = ()
+    # Instead of those: which, told of the base snapshot of each attempt.
+    choose_partitions: Callable[[Snapshot], tuple[str, ...]] | None = None
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
     detect_early: bool = True  # look for conflicts before files are written, too
@@ -43,6 +46,10 @@ class WritePlan:
     def operation(self) -> WriteOperation:
         """The operation asked for."""
         return self.rules.operation
+
+    def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
+        """Partitions that a write which began from ``base`` deletes as wholes."""
+        return self.choose_partitions(base) if self.choose_partitions else self.delete_partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

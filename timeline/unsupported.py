@@ -141,7 +141,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
         "hoodie.datasource.meta.sync.enable": "no catalog is told of the table",
         "hoodie.write.commit.callback.on": "nobody is called after a commit",
         "hoodie.errortable.enable": "rows that cannot be written fail the write",
-        "hoodie.partition.ttl.inline": "old partitions are not removed yet",
     }
 )
 

@@ -200,7 +200,7 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
         plan.rules,
         work.schema,
         files=plan.files,
-        delete_partitions=plan.delete_partitions,
+        delete_partitions=plan.partitions_deleted(begun.snapshot),
     )
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)

@@ -23,6 +23,8 @@ from tableservices.cleaning.settings import CleaningSettings
 from tableservices.completing import cancel as cancel_plan
 from tableservices.planned_service import Part, PlannedService, run_round
 from tableservices.service import ServiceReceipt, TableService
+from tableservices.ttl.execute import TtlReceipt, expired_partitions
+from tableservices.ttl.settings import TtlSettings
 from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
 from timeline.errors import InvalidInputError
 
@@ -194,6 +196,9 @@ def _preview(opened: Table, service: str, planning: dict[str, PlannedService]) -
     context = opened.core.context
     if service in planning:
         return {"would_plan": dict(planning[service].preview(context))}
+    if service == "ttl":
+        ttl = TtlSettings.from_properties(opened.properties)
+        return {"would_delete_partitions": list(expired_partitions(context, ttl))}
     settings = CleaningSettings.from_properties(opened.properties)
     gathered = gather(context, context.snapshot(), settings)
     return {"would_delete": list(plan_clean(gathered.facts, settings).paths)}
@@ -236,4 +241,6 @@ def _print(
         document["text"] = receipt.text
     if isinstance(receipt, CleanReceipt):
         document["files_deleted"] = list(receipt.files)
+    if isinstance(receipt, TtlReceipt):
+        document["partitions_deleted"] = list(receipt.partitions)
     printer.document(document)

@@ -329,6 +329,20 @@ def test_a_state_is_kept_left_and_restored(table: Path, tmp_path: Path) -> None:
     assert told["state"] == "rolled back"
 
 
+def test_partitions_expire_by_their_days(table: Path) -> None:
+    days = ("--hoodie-conf", "hoodie.partition.ttl.strategy.days.retain=1")
+    planned = run("services", "run", table, "--service", "ttl", *days, "--dry-run")
+    assert planned.document["would_delete_partitions"] == []
+    assert run("services", "run", table, "--service", "ttl", *days).document["attempts"] == 0
+
+
+def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:
+    assert run("table", "orphans", table).document == {"orphans": [], "removed": False}
+    assert run("table", "orphans", table, "--remove", "--yes").document["removed"] is False
+    short = run("table", "orphans", table, "--older-than-hours", "0", "--output", "json")
+    assert (short.exit_code, short.error["kind"]) == (1, "horizon")
+
+
 def test_writers_lists_nobody_when_nobody_writes(table: Path) -> None:
     assert run("writers", table).document == {"writers": []}
 

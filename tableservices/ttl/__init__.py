@@ -1,0 +1,1 @@
+"""Partition TTL: partitions that nobody wrote for some days are deleted as wholes."""
