@@ -16,6 +16,8 @@ from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.completing import cancel
 from tableservices.inline import InlineOutcome, run_inline
+from tableservices.logcompaction.service import LogCompactionService
+from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, PlannedService, run_round
 from tableservices.scheduling import pending_plans
 from tableservices.service import CleaningService, ServiceReceipt, TableService
@@ -37,6 +39,7 @@ _SETTINGS = (
     CleaningSettings,
     ArchivingSettings,
     CompactionSettings,
+    LogCompactionSettings,
     ClusteringSettings,
     TtlSettings,
 )
@@ -48,20 +51,26 @@ def service_options() -> tuple[Option, ...]:
     return tuple({option.key: option for option in options}.values())
 
 
-def services_of(properties: Mapping[str, str], part: Part = Part.BOTH) -> tuple[TableService, ...]:
+def services_of(
+    properties: Mapping[str, str],
+    part: Part = Part.BOTH,
+    settings: WriteSettings | None = None,
+) -> tuple[TableService, ...]:
     """
     Every service of this release in Hudi's order, configured.
 
     Args:
         properties: Effective ones; each service reads its own keys.
         part: Whether those that plan first do both parts.
+        settings: Those of writes where they are known: of a table that others made they
+            cannot be made of its properties again.
 
     Raises:
         SettingError: A service's property is wrong.
     """
     archiving = ArchivingService.from_properties(properties)
     ttl = TtlService.from_properties(properties)
-    return (_cleaning(properties), archiving, *planned_services_of(properties, part), ttl)
+    return (_cleaning(properties), archiving, *planned_services_of(properties, part, settings), ttl)
 
 
 def planned_services_of(
@@ -69,16 +78,14 @@ def planned_services_of(
     part: Part = Part.BOTH,
     settings: WriteSettings | None = None,
 ) -> tuple[PlannedService, ...]:
-    """
-    Those whose plans are instants of the timeline; arguments and errors as ``services_of``.
-
-    ``settings`` are those of writes where they are known: of a table that can only be read they
-    cannot be made of its properties again.
-    """
+    """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
     files = file_rules_of(settings or WriteSettings.from_properties(properties))
     return (
         CompactionService(
             settings=CompactionSettings.from_properties(properties), files=files, part=part
+        ),
+        LogCompactionService(
+            settings=LogCompactionSettings.from_properties(properties), files=files, part=part
         ),
         ClusteringService(
             settings=ClusteringSettings.from_properties(properties), files=files, part=part
@@ -133,6 +140,7 @@ class Services:
         self._context = context
         self._join_writers = join_writers
         self._properties = properties
+        self._settings = settings
         # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
         planning = planned_services_of(properties, settings=settings) if writable else ()
@@ -203,12 +211,16 @@ class Services:
         properties = as_property_set(self._properties).with_layer(CODE_LAYER, chosen)
         return self._run("cluster", Part.BOTH, properties)
 
+    def log_compact(self) -> ServiceReceipt | None:
+        """Put log files together, due or not. Returns and errors: as ``compact``."""
+        return self._run("logcompact", Part.BOTH)
+
     def schedule(self, service: str) -> ServiceReceipt | None:
         """
         Put a plan of a service on the timeline, due or not, and let others carry it out.
 
         Args:
-            service: ``compact`` or ``cluster``.
+            service: ``compact``, ``logcompact`` or ``cluster``.
 
         Raises:
             InstantNotFoundError: No service of that name plans.
@@ -229,7 +241,7 @@ class Services:
             Others: As ``compact``.
         """
         planned = find_plan(self._context, requested_time)
-        for service in planned_services_of(self._properties):
+        for service in planned_services_of(self._properties, settings=self._settings):
             if service.action is planned.action:
                 self._join_writers()
                 return service.execute(self._context, planned)
@@ -253,7 +265,8 @@ class Services:
     def _run(
         self, name: str, part: Part, properties: Mapping[str, str] | None = None
     ) -> ServiceReceipt | None:
-        for service in planned_services_of(properties or self._properties):
+        said = properties or self._properties
+        for service in planned_services_of(said, settings=self._settings):
             if service.name == name:
                 self._join_writers()
                 return run_round(self._context, service, part, now=True)

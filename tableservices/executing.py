@@ -1,14 +1,17 @@
-"""The first steps of whoever carries out a plan: read it, and show that it is begun."""
+"""What all who carry out a plan do: read it, show that it is begun, tell what was made."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, StorageUnavailableError
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
-__all__ = ["make_inflight", "read_requested"]
+__all__ = ["commit_metadata", "make_inflight", "read_requested"]
 
 
 def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]:
@@ -46,3 +49,30 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
             f"the storage did not answer; run the service again: {path}", path=path
         ) from error
     return False
+
+
+def commit_metadata(
+    context: TableContext, operation: str, stats: Sequence[WriteStat], avro_json: str | None
+) -> CommitMetadata:
+    """
+    The completed file of a compaction, also of logs.
+
+    Args:
+        context: The table.
+        operation: Hudi's name of it.
+        stats: What was written.
+        avro_json: The table's schema.
+    """
+    by_partition: dict[str, list[WriteStat]] = {}
+    for stat in stats:
+        by_partition.setdefault(stat.partition_path or "", []).append(stat)
+    who = context.world.ids.identity()
+    extra = {"hoodoo.writer": who.writer_id, "hoodoo.host": who.host, "hoodoo.pid": str(who.pid)}
+    if avro_json is not None:
+        extra[SCHEMA_KEY] = avro_json
+    return CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type=operation,
+        extra_metadata=extra,
+        compacted=True,
+    )

@@ -39,7 +39,7 @@ def rival_of_slot(slot: Slot) -> Rival:
         aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
         restores=slot.kind is SlotKind.RESTORE,
         writer=slot.owner.text,
-        is_compaction=slot.action is Action.COMPACTION,
+        is_compaction=slot.action in (Action.COMPACTION, Action.LOGCOMPACTION),
         schema=slot.schema_after,
         batches=tuple(batch.batch_id for batch in slot.batches),
     )
@@ -73,7 +73,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         metadata = context.commits.read(instant)
         claim = claim_of(metadata)
         schema = metadata.schema_json or ""
-        is_compaction = metadata.operation_type == _COMPACT
+        is_compaction = metadata.operation_type in _COMPACTING
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
     return Rival(
@@ -105,7 +105,7 @@ def rollback_target(context: TableContext, instant: Instant) -> InstantTime | No
     return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
 
 
-_COMPACT = "COMPACT"
+_COMPACTING = frozenset({"COMPACT", "LOG_COMPACT"})  # rows move, none is new
 _CLAIMING = frozenset(
     {
         WriteOperation.INSERT_OVERWRITE.hudi_name,
@@ -125,7 +125,7 @@ def claim_of(metadata: CommitMetadata) -> Claim:
             touch = Touch.NEW if source is None else Touch.BASE
             if name.startswith("."):
                 touch, source = Touch.LOG, None  # its previous commit is itself (fmt 3)
-            if stat.num_inserts and metadata.operation_type != _COMPACT:
+            if stat.num_inserts and metadata.operation_type not in _COMPACTING:
                 inserting.add(partition_path)
             touched.append(
                 TouchedFileGroup(

@@ -16,6 +16,7 @@ from tableservices.archiving.settings import ARCHIVING_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from tableservices.clustering.settings import CLUSTERING_OPTIONS
 from tableservices.compaction.settings import COMPACTION_OPTIONS
+from tableservices.logcompaction.settings import LOG_COMPACTION_OPTIONS
 from tableservices.ttl.settings import TTL_OPTIONS
 from timeline.key_options import TIME_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
@@ -66,6 +67,7 @@ def page() -> str:
         + table("Cleaning", CLEANING_OPTIONS.values())
         + table("Archiving", ARCHIVING_OPTIONS.values())
         + table("Compaction", COMPACTION_OPTIONS.values())
+        + table("Log compaction", LOG_COMPACTION_OPTIONS.values())
         + table("Clustering", CLUSTERING_OPTIONS.values())
         + table("Partition TTL", TTL_OPTIONS.values())
     )

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from tableservices.claims import claim_plan
-from tableservices.compaction.file_group import CompactionTask, compact_file_group
+from tableservices.compaction.file_group import compact_file_group
 from tableservices.compaction.plan import choose, compaction_plan, operations_of
 from tableservices.compaction.plan_files import slices_of_plan
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.compaction.tasks import tasks_of
 from tableservices.completing import Ended, complete, withdraw
-from tableservices.executing import make_inflight, read_requested
+from tableservices.executing import commit_metadata, make_inflight, read_requested
 from tableservices.scheduling import schedule
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.heartbeat import Heartbeat
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
@@ -166,7 +166,9 @@ def _execute(
         for stray in data_files_of(storage, planned.requested_time):
             if stray not in made:
                 storage.delete(stray)
-    metadata = _metadata(context, stats, tasks)
+    metadata = commit_metadata(
+        context, "COMPACT", stats, tasks[0].target.avro_json if tasks else None
+    )
     outcome = complete(context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat)
     if isinstance(outcome, Ended):
         withdraw(context, planned, outcome, heartbeat)
@@ -182,24 +184,6 @@ def _refuse(context: TableContext) -> None:
             "only merge-on-read tables have logs to compact: this one is copy-on-write",
             kind="no_logs",
         )
-
-
-def _metadata(
-    context: TableContext, stats: list[WriteStat], tasks: Sequence[CompactionTask]
-) -> CommitMetadata:
-    by_partition: dict[str, list[WriteStat]] = {}
-    for stat in stats:
-        by_partition.setdefault(stat.partition_path or "", []).append(stat)
-    who = context.world.ids.identity()
-    extra = {"hoodoo.writer": who.writer_id, "hoodoo.host": who.host, "hoodoo.pid": str(who.pid)}
-    if tasks:
-        extra[SCHEMA_KEY] = tasks[0].target.avro_json
-    return CommitMetadata(
-        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
-        operation_type="COMPACT",
-        extra_metadata=extra,
-        compacted=True,
-    )
 
 
 def _receipt(

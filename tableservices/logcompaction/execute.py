@@ -1,0 +1,264 @@
+"""
+Log compaction from its plan to its delta commit (LC-1).
+
+Unlike a compaction it can lose: a base file that the file group got meanwhile holds newer
+rows, and the new log would lie on top of it with older ones. So it is asked at its end what
+came since its plan, and cancelled if that was more than further logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tableservices.claims import claim_plan
+from tableservices.compaction.plan_files import slices_of_plan
+from tableservices.completing import Ended, cancel, complete, withdraw
+from tableservices.executing import commit_metadata, make_inflight, read_requested
+from tableservices.logcompaction.file_group import LogCompactionTask, compact_logs
+from tableservices.logcompaction.plan import candidates, log_compaction_plan
+from tableservices.logcompaction.settings import LogCompactionSettings
+from tableservices.scheduling import schedule
+from timeline.active import ActiveTimeline
+from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
+from timeline.context import TableContext
+from timeline.errors import UnsupportedTableError
+from timeline.files.block_selection import VisibleInstants
+from timeline.files.blocks import find_blocks
+from timeline.files.log_files import LogRead
+from timeline.heartbeat import Heartbeat
+from timeline.model.claim import FileGroupId, Touch
+from timeline.model.file_group import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.operations import TableType
+from timeline.model.plans import CompactionPlan
+from timeline.model.schema import TableSchema, with_meta
+from timeline.model.times import InstantTime
+from timeline.pending_plans import (
+    file_groups_in_clustering,
+    file_groups_in_plans,
+    pending_compactions,
+)
+from timeline.placing import FileRules
+from timeline.properties_file import load_config
+from timeline.publish import Turn
+from timeline.read import plan_scan, view_of
+from timeline.readable import refuse_unwritable
+from timeline.rivals import claim_of
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "LogCompactionReceipt",
+    "execute_log_compaction",
+    "plan_log_compaction",
+    "schedule_log_compaction",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCompactionReceipt:
+    """What one log compaction did; times are instant times, sizes bytes."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime
+    file_groups: int
+    log_files: int
+    bytes_written: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return (
+            f"put {self.log_files} log files of {self.file_groups} file groups together "
+            f"({self.bytes_written} bytes)"
+        )
+
+
+def plan_log_compaction(
+    context: TableContext, snapshot: Snapshot, settings: LogCompactionSettings
+) -> CompactionPlan | None:
+    """
+    What a log compaction of this snapshot would put together; None for nothing.
+
+    Outside: 1 list per partition, 1 get per pending plan, 1 open_input for each log file.
+    """
+    oldest = min((one.requested_time for one in snapshot.active.pending_ingestion), default=None)
+    found = candidates(
+        view_of(context, snapshot).latest_slices(),
+        file_groups_in_plans(context, snapshot.active),
+        oldest_pending=oldest,
+    )
+    visible = VisibleInstants.of(snapshot)
+    worth = []
+    for one in found:
+        blocks = find_blocks(context.world.storage, one.log_files, visible)
+        partial_blocks = any(block.is_partial for block in blocks)
+        if len(blocks) >= settings.blocks_min and not partial_blocks:
+            worth.append(one)
+    return log_compaction_plan(worth)
+
+
+def schedule_log_compaction(
+    context: TableContext, settings: LogCompactionSettings
+) -> Instant | None:
+    """
+    Put a plan on the timeline; None when there is nothing to put together.
+
+    Calls outside and errors: as ``plan_log_compaction`` and ``schedule``.
+
+    Raises:
+        UnsupportedTableError: The table keeps no logs, updates partially or cannot be written.
+        TableConfigConflictError: Its metadata table is on.
+    """
+    _refuse(context)
+
+    def build(snapshot: Snapshot) -> bytes | None:
+        plan = plan_log_compaction(context, snapshot, settings)
+        return None if plan is None else encode_compaction_plan(plan)
+
+    return schedule(context, Action.LOGCOMPACTION, build)
+
+
+def execute_log_compaction(
+    context: TableContext, planned: Instant, files: FileRules
+) -> LogCompactionReceipt | None:
+    """
+    Carry out a pending log compaction, or cancel it when it can no longer stand (LC-1).
+
+    Outside: 2 gets, the claim, 1 create (inflight), 1 list per partition, those of
+    ``compact_logs`` for each slice, those of ``complete``.
+
+    Args:
+        context: The table.
+        planned: The pending instant, of this engine or of Java Hudi.
+        files: How logs are made.
+
+    Returns:
+        None when another executor is at it, or it has ended otherwise.
+
+    Raises:
+        As ``tableservices.compaction.execute.execute_compaction``.
+    """
+    _refuse(context)
+    data, path = read_requested(context, planned)
+    plan = decode_compaction_plan(data, path=path)
+    slices = slices_of_plan(context.world.storage, plan, path=path)
+    heartbeat = claim_plan(context, planned)
+    if heartbeat is None:
+        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
+        return None
+    try:
+        return _execute(context, planned, slices, files, heartbeat)
+    finally:
+        heartbeat.stop()  # whatever happened: the plan may be run again at once
+
+
+def _execute(
+    context: TableContext,
+    planned: Instant,
+    slices: list[FileSlice],
+    files: FileRules,
+    heartbeat: Heartbeat,
+) -> LogCompactionReceipt | None:
+    groups = frozenset(one.file_group for one in slices)
+    snapshot = context.snapshot()
+    if not _stands(context, planned, groups, snapshot.active):
+        cancel(context, planned)
+        return None
+    make_inflight(context, planned)
+    tasks = _tasks(context, snapshot, planned, slices, files)
+    made = context.world.executor.map(partial(compact_logs, context.world), tasks)
+    stats = [one for one in made if one is not None]
+    metadata = commit_metadata(context, "LOG_COMPACT", stats, tasks[0].avro_json if tasks else None)
+
+    def check(turn: Turn) -> bool:
+        return _stands(context, planned, groups, turn.timeline)
+
+    outcome = complete(
+        context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat, check=check
+    )
+    if outcome is Ended.REFUSED:
+        cancel(context, planned)
+        outcome = Ended.CANCELLED
+    if isinstance(outcome, Ended):
+        withdraw(context, planned, outcome, heartbeat)
+        return None
+    return LogCompactionReceipt(
+        requested_time=planned.requested_time,
+        completion_time=outcome.completion_time,
+        file_groups=len(stats),
+        log_files=sum(stat.total_log_files_compacted for stat in stats),
+        bytes_written=sum(stat.total_write_bytes for stat in stats),
+    )
+
+
+def _stands(
+    context: TableContext,
+    planned: Instant,
+    groups: frozenset[FileGroupId],
+    timeline: ActiveTimeline,
+) -> bool:
+    """
+    Whether the file groups got nothing but logs since the plan, and nothing else is planned.
+
+    Outside: 1 get per pending plan, and per commit that was not read before.
+    """
+    planned_else = set(file_groups_in_clustering(context, timeline))
+    planned_else.update(pending_compactions(context, timeline))
+    if planned_else & groups:
+        return False
+    for one in timeline.completed_writes:
+        if (one.completion_time or "") <= planned.requested_time:
+            continue
+        for item in claim_of(context.commits.read(one)).file_groups:
+            if item.file_group in groups and item.touch is not Touch.LOG:
+                return False
+    return True
+
+
+def _refuse(context: TableContext) -> None:
+    config = load_config(context.world.storage)
+    refuse_unwritable(config)
+    if config.table_type is not TableType.MERGE_ON_READ:
+        raise UnsupportedTableError(
+            "only merge-on-read tables have logs to put together: this one is copy-on-write",
+            kind="no_logs",
+        )
+    if config.merge.updates_partially or config.merge.merger is not None:
+        raise UnsupportedTableError(
+            "the logs of this table cannot be put together without their base file, because its "
+            "records are merged value by value; compact it instead",
+            kind="partial_updates",
+        )
+
+
+def _tasks(
+    context: TableContext,
+    snapshot: Snapshot,
+    planned: Instant,
+    slices: Sequence[FileSlice],
+    files: FileRules,
+) -> list[LogCompactionTask]:
+    scan = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
+    text = snapshot.newest_schema_json or context.config.create_schema_json or ""
+    schema = TableSchema.from_avro(text)
+    read = LogRead(
+        schema=with_meta(schema.arrow),
+        rules=scan.rules,
+        visible=scan.visible,
+        keys=scan.keys,
+        history=scan.history,
+    )
+    return [
+        LogCompactionTask(
+            slice=one,
+            read=read,
+            requested_time=planned.requested_time,
+            number=number,
+            avro_json=schema.avro_json,
+            format=files.logs.format,
+            parquet=files.parquet,
+        )
+        for number, one in enumerate(slices)
+    ]

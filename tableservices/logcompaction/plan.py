@@ -1,0 +1,79 @@
+"""
+Which log files a log compaction puts together: pure, in the form Java Hudi writes and executes.
+
+Only logs older than every pending write are taken. A writer that began in between and
+completes later has its place between them in the order of requested times (fmt 5.7), and
+one file cannot lie on both sides of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import replace
+
+from tableservices.compaction.plan import operations_of
+from timeline.active import ActiveTimeline
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import FileSlice
+from timeline.model.filenames import pending_file_names
+from timeline.model.instant import Action, Instant
+from timeline.model.plans import CompactionOperation, CompactionPlan, CompactionStrategy
+from timeline.model.times import InstantTime
+
+__all__ = ["candidates", "is_due", "log_compaction_plan"]
+
+_HELPER = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
+
+
+def is_due(timeline: ActiveTimeline, commits_min: int) -> bool:
+    """Whether enough delta commits completed since the last compaction of either kind."""
+    since = max(
+        (one.requested_time for one in timeline.completed_writes if _compacts(timeline, one)),
+        default="",
+    )
+    appended = sum(
+        1
+        for one in timeline.completed_writes
+        if one.action is Action.DELTACOMMIT
+        and not _compacts(timeline, one)
+        and (one.completion_time or "") > since
+    )
+    return appended >= commits_min
+
+
+def _compacts(timeline: ActiveTimeline, one: Instant) -> bool:
+    """A log compaction completes as a delta commit; its requested file tells it apart."""
+    requested = pending_file_names(Action.LOGCOMPACTION, one.requested_time)[-1]
+    return one.action is Action.COMMIT or requested in timeline.file_names
+
+
+def candidates(
+    slices: Iterable[FileSlice],
+    busy: Container[FileGroupId],
+    *,
+    oldest_pending: InstantTime | None,
+) -> list[FileSlice]:
+    """The slices that no other plan owns, with the logs that may be put together: two at least."""
+    found = []
+    for one in slices:
+        logs = tuple(
+            log
+            for log in one.log_files
+            if oldest_pending is None or log.instant_time < oldest_pending
+        )
+        if len(logs) > 1 and one.file_group not in busy:
+            found.append(replace(one, log_files=logs))
+    return found
+
+
+def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
+    """The content of a requested log compaction; None for no slices."""
+    operations: list[CompactionOperation] = operations_of(slices, (), new_file_bytes=0)
+    if not operations:
+        return None
+    return CompactionPlan(
+        operations=tuple(operations),
+        extra_metadata={},
+        strategy=CompactionStrategy(compactor_class_name=_HELPER),
+        preserve_hoodie_metadata=True,
+    )

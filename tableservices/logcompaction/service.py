@@ -1,0 +1,76 @@
+"""Log compaction as a service: inline after a commit, or in rounds of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tableservices.logcompaction.execute import (
+    LogCompactionReceipt,
+    execute_log_compaction,
+    plan_log_compaction,
+    schedule_log_compaction,
+)
+from tableservices.logcompaction.plan import is_due
+from tableservices.logcompaction.settings import LogCompactionSettings
+from tableservices.planned_service import Part, run_round
+from tableservices.service import ServiceReceipt
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.model.instant import Action, Instant
+from timeline.model.operations import TableType
+from timeline.placing import FileRules
+
+__all__ = ["LogCompactionService"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCompactionService:
+    """Log compaction of merge-on-read tables; planned only where it is switched on."""
+
+    settings: LogCompactionSettings
+    files: FileRules
+    part: Part = Part.BOTH
+    name: str = "logcompact"
+    action: Action = Action.LOGCOMPACTION
+
+    @property
+    def inline(self) -> bool:
+        """``hoodie.log.compaction.inline``."""
+        return self.settings.inline
+
+    @property
+    def after_commit(self) -> LogCompactionService:
+        """The same as a writer runs it."""
+        return self
+
+    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+        """One round; errors as ``run_round``."""
+        if context.config.table_type is not TableType.MERGE_ON_READ:
+            return None
+        return run_round(context, self, self.part)
+
+    def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:  # noqa: ARG002
+        """As the settings say."""
+        wanted = self.settings.enabled or self.settings.inline
+        return wanted and is_due(timeline, self.settings.blocks_min)
+
+    def preview(self, context: TableContext) -> Mapping[str, object]:
+        """File groups, log files and bytes of a plan made now."""
+        snapshot = context.snapshot()
+        plan = plan_log_compaction(context, snapshot, self.settings)
+        operations = plan.operations if plan is not None else ()
+        return {
+            "due": self.is_due(context, snapshot.active),
+            "file_groups": len(operations),
+            "log_files": sum(len(one.delta_file_paths) for one in operations),
+            "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
+        }
+
+    def schedule(self, context: TableContext) -> Instant | None:
+        """Errors as ``schedule_log_compaction``."""
+        return schedule_log_compaction(context, self.settings)
+
+    def execute(self, context: TableContext, planned: Instant) -> LogCompactionReceipt | None:
+        """Errors as ``execute_log_compaction``."""
+        return execute_log_compaction(context, planned, self.files)
