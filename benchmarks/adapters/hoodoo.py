@@ -160,6 +160,16 @@ class Hoodoo(Adapter):
         rows = self.open(table).to_arrow(columns=["amount"], filter=users & times)
         return {"rows": rows.num_rows, "sum": pc.sum(rows["amount"]).as_py()}
 
+    def cluster(self, table: str, how: str, cols: list[str], target: int) -> dict[str, Any]:
+        plan = "hoodie.clustering.plan.strategy"
+        wanted = {f"{plan}.target.file.max.bytes": str(target), f"{plan}.max.num.groups": "1000"}
+        properties = {**self.properties(shared=False), **wanted}
+        with hoodoo.open_table(self.path(table), properties=properties, events=self.held) as opened:
+            receipt = opened.services.cluster(cols, curve="zorder" if how == "zorder" else "linear")
+        if receipt is None:
+            raise Unsupported("nothing to cluster")
+        return {"did": receipt.text}
+
     # -- merge-on-read
 
     def read_two(self, table: str) -> dict[str, Any]:

@@ -48,6 +48,10 @@ class Curve(Enum):
     ZORDER = "ZORDER"
     HILBERT = "HILBERT"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Curve | None:
+        return cls.ZORDER if value == "Z-ORDER" else None  # older releases' name
+
 
 def row_order(rows: pa.Table, columns: Sequence[str], curve: Curve) -> npt.NDArray[np.int64]:
     """

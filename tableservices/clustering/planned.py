@@ -136,13 +136,17 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
         ) from None
     text = strategy.strategy_params.get(_SORT_COLUMNS, "")
     columns = tuple(name for name in (part.strip() for part in text.split(",")) if name)
-    said = strategy.strategy_params.get(_CURVE, curve.value)
-    if said not in Curve.__members__ or len(columns) > COLUMNS_MAX:
-        raise _bad(path, f"its order is not known: {said[:100]!r} over {len(columns)} columns")
+    said = strategy.strategy_params.get(_CURVE, curve.value).upper()
+    try:
+        ordered_by = Curve(said)
+    except ValueError:
+        raise _bad(path, f"its order is not known: {said[:100]!r}") from None
+    if len(columns) > COLUMNS_MAX:
+        raise _bad(path, f"it orders by {len(columns)} columns")
     return PlannedClustering(
         groups=groups,
         sort_columns=columns,
-        curve=Curve(said),
+        curve=ordered_by,
         keeps_commit_times=plan.preserve_hoodie_metadata,
     )
 

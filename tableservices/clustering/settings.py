@@ -95,7 +95,7 @@ CLUSTERING_OPTIONS: Mapping[str, Option] = {
         key="hoodie.layout.optimize.strategy",
         default=Curve.LINEAR.value,
         kind=_ENUM,
-        choices=tuple(curve.value for curve in Curve),
+        choices=(*(curve.value for curve in Curve), "Z-ORDER"),
         doc="How several columns become one order: sorted one after the other, or interleaved.",
     ),
     "small_file_bytes": Option(

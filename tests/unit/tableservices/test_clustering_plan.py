@@ -167,7 +167,7 @@ def test_settings_are_read_by_hudis_keys() -> None:
     settings = ClusteringSettings.from_properties(
         {
             f"{_PLAN}.sort.columns": "a, b.c",
-            "hoodie.layout.optimize.strategy": "zorder",
+            "hoodie.layout.optimize.strategy": "z-order",
             "hoodie.datasource.clustering.inline.enable": "true",
             "hoodie.clustering.execution.strategy.class": EXECUTION_DEFAULT,
         }
