@@ -324,6 +324,7 @@ class Table:
                 "metadata_table.switched_off", table=self._core.config.name
             )
         refuse_unwritable(self._core.config)
+        self._core.config.merge.require_known()
         self._refuse_unsupported()
         self._keep_buckets()
         self.join_writers()

@@ -8,7 +8,6 @@ write into it damages what its own engine relies on.
 from __future__ import annotations
 
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
-from timeline.model.new_table import LAYOUT_OF_VERSION
 from timeline.model.table_config import TableConfig
 from timeline.rules.keys import KeyGenerator
 
@@ -25,14 +24,9 @@ def refuse_unreadable(config: TableConfig) -> None:
     Refuse what this release cannot even open.
 
     Raises:
-        UnsupportedTableError: The table version or base file format, or it was bootstrapped.
+        UnsupportedTableError: It was bootstrapped, or has other base files than Parquet.
+            (An unknown table version is refused when the properties are read.)
     """
-    if config.table_version not in LAYOUT_OF_VERSION:
-        raise UnsupportedTableError(
-            f"this release reads table versions 6, 8 and 9: version {config.table_version}",
-            kind="table_version",
-            table_version=config.table_version,
-        )
     if config.raw.get(_BOOTSTRAP_BASE):
         raise UnsupportedTableError(
             "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
@@ -80,15 +74,10 @@ def refuse_unwritable(config: TableConfig) -> None:
             kind="metadata_table_on",
             partitions=list(config.metadata_partitions),
         )
-    config.merge.require_known()
-    unsupported = {
-        f"key generator {config.key_generator_type}": config.key_generator_type
-        not in _KEY_GENERATORS,
-    }
-    for what, refused in unsupported.items():
-        if refused:
-            raise UnsupportedTableError(
-                f"this release does not write {what}; it reads the table",
-                kind="not_writable",
-                feature=what,
-            )
+    if config.key_generator_type not in _KEY_GENERATORS:
+        what = f"key generator {config.key_generator_type}"
+        raise UnsupportedTableError(
+            f"this release does not write {what}; it reads the table",
+            kind="not_writable",
+            feature=what,
+        )

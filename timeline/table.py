@@ -392,6 +392,7 @@ class Table(TableSnapshot):
             UnsupportedTableError: The table type or a feature cannot be written yet.
         """
         refuse_unwritable(self.config)
+        self.config.merge.require_known()
         return write(self._context, plan, workload, looked)
 
     def switch_metadata_table_off(self) -> Table:

@@ -47,12 +47,15 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
     """Run one round of a service now, due or not."""
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        planning = {one.name: one for one in planned_services_of(opened.properties)}
+        planning = {
+            one.name: one
+            for one in planned_services_of(opened.properties, settings=opened.settings)
+        }
         if instant is not None:
             planned = find_plan(context, instant)
             by_action = {one.action: one for one in planning.values()}
             service = by_action[planned.action].name if planned.action in by_action else service
-        [chosen] = _chosen(services_of(opened.properties), (service,))
+        [chosen] = _chosen(services_of(opened.properties, settings=opened.settings), (service,))
         if invocation.dry_run:
             invocation.printer.document(
                 {**nothing_done(service, service), **_preview(opened, service, planning)}
@@ -75,7 +78,9 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
 def plan(invocation: Invocation, *, address: str, service: str) -> None:
     """Put a plan on the timeline, due or not; a worker or Java Hudi carries it out."""
     with invocation.open_table(address) as opened:
-        [chosen] = _chosen(planned_services_of(opened.properties), (service,))
+        [chosen] = _chosen(
+            planned_services_of(opened.properties, settings=opened.settings), (service,)
+        )
         context = opened.core.context
         if invocation.dry_run:
             preview = {"would_plan": dict(chosen.preview(context))}
@@ -149,7 +154,7 @@ def worker(
         tables = [held.enter_context(invocation.open_table(address)) for address in addresses]
         served = []
         for opened in tables:
-            chosen = _chosen(services_of(opened.properties, part), names)
+            chosen = _chosen(services_of(opened.properties, part, opened.settings), names)
             opened.join_writers()
             served.append(Served(context=opened.core.context, services=chosen))
         several = len(served) > 1

@@ -179,6 +179,7 @@ def _execute(
 def _refuse(context: TableContext) -> None:
     config = load_config(context.world.storage)
     refuse_unwritable(config)
+    context.config.merge.require_known()
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
             "only merge-on-read tables have logs to compact: this one is copy-on-write",

@@ -91,6 +91,10 @@ def test_a_table_of_counters_is_written_and_read(tmp_path: Path, table_type: str
         assert table.to_arrow(columns=["page"], filter=[("count_views", ">", 1000)]).num_rows == 1
         table.delete(rows(page("c", 0, "")))
         assert told(table) == [("a", 1111, "AAAA")]
+        if table_type == "MERGE_ON_READ":
+            assert table.services.compact() is not None
+            assert not [one for one in table.file_slices() if one.log_files]
+            assert told(table) == [("a", 1111, "AAAA")]
 
 
 @pytest.mark.usefixtures("installed")
