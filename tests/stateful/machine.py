@@ -157,18 +157,19 @@ class TableMachine(RuleBasedStateMachine):
         mine, other = self._rows(told), self._rows(rival)
         writer, second = self.table, self._another("rival")
         published: list[tuple[Receipt, Groups]] = []
+        there: list[frozenset[tuple[str, int]]] = []
 
         def meddle() -> None:
             published.append(self._write(lambda: second.upsert(self._arrow(other))))
             receipt, groups = published[0]
             self.model.upsert(self._keyed(other), receipt.requested_time, groups)
             self.model.settle(groups)
+            there.append(self._buckets_there())  # rows for what the rival opened are redone
 
         workload: Any = Meddled(LocalWorkload(writer.core.context.world, self._arrow(mine)), meddle)
-        before = self._buckets_there()
         receipt = writer.run(WriteOperation.UPSERT, workload)
         assert published
-        groups = self._groups(receipt, before)
+        groups = self._groups(receipt, there[0])
         theirs = published[0][0]
         self.completions[theirs.requested_time] = theirs.completion_time
         self.model.upsert(self._keyed(mine), receipt.requested_time, groups)
