@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
+from timeline.history import ARCHIVED_WRITES
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
@@ -46,7 +47,7 @@ class ChangedRows:
         instants: Requested times of the range: blocks of others do not count, rows of others
             do not come out.
         snapshot: Whose schema applies.
-        cleaned: Whether files of the range are gone.
+        cleaned: Whether files of the range are gone, or it reaches into the archive.
     """
 
     slices: tuple[FileSlice, ...]
@@ -76,9 +77,9 @@ def changed_since(
     """
     The slices and instants of an incremental read: completion times in (since, until].
 
-    File groups replaced within the range are left out. When files of the range were cleaned,
-    the newest slices of the whole table are read instead, as Java Hudi does: rows written
-    again since then come in a later range only.
+    File groups replaced within the range are left out. When files of the range were cleaned, or
+    an instant of it was archived, the newest slices of the whole table are read instead, as Java
+    Hudi does: rows written again since then come in a later range only.
 
     Args:
         context: The table.
@@ -89,7 +90,7 @@ def changed_since(
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 1 stat per file;
-    the history where the range begins before the active timeline.
+    the history where the range begins before the active timeline, then 1 list per partition.
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
@@ -98,7 +99,9 @@ def changed_since(
             kind="no_meta_columns",
         )
     snapshot = context.snapshot()
-    found = _instants_between(context, snapshot, since, until)
+    found = _instants_between(snapshot, since, until)
+    archived = _archived_between(context, snapshot, since, until)
+    found |= {time: one for time, one in archived.items() if time not in found}
     replaced: set[FileGroupId] = set()
     files = _Files()
     for requested_time, (_, metadata) in sorted(found.items()):
@@ -107,15 +110,22 @@ def changed_since(
         for partition_path, stats in metadata.partition_to_write_stats.items():
             for stat in stats:
                 files.add(partition_path, stat, requested_time)
-    slices, gone = _sliced(context, snapshot, files, replaced, found)
-    if gone is not None:
-        context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
+    slices: list[FileSlice] = []
+    if archived and context.config.timeline_layout_version > 1:
+        context.world.events.emit("changes.archived", since=since, first=min(archived))
+        cleaned = True
+    else:
+        slices, gone = _sliced(context, snapshot, files, replaced, found)
+        cleaned = gone is not None
+        if cleaned:
+            context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
+    if cleaned:
         slices = view_of(context, snapshot).latest_slices()
     return ChangedRows(
         slices=tuple(slices),
         instants=frozenset(found),
         snapshot=snapshot,
-        cleaned=gone is not None,
+        cleaned=cleaned,
     )
 
 
@@ -190,10 +200,10 @@ def _completion(
 
 
 def _instants_between(
-    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+    snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> dict[InstantTime, _Write]:
     """
-    What completed inside the range, by requested time.
+    What of the active timeline completed inside the range, by requested time.
 
     A clustering stays: rows it moved keep their commit time, and the file groups it replaced
     must not be read beside the new ones. So does a compaction, for the logs that are cleaned
@@ -208,33 +218,35 @@ def _instants_between(
         completion = instant.completion_time
         if completion is not None and inside(completion):
             found[instant.requested_time] = _Write(completion, snapshot.commits.read(instant))
-    first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
-    if since < first and context.config.timeline_layout_version == 1:
-        context.world.events.emit("changes.archived", since=since, first=first)
-        found.update(_archived_in_version_6(context, since, until))
-    elif since < first:
-        for entry, metadata in context.history.commits_between(since, until):
-            completion = entry.completion_time or entry.requested_time
-            found.setdefault(entry.requested_time, _Write(completion, metadata))
     return found
 
 
-def _archived_in_version_6(
-    context: TableContext, since: InstantTime, until: InstantTime | None
+def _archived_between(
+    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> dict[InstantTime, _Write]:
     """
-    The archived instants of a range, without files: Java 0.15 never looks for those (golden).
+    The archived instants of a range, without files: Java never looks for those (golden).
 
-    Rows they wrote are told where a file of an active instant of the range has them, in
-    merge-on-read tables only: Java filters those by the range, the others by its instants.
+    In version 6 rows they wrote are told where a file of an active instant of the range has
+    them, in merge-on-read tables only: Java filters those by the range, the others by its
+    instants.
     """
-    if context.config.table_type is TableType.COPY_ON_WRITE:
+    first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
+    if since >= first:
         return {}
-    return {
-        row.requested_time: _Write(row.requested_time, CommitMetadata())
-        for row in context.history.instants()
-        if since < row.requested_time and (until is None or row.requested_time <= until)
-    }
+    by_request = context.config.timeline_layout_version == 1
+    if by_request:
+        context.world.events.emit("changes.archived", since=since, first=first)
+        if context.config.table_type is TableType.COPY_ON_WRITE:
+            return {}
+    found = {}
+    for row in context.history.instants():
+        completion = row.requested_time if by_request else row.completion_time
+        if completion is None or (not by_request and row.action not in ARCHIVED_WRITES):
+            continue
+        if since < completion and (until is None or completion <= until):
+            found[row.requested_time] = _Write(completion, CommitMetadata())
+    return found
 
 
 def range_of(since: str, until: str | None) -> tuple[InstantTime, InstantTime | None]:

@@ -160,3 +160,19 @@ def test_a_clean_that_counts_slices_tells_what_it_took_by_its_files() -> None:
     storage.create(f"{clean}_{CLEANED_AT}.clean", clean_of(*names))
     assert refused(storage, first) == "time_travel_cleaned"
     assert at(storage, second) == [row("a", 2, w=7), row("b", 1, w=None)]
+
+
+def test_a_range_of_archived_instants_tells_rows_that_were_not_written_again() -> None:
+    """As Java tells it, though the files are there; what is newer comes in its own range."""
+    storage, (first, second, third, fourth) = four_writes()
+
+    def changed(since: str, until: Receipt) -> list[dict[str, Any]]:
+        rows = reopened(storage).changes(since, until.completion_time).read_all().to_pylist()
+        return sorted(rows, key=lambda one: str(one["id"]))
+
+    assert changed("0", first) == [row("a", 1, w=None), row("b", 1, w=None)]
+    archive(storage, [first])
+    assert changed("0", first) == []
+    assert changed("0", fourth) == [row("b", 4, w=9)]
+    assert changed(first.completion_time, second) == [row("a", 2, w=7)]
+    assert changed(first.completion_time, third) == [row("b", 3, w=8)]
