@@ -244,13 +244,13 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
             continue
         option = WriteSettings.options[field]
         raise SettingError(
-            f"the table was made with another value: {option.key}={mine!r} (from {layer}), the "
-            f"table has {theirs!r}; leave the option out or write to another table",
+            f"the table was made with another value: {option.key}={_as_said(mine)} (from {layer}), "
+            f"the table has {_as_said(theirs)!r}; leave the option out or write to another table",
             kind="setting_against_table",
             key=option.key,
-            value=str(mine),
+            value=_as_said(mine),
             layer=layer,
-            suggestion=str(theirs),
+            suggestion=_as_said(theirs),
         )
 
     refuse_other_times(settings, config)
@@ -264,14 +264,23 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         if (mine.value if isinstance(mine, Enum) else mine) != meant:
             raise SettingError(
                 "the table's buckets were made otherwise, and its rows would be missed: "
-                f"{WriteSettings.options[field].key}={mine!r} (from {layer}), the table keeps "
+                f"{WriteSettings.options[field].key}={_as_said(mine)} (from {layer}), the table keeps "
                 f"{kept!r}; leave the option out",
                 kind="setting_against_table",
                 key=WriteSettings.options[field].key,
-                value=str(mine),
+                value=_as_said(mine),
                 layer=layer,
                 suggestion=kept,
             )
+
+
+def _as_said(value: object) -> str:
+    """A value as a property spells it."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def plan_of(

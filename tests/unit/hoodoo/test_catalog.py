@@ -177,7 +177,8 @@ def test_options_that_contradict_the_table_are_refused(path: Path, key: str, val
     made(path).close()
     with pytest.raises(SettingError) as caught:
         hoodoo.open_table(path, properties={key: value})
-    assert caught.value.fields["value"]
+    assert caught.value.fields["value"] == value
+    assert f"{key}={value} (from " in caught.value.message
 
 
 def test_options_that_repeat_the_table_are_accepted(path: Path):
