@@ -31,7 +31,7 @@ from timeline.heartbeat import Heartbeat
 from timeline.model.claim import FileGroupId, Touch
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Action, Instant
-from timeline.model.operations import TableType
+from timeline.model.operations import MergeMode, TableType
 from timeline.model.plans import CompactionPlan
 from timeline.model.schema import TableSchema, with_meta
 from timeline.model.times import InstantTime
@@ -225,7 +225,7 @@ def _refuse(context: TableContext) -> None:
             "only merge-on-read tables have logs to put together: this one is copy-on-write",
             kind="no_logs",
         )
-    if config.merge.updates_partially or config.merge.merger is not None:
+    if config.merge.updates_partially or config.merge.mode is MergeMode.CUSTOM:
         raise UnsupportedTableError(
             "the logs of this table cannot be put together without their base file, because its "
             "records are merged value by value; compact it instead",

@@ -29,6 +29,7 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.times import WallMs, instant_time, wall_ms
 from timeline.places import timeline_path
+from timeline.properties_file import update_properties
 from timeline.table import Table
 
 SETTINGS = LogCompactionSettings(blocks_min=2)
@@ -181,3 +182,18 @@ def test_it_is_due_after_enough_delta_commits_since_the_last_one(table: Table):
 def test_a_table_without_logs_is_refused():
     with pytest.raises(UnsupportedTableError, match="copy-on-write"):
         schedule_log_compaction(new_table().context, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"hoodie.record.merge.mode": "CUSTOM", "hoodie.record.merge.strategy.id": "theirs"},
+        {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"},
+    ],
+)
+def test_what_needs_its_base_file_is_refused(table: Table, said: dict[str, str]):
+    """Also where a plug-in merges, which the table's file does not tell."""
+    update_properties(table.context.world.storage, said, now="now")
+    with pytest.raises(UnsupportedTableError) as refused:
+        schedule_log_compaction(table.context, SETTINGS)
+    assert refused.value.kind == "partial_updates"
