@@ -63,7 +63,9 @@ def _only(*accepted: str, reason: str) -> UnsupportedRule:
 _SIMPLE_STRATEGY: Final = (
     "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
 )
-_NO_INDEX: Final = "rows are not placed by this index, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
+_NO_INDEX: Final = (
+    "rows are not placed by this index, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
+)
 _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
 _PARQUET_ONLY: Final = "base files are parquet only"
 _METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
