@@ -283,7 +283,7 @@ def _read_of_keys(
     """How keys are read of slices with logs, and the order of rows where it decides a move."""
     virtual = rules.keys.virtual
     fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
-    ordering = rules.ordering_fields if rules.moves_rows else ()
+    ordering = [name.partition(".")[0] for name in rules.ordering_fields if rules.moves_rows]
     columns = tuple(dict.fromkeys((_KEY, *fields, *ordering)))
     return plan_scan(context, snapshot, slices, columns=columns).read
 
