@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from hoodoo.assembly import file_rules_of
 from tableservices.archiving.execute import ArchiveReceipt, archive
@@ -23,15 +24,24 @@ from tableservices.scheduling import pending_plans
 from tableservices.service import CleaningService, ServiceReceipt, TableService
 from tableservices.ttl.execute import TtlReceipt, TtlService, expire
 from tableservices.ttl.settings import TtlSettings
+from tableservices.worker import Served, run_worker
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError
+from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant
 from timeline.options import CODE_LAYER, Option, as_property_set
+from timeline.ports.executor import Ticker
 from timeline.settings import WriteSettings
 from timeline.undo import RolledBack, rollback_dead_writers
 
-__all__ = ["Services", "find_plan", "planned_services_of", "service_options", "services_of"]
+__all__ = [
+    "Services",
+    "chosen_services",
+    "find_plan",
+    "planned_services_of",
+    "service_options",
+    "services_of",
+]
 
 
 #: The settings of every service, whose options are shown and checked.
@@ -95,6 +105,26 @@ def planned_services_of(
 
 def _cleaning(properties: Mapping[str, str]) -> CleaningService:
     return CleaningService(settings=CleaningSettings.from_properties(properties))
+
+
+_Service = TypeVar("_Service", bound=TableService)
+
+
+def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_Service]:
+    """
+    The services of these names, all when none is named.
+
+    Raises:
+        InvalidInputError: There is no such service here.
+    """
+    wanted = set(names)
+    known = {one.name for one in offered}
+    if wanted - known:
+        raise InvalidInputError(
+            f"no such service here; there are {sorted(known)}: {sorted(wanted - known)}",
+            kind="no_service",
+        )
+    return [one for one in offered if not wanted or one.name in wanted]
 
 
 def find_plan(context: TableContext, requested_time: str) -> Instant:
@@ -227,6 +257,41 @@ class Services:
             Others: As ``compact``.
         """
         return self._run(service, Part.SCHEDULE)
+
+    def start(self, *names: str, part: Part = Part.BOTH, interval_ms: int | None = None) -> Ticker:
+        """
+        Run services on a thread of this process, round after round, until stopped.
+
+        The writer goes on beside them; no lock outside of this machine is needed. What fails
+        is an event (``service.failed``), and the next round tries again.
+
+        Args:
+            names: Which ones, all when none is named.
+            part: Of those that plan first, what is done of it.
+            interval_ms: Pause between two rounds; default ``hoodoo.services.interval.ms``.
+
+        Returns:
+            What ends them: ``stop()`` waits for nothing, the present round ends by itself.
+
+        Raises:
+            InvalidInputError: There is no such service.
+            WriterDisagreementError: A live writer is configured differently.
+        """
+        offered = services_of(self._properties, part, self._settings)
+        served = Served(
+            # Of its own, because a table's view of its chain belongs to one thread.
+            context=TableContext.of(
+                self._context.world, self._context.config, self._context.limits
+            ),
+            services=chosen_services(offered, names),
+        )
+        self._join_writers()
+        pause = interval_ms or CleaningSettings.from_properties(self._properties).interval_ms
+
+        def round_once() -> None:
+            run_worker([served], interval_ms=pause, rounds_max=1)
+
+        return self._context.world.executor.every(pause, round_once)
 
     def execute(self, requested_time: str) -> ServiceReceipt | None:
         """

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.cli.receipts import nothing_done
-from hoodoo.services import find_plan, planned_services_of, services_of
+from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
 from hoodoo.table import Table
 from tableservices.cleaning.execute import CleanReceipt
 from tableservices.cleaning.facts import gather
@@ -22,15 +22,12 @@ from tableservices.cleaning.plan import plan_clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.completing import cancel as cancel_plan
 from tableservices.planned_service import Part, PlannedService, run_round
-from tableservices.service import ServiceReceipt, TableService
+from tableservices.service import ServiceReceipt
 from tableservices.ttl.execute import TtlReceipt, expired_partitions
 from tableservices.ttl.settings import TtlSettings
 from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
-from timeline.errors import InvalidInputError
 
 __all__ = ["services"]
-
-_Service = TypeVar("_Service", bound=TableService)
 
 
 @click.group()
@@ -55,7 +52,9 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
             planned = find_plan(context, instant)
             by_action = {one.action: one for one in planning.values()}
             service = by_action[planned.action].name if planned.action in by_action else service
-        [chosen] = _chosen(services_of(opened.properties, settings=opened.settings), (service,))
+        [chosen] = chosen_services(
+            services_of(opened.properties, settings=opened.settings), (service,)
+        )
         if invocation.dry_run:
             invocation.printer.document(
                 {**nothing_done(service, service), **_preview(opened, service, planning)}
@@ -78,7 +77,7 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
 def plan(invocation: Invocation, *, address: str, service: str) -> None:
     """Put a plan on the timeline, due or not; a worker or Java Hudi carries it out."""
     with invocation.open_table(address) as opened:
-        [chosen] = _chosen(
+        [chosen] = chosen_services(
             planned_services_of(opened.properties, settings=opened.settings), (service,)
         )
         context = opened.core.context
@@ -154,7 +153,7 @@ def worker(
         tables = [held.enter_context(invocation.open_table(address)) for address in addresses]
         served = []
         for opened in tables:
-            chosen = _chosen(services_of(opened.properties, part, opened.settings), names)
+            chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
             opened.join_writers()
             served.append(Served(context=opened.core.context, services=chosen))
         several = len(served) > 1
@@ -174,23 +173,6 @@ def worker(
     invocation.printer.remark(
         f"{report.rounds} rounds, {report.receipts} with work, {report.failures} failed"
     )
-
-
-def _chosen(offered: Sequence[_Service], names: Iterable[str]) -> list[_Service]:
-    """
-    The services of these names, all when none is named.
-
-    Raises:
-        InvalidInputError: There is no such service here.
-    """
-    wanted = set(names)
-    known = {one.name for one in offered}
-    if wanted - known:
-        raise InvalidInputError(
-            f"no such service here; there are {sorted(known)}: {sorted(wanted - known)}",
-            kind="no_service",
-        )
-    return [one for one in offered if not wanted or one.name in wanted]
 
 
 def _interval_ms(tables: Iterable[Table]) -> int:

@@ -88,3 +88,41 @@ def test_compaction_plans_cross_between_the_engines(
         theirs = java.read(path)
         assert same(comparable(theirs), mine)
         assert values(java.read(path, query_type="read_optimized")) != WANTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["9", "8"])
+def test_log_compaction_plans_cross_between_the_engines(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, version: str
+) -> None:
+    """One log stands for several, whoever made it; what came meanwhile counts as ever."""
+    java = java_oracle("1.2.0")
+    told = {
+        **TOLD,
+        "hoodie.write.table.version": version,
+        "hoodie.log.compaction.enable": "true",
+        "hoodie.log.compaction.blocks.threshold": "2",
+    }
+    conf = {**told, **JAVA}
+    for planner in ("ours", "java"):
+        path = tmp_path / planner
+        made(path, told)
+        if planner == "ours":
+            with hoodoo.open_table(path, properties=told) as table:
+                planned = table.services.schedule("logcompact").requested_time
+                table.upsert(arrow(AFTERWARDS))
+            java.service(path, "logcompact", pending=planned, conf=conf)
+        else:
+            planned = java.service(path, "logcompact", schedule_only=True, conf=conf)["result"]
+            with hoodoo.open_table(path, properties=told) as table:
+                table.upsert(arrow(AFTERWARDS))
+                assert table.services.execute(planned) is not None
+        with hoodoo.open_table(path, properties=told) as table:
+            active = table.core.context.active()
+            assert active.pending == ()
+            assert active.find(planned).action is Action.DELTACOMMIT
+        mine = ours(path, told)
+        assert values(mine) == WANTED
+        assert same(comparable(java.read(path)), mine)
+        java.service(path, "compact", conf=conf)
+        assert values(ours(path, told)) == WANTED

@@ -16,6 +16,8 @@ from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.completing import cancel
+from tableservices.logcompaction.service import LogCompactionService
+from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, run_round
 from tableservices.scheduling import pending_plans
 from tests.simulation.engine_kit import (
@@ -44,6 +46,7 @@ from timeline.testing.world import World
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SERVICE = CompactionService(settings=CompactionSettings(), files=FILES)
+OF_LOGS = LogCompactionService(settings=LogCompactionSettings(blocks_min=2), files=FILES)
 KEYS = ("a1", "a2", "b1")
 
 
@@ -89,15 +92,24 @@ def execute_unclaimed(context: TableContext) -> None:
         execute_compaction(context, one, FILES)
 
 
+def compact_logs(context: TableContext) -> None:
+    run_round(context, OF_LOGS, now=True)
+
+
 def call_off(context: TableContext) -> None:
     for one in pending_plans(context.active()):
         cancel(context, one)
 
 
+def both(context: TableContext) -> None:
+    compact_logs(context)
+    compact(context)
+
+
 def expect_healed(world: World, trace: Trace, why: str) -> None:
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
     facts = EngineFacts(world, commits_retained=RETAINED)
-    healing = heal(world, facts, before_cleaning=compact)
+    healing = heal(world, facts, before_cleaning=both)
     assert healing.failure is None, (
         f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
     )
@@ -169,6 +181,45 @@ def test_planning_beside_writers_loses_no_log() -> None:
             serving("C", compact),
             writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("a2",))]),
             writer("W", [Job(operation="D", keys=("b1",), kind=WriteOperation.DELETE)]),
+        ]
+        facts = EngineFacts(world, commits_retained=RETAINED)
+        faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
+        trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
+        expect_healed(world, trace, f"seed {seed}")
+
+
+def twice_logged(scenario: str) -> World:
+    """One file group with two logs, another with one."""
+    world = logged(scenario)
+    play(world, [writer("older", [Job(operation="older", keys=("a2",))])], [])
+    return world
+
+
+def test_log_compactor_killed_at_every_call() -> None:
+    def make() -> tuple[World, Sequence[Actor]]:
+        return twice_logged("crash-log-compactor"), [
+            serving("C", compact_logs),
+            writer("A", [Job(operation="A", keys=("a1", "a3"))], start_after="C"),
+        ]
+
+    cases = list(crash_points(make, "C"))
+    assert len(cases) >= 40
+    assert cases[0].world.counters["service.done"] == 1
+    for case in cases:
+        why = f"call {case.call} {case.fault}"
+        now = rows_now(case.world)
+        assert now == {"a1": "A", "a2": "older", "a3": "A", "b1": "old"}, why
+        expect_healed(case.world, case.trace, why)
+
+
+def test_log_compaction_beside_a_compaction_and_writers() -> None:
+    """LC-1: it never lies on top of newer rows."""
+    for seed in range(300 if NIGHTLY else 15):
+        world = twice_logged("two-compactions")
+        actors = [
+            serving("L", compact_logs),
+            serving("C", compact),
+            writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("a2",))]),
         ]
         facts = EngineFacts(world, commits_retained=RETAINED)
         faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
