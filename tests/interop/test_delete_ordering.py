@@ -138,3 +138,38 @@ def in_json(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     return str(value) if isinstance(value, dt.date | Decimal) else value
+
+
+@pytest.mark.parametrize("release", ["1.2.0", "1.1.1"])
+def test_java_weighs_our_deletes_by_several_fields(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str
+) -> None:
+    java, path = java_oracle(release), tmp_path / "t"
+    told = {**COMMON, **SIMPLE, "hoodie.datasource.write.precombine.field": "day,ts"}
+    schema = pa.schema(
+        [
+            pa.field("id", pa.string()),
+            pa.field("p", pa.string()),
+            pa.field("day", pa.date32()),
+            pa.field("ts", pa.int64()),
+            pa.field("val", pa.string()),
+            pa.field("_hoodie_is_deleted", pa.bool_()),
+        ]
+    )
+
+    def rows(*told_rows: tuple[str, int, int, str]) -> pa.Table:
+        listed = [
+            {"id": key, "p": "x", "day": dt.date(2024, 1, day), "ts": ts, "val": val}
+            | {"_hoodie_is_deleted": not val}
+            for key, day, ts, val in told_rows
+        ]
+        return pa.Table.from_pylist(listed, schema)
+
+    with hoodoo.create_table(path, schema=schema, properties=told) as table:
+        table.upsert(rows(*((key, 2, 5, "first") for key in "abcd")))
+        table.upsert(rows(("a", 2, 4, ""), ("b", 3, 1, "")))
+        table.delete(rows(("c", 1, 1, "")))
+        table.upsert(rows(("b", 2, 9, "late"), ("c", 2, 5, "tie")))
+        mine = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    assert {each["id"]: each["val"] for each in mine} == {"a": "first", "c": "tie", "d": "first"}
+    assert same(comparable(java.read(path)), mine)
