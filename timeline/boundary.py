@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "GRACE_OF_SILENCES",
     "Pin",
-    "assert_counts",
     "assert_held",
     "assert_not_overrun",
     "boundary_number",
+    "is_archived_since",
+    "is_collected",
     "raise_pin",
     "read_boundary",
     "renew_pin",
@@ -59,6 +60,7 @@ class Pin:
     number: int = 0
     shown_at_ms: int = 0  # monotonic, before the request that showed it
     held: dict[InstantTime, int] = field(default_factory=dict)
+    overruns: int = 0  # noticed so far
 
     def hold(self, requested_time: InstantTime, head: int) -> None:
         """A write began on a snapshot at or above this head: its slots must stay."""
@@ -173,23 +175,46 @@ def assert_held(context: TableContext, requested_time: InstantTime) -> None:
         raise _overrun(requested_time=requested_time)
 
 
-def assert_counts(context: TableContext, slot: Slot) -> None:
+def is_collected(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
-    Pass when a slot that was just created is one of the chain (GC-2).
+    Whether a slot that was just created is done with already: settled, archived, collected.
 
-    Outside: nothing while the pin was shown a moment ago, else 1 list.
+    Outside: nothing while the pin was shown a moment ago, else 1 list; below the boundary 1
+    delete, 1 list and the history.
+
+    Args:
+        context: The table.
+        slot: Created by this process.
+        overruns: Those noticed when it looked at the chain.
 
     Raises:
         HeartbeatExpiredError: Its number was taken by another once and collected since: it
-            decides nothing.
+            decides nothing (GC-2, UNK-4).
     """
-    if context.pin.entry is None or _is_trusted(context):
-        return
-    if boundary_number(context.world.storage) >= slot.number:
-        context.chain.disown(slot)
-        context.world.storage.delete(slot_path(slot.number))
-        _begin_anew(context)
-        raise _overrun(requested_time=slot.requested_time)
+    if _is_sure(context, overruns):
+        return False
+    if boundary_number(context.world.storage) < slot.number:
+        return False
+    context.world.storage.delete(slot_path(slot.number))
+    _begin_anew(context)
+    ended = {one.requested_time for one in context.active().instants if one.completed}
+    ended.update(one.requested_time for one in context.history.instants())
+    if slot.instant_time in ended:
+        return True
+    context.chain.disown(slot)
+    raise _overrun(requested_time=slot.requested_time)
+
+
+def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
+    """
+    Whether a slot's instant was archived under a process that slept (GC-3, GC-6).
+
+    Outside: nothing while the pin was shown a moment ago, else the history.
+    """
+    if _is_sure(context, overruns):
+        return False
+    archived = context.history.instants()
+    return any(one.requested_time == slot.instant_time for one in archived)
 
 
 def _show(context: TableContext, number: int) -> None:
@@ -207,8 +232,15 @@ def _is_trusted(context: TableContext) -> bool:
     return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
 
 
+def _is_sure(context: TableContext, overruns: int) -> bool:
+    """Whether everything above the pin is as it was; of who is in no registry nobody knows."""
+    pin = context.pin
+    return pin.entry is None or (pin.overruns == overruns and _is_trusted(context))
+
+
 def _begin_anew(context: TableContext) -> None:
     """Nothing that was held is there for sure: every write under way is void."""
+    context.pin.overruns += 1
     context.pin.held.clear()
     set_pin(context)
     context.world.events.emit("pin.overrun", pin=context.pin.number)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
-from timeline.boundary import assert_counts, assert_held, assert_not_overrun
+from timeline.boundary import assert_held, assert_not_overrun, is_collected
 from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
 from timeline.errors import (
@@ -260,12 +260,13 @@ def take_turn(
     for lost in range(budget.publish_attempts_max):
         with _queue(context, purpose, lost) as lease:
             started = context.world.clock.monotonic_ms()
+            overruns = context.pin.overruns
             turn = _look(context, lease)
             slot = decide(turn)
             if slot is None:
                 return None, lost
             last = lost + 1 == budget.publish_attempts_max
-            if _held(context, lease, last=last) and _take_and_settle(context, slot):
+            if _held(context, lease, last=last) and _take_and_settle(context, slot, overruns):
                 held = context.world.clock.monotonic_ms() - started
                 context.world.events.emit(
                     "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
@@ -294,7 +295,7 @@ def _held(context: TableContext, lease: Lease | None, *, last: bool) -> bool:
     return True
 
 
-def _take_and_settle(context: TableContext, slot: Slot) -> bool:
+def _take_and_settle(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     Create the slot and do what it decided.
 
@@ -305,8 +306,8 @@ def _take_and_settle(context: TableContext, slot: Slot) -> bool:
         with completed_ahead(context.world.storage, slot):
             if not context.chain.take(slot):
                 return False
-            assert_counts(context, slot)
-            settle(context, slot)
+            if not is_collected(context, slot, overruns):
+                settle(context, slot)
     except (OutcomeUnknownError, HeartbeatExpiredError):
         raise
     except Exception as error:

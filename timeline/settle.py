@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from timeline.active import ActiveTimeline
+from timeline.boundary import is_archived_since
 from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
@@ -116,6 +117,7 @@ def settle(context: TableContext, slot: Slot) -> None:
     """
     if slot.kind in _BORN_IN_SLOT:
         _write_pending(context, slot)
+    overruns = context.pin.overruns
     if slot.kind is SlotKind.ABORT:
         _undo_target(context, slot.requested_time, _BEGUN)
     elif slot.kind is SlotKind.CANCEL:
@@ -127,8 +129,11 @@ def settle(context: TableContext, slot: Slot) -> None:
     for path in slot.deletes:
         context.world.storage.delete(path)
     name = completed_name(slot)
-    if name is not None:
-        _create_surely(context, timeline_path(name), slot.body, slot)
+    if name is None or is_archived_since(context, slot, overruns):
+        return
+    _create_surely(context, timeline_path(name), slot.body, slot)
+    if is_archived_since(context, slot, overruns):  # it came too late: take it away again
+        context.world.storage.delete(timeline_path(name))
 
 
 def _move_boundary(context: TableContext, slot: Slot) -> None:

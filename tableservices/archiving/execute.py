@@ -270,9 +270,7 @@ def _move(context: TableContext, boundary: Boundary, names: frozenset[str]) -> N
             if (one.requested_time, one.action.value) not in archived
         ]
         rows = context.world.executor.map(lambda one: _row(storage, *one), missing)
-    present = [row for row in rows if row is not None]
-    if present:
-        add_to_history(storage, present)
+    add_to_history(storage, [row for row in rows if row is not None])
     begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
     context.world.executor.map(storage.delete, begun)
     for name in boundary.completed:

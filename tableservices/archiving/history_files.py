@@ -61,12 +61,18 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
 
 def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
     """
-    Put archived instants into a new file of level 0 and show it. Outside: 1 put, see ``_show``.
+    Put archived instants into a new file of level 0 and show it.
+
+    Without any, make sure that what is in the history is shown: its archiver may have died,
+    or sleep, before it said so. Outside: 1 put, see ``_show``.
 
     Args:
         storage: The table's.
-        rows: At least one, ascending by requested time.
+        rows: Ascending by requested time.
     """
+    if not rows:
+        _say_newest(storage)
+        return
     times = [row.requested_time for row in rows]
     data = encode_history_rows(rows)
     added = history_file(min(times), max(times), level=0, size_bytes=len(data))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.delete_block import decode_deletes
+from timeline.codecs.history_rows import parse_history_rows, parse_manifest, parse_version
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
 from timeline.codecs.slot import decode_slot
@@ -30,7 +31,7 @@ from timeline.model.filenames import (
 from timeline.model.instant import WRITE_ACTIONS, Instant
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
-from timeline.places import HOODIE, SLOTS, TIMELINE
+from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.snapshot import Snapshot
 from timeline.testing.invariants import Violation, check_all, check_structure, files_of_snapshot
 from timeline.testing.table_facts import (
@@ -79,6 +80,7 @@ class EngineFacts:
     _completed: dict[str, InstantFact] = field(default_factory=dict)
     _paths: dict[tuple[tuple[str, str], str], str] = field(default_factory=dict)
     _rows_of_files: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
+    _archived_by_file: dict[str, frozenset[str]] = field(default_factory=dict)
     _seen: int = 0
     _slots_created: int = 0
     _owners: dict[str, str] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class EngineFacts:
             files=dict(self._data_files()),
             deletions=tuple(self._deletions),
             history=tuple(self.world.history),
+            archived=self._archived(),
             floor=self._floor(),
         )
 
@@ -145,9 +148,10 @@ class EngineFacts:
             number = len(self._slots) + 1
             path = f"{SLOTS}/{number:020d}"
             entry = self.world.files.get(path)
-            if entry is None:
+            data = self.world.removed.get(path) if entry is None else entry.data
+            if data is None:
                 return
-            slot = decode_slot(entry.data, path=path, number=number)
+            slot = decode_slot(data, path=path, number=number)
             self._slots.append(slot)
             self._facts_of_slots.append(self._slot_fact(slot))
 
@@ -214,6 +218,21 @@ class EngineFacts:
                 requested_time=instant.requested_time,
                 state=instant.state.value,
             )
+
+    def _archived(self) -> frozenset[str]:
+        """Requested times in the files that the history's manifest names."""
+        version = self.world.files.get(f"{HISTORY}/_version_")
+        if version is None:
+            return frozenset()
+        path = f"{HISTORY}/manifest_{parse_version(version.data)}"
+        found: set[str] = set()
+        for one in parse_manifest(self.world.files[path].data, path=path):
+            path = f"{HISTORY}/{one.file_name}"
+            if path not in self._archived_by_file:
+                rows = parse_history_rows(self.world.files[path].data, path=path, times_only=True)
+                self._archived_by_file[path] = frozenset(row.requested_time for row in rows)
+            found |= self._archived_by_file[path]
+        return frozenset(found)
 
     def _completed_fact(self, name: str, instant: Instant) -> InstantFact:
         stats: tuple[StatFact, ...] = ()

@@ -220,6 +220,7 @@ class World:
         self.now_ms = START_MS
         self.step = 0
         self.files: dict[str, SimFile] = {}
+        self.removed: dict[str, bytes] = {}  # what deleted objects held, for those who judge
         self.late: list[LateCreate] = []
         self.locks: dict[str, LockState] = {}
         self.journal: list[Change] = []
@@ -302,8 +303,10 @@ class World:
 
     def remove(self, actor: str, path: str) -> None:
         """Remove an object; absent is no error."""
-        if self.files.pop(path, None) is None:
+        gone = self.files.pop(path, None)
+        if gone is None:
             return
+        self.removed[path] = gone.data
         for folder, name in _ancestry(path):
             self._folder_changes[folder] = self.now_ms
             children = self._children[folder]

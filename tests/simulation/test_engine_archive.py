@@ -1,0 +1,339 @@
+"""
+Archiving under fire: killed at every call, raced by writers and another archiver, outslept.
+
+Every operation that was ever acknowledged must stay visible, on the active timeline or in the
+history; no instant comes back to the timeline once it is archived.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+
+from tableservices.archiving.execute import archive
+from tableservices.archiving.plan import is_due
+from tableservices.archiving.settings import ArchiveRules
+from tests.simulation.engine_kit import (
+    LIMITS,
+    RETAINED,
+    TOLERATED_MS,
+    EngineFacts,
+    Job,
+    client_write,
+    open_table,
+    outside,
+    patiently,
+    play,
+    ports_of,
+    seeded,
+    undoer,
+)
+from timeline.boundary import GRACE_OF_SILENCES, boundary_number
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.places import BOUNDARIES, SLOTS, TIMELINE, WRITERS
+from timeline.ports.storage import Storage
+from timeline.registry import enter
+from timeline.setting_names import PublishLock
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.invariants import Violation
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Pause, Until, UntilEnd
+from timeline.testing.world import World
+from timeline.undo import rollback_dead_writers
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+GRACE_MS = GRACE_OF_SILENCES * TOLERATED_MS
+RULES = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.timeline.compaction.batch.size": "2",
+    }
+)
+
+
+def registered(world: object, make: Callable[..., TableContext] = open_table) -> TableContext:
+    context = make(world)
+    enter(context, {})
+    return context
+
+
+def archiver(
+    name: str = "archiver",
+    *,
+    rounds: int = 1,
+    pause_ms: int = 40,
+    make_context: Callable[..., TableContext] = registered,
+) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make_context)
+        for _ in range(rounds):
+            try:
+                archive(context, RULES)
+            except HoodooError as error:
+                ports.events.emit("sim.archive_failed", why=str(error))
+            ports.clock.sleep_ms(pause_ms)
+
+    return Actor(name=name, body=body)
+
+
+def writer(
+    name: str,
+    operations: Sequence[str],
+    *,
+    keys: Sequence[str] = ("a1", "b1"),
+    make_context: Callable[..., TableContext] = registered,
+) -> Actor:
+    """A writer in the registry, which leaves it at its end."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make_context)
+        for operation in operations:
+            client_write(ports, context, Job(operation=operation, keys=tuple(keys)))
+
+    return Actor(name=name, body=body)
+
+
+def grown(commits: int = 5) -> World:
+    world = seeded("archive")
+    jobs = [f"old{number}" for number in range(commits)]
+    play(world, [writer("old", jobs, make_context=open_table)], [])
+    return world
+
+
+@cache
+def template(commits: int) -> World:
+    return grown(commits)
+
+
+def copied(commits: int) -> World:
+    """As ``grown``, without writing it all again."""
+    before = template(commits)
+    world = World(scenario=before.scenario, lease_ms=before.lease_ms)
+    world.now_ms = before.now_ms
+    world.history.extend(before.history)
+    for path, entry in before.files.items():
+        world.put("old", path, entry.data, durable=True, new=True)
+    return world
+
+
+def comebacks(world: World) -> list[Violation]:
+    """Completed files that were deleted and are there again."""
+    gone: set[str] = set()
+    back: set[str] = set()
+    for change in world.journal:
+        if not change.path.startswith(f"{TIMELINE}/") or change.path.endswith(_PENDING):
+            continue
+        if change.kind == "delete":
+            gone.add(change.path)
+            back.discard(change.path)
+        elif change.path in gone:
+            back.add(change.path)
+    return [Violation(invariant="GC-3", found=f"{path} came back") for path in sorted(back)]
+
+
+_PENDING = (".requested", ".inflight", "_version_", ".parquet")
+
+
+def is_whole(world: World, facts: EngineFacts) -> list[Violation]:
+    """All promises, every commit on the timeline or in the history, slots down to the boundary."""
+    found = [*facts.check_end(world), *comebacks(world)]
+    context = open_table(outside(world, "auditor"))
+    storage = context.world.storage
+    shown = {one.requested_time for one in context.history.instants()}
+    shown |= {one.requested_time for one in context.active().completed_writes}
+    for slot in facts.structure().slots:
+        if slot.kind.value == "commit" and slot.requested_time not in shown:
+            found.append(Violation(invariant="I6", found=f"{slot.requested_time} is nowhere"))
+    numbers = [int(name) for name in storage.names(SLOTS)]
+    kept = [number for number in numbers if number > boundary_number(storage)]
+    if kept != list(range(kept[0], kept[-1] + 1)) or kept[0] > boundary_number(storage) + 1:
+        found.append(Violation(invariant="GC-2", found=f"a gap in the chain: {kept}"))
+    return found
+
+
+def expect_whole(world: World, facts: EngineFacts, why: str) -> None:
+    """A survivor rolls the dead back, writes and archives; nothing disturbs it any more."""
+    world.now_ms += GRACE_MS + 1
+    ports = make_ports(world, world.new_actor("survivor", seed=0))
+    context = registered(ports_of(ports))
+    rollback_dead_writers(context)
+    for operation in ("final1", "final2"):
+        world.now_ms += GRACE_MS + 1  # what was rolled back may be swept by then
+        answer = client_write(ports, context, Job(operation=operation, keys=("a1", "z9")))
+        assert not isinstance(answer, HoodooError), f"{why}: {answer}"
+        archive(context, RULES)
+    assert not is_due(context.active(), RULES.archiving), why
+    assert is_whole(world, facts) == [], why
+
+
+def archiving() -> tuple[World, Sequence[Actor]]:
+    return copied(3), [archiver()]
+
+
+def test_archiver_killed_at_every_call() -> None:
+    cases = list(crash_points(archiving, "archiver"))
+    assert len(cases) >= 35
+    for case in cases:
+        why = f"call {case.call} {case.fault}"
+        assert case.trace.failure is None, f"{why}: {case.trace.failure}"
+        facts = EngineFacts(case.world, commits_retained=RETAINED)
+        expect_whole(case.world, facts, why)
+
+
+def racing() -> tuple[World, Sequence[Actor]]:
+    return copied(3), [
+        writer("A", ["A1", "A2", "A3"], keys=("a1", "b1")),
+        writer("B", ["B1", "B2"], keys=("b1", "b2")),
+        archiver("X", rounds=4),
+        archiver("Y", rounds=4, pause_ms=25),
+    ]
+
+
+FAULTS = Faults(
+    budgets={
+        Fault.CRASH_BEFORE: 1,
+        Fault.UNAVAILABLE: 2,
+        Fault.AMBIGUOUS_APPLIED: 2,
+        Fault.AMBIGUOUS_LATE: 2,
+        Fault.LEASE_LOST: 1,
+        Fault.TIME_JUMP: 2,
+    },
+    rate=0.02,
+    time_jump_ms=3 * GRACE_MS,
+)
+
+
+@pytest.mark.parametrize("seed", range(200 if NIGHTLY else 25))
+def test_writers_and_archivers_race(seed: int) -> None:
+    world, actors = racing()
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    trace = run(world, actors, seed=seed, faults=FAULTS, check_step=facts.check_step)
+    assert trace.failure is None, f"{trace.failure}\n{trace.story()}"
+    expect_whole(world, facts, f"seed {seed}")
+
+
+# ---------------------------------------------------------------- sleepers, and rules taken away
+
+
+def waking_owner(
+    *, sleep_ms: int, pins: bool = True
+) -> tuple[World, EngineFacts, list[Violation], str]:
+    """W took its slot and sleeps before its completed file; others help it, go on and archive."""
+    world = grown(2)
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    see = registered if pins else blind_to_pins
+    trace = play(
+        world,
+        [
+            writer("W", ["W"], make_context=partial(registered, make=without_lock)),
+            writer("V", ["V1", "V2", "V3", "V4"]),
+            archiver(make_context=see),
+        ],
+        [
+            Until("W", "create .hoodie/.hoodoo/slots"),
+            Until("W", "create .hoodie/timeline"),
+            Pause(sleep_ms // 1_000),
+            UntilEnd("V"),
+            Pause(sleep_ms // 1_000),
+            UntilEnd("archiver"),
+            UntilEnd("W"),
+        ],
+        facts=facts,
+        jump_ms=1_000,
+    )
+    return world, facts, is_whole(world, facts), trace.failure or ""
+
+
+def blind_to_pins(world: object) -> TableContext:
+    """An archiver that sees no registry (mutant of GC-3)."""
+    return registered(replace(world, storage=Without(world.storage, WRITERS)))  # type: ignore[type-var, attr-defined]
+
+
+class Without:
+    """A storage in which one folder is always empty, and what is created there vanishes."""
+
+    def __init__(self, inner: Storage, folder: str) -> None:
+        self._inner = inner
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def list(self, folder: str) -> object:
+        return [] if folder == self._folder else self._inner.list(folder)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if not path.startswith(f"{self._folder}/"):
+            self._inner.create(path, data, durable=durable)
+
+
+def test_an_owner_that_wakes_before_its_file_finds_its_slot_still_there() -> None:
+    world, facts, found, failure = waking_owner(sleep_ms=0)
+    assert failure == ""
+    assert found == []
+    assert boundary_number(outside(world).storage) < 4  # W's slot is 4
+    expect_whole(world, facts, "healed")
+
+
+def test_an_owner_that_wakes_after_the_grace_brings_nothing_back() -> None:
+    world, facts, found, failure = waking_owner(sleep_ms=2 * GRACE_MS)
+    assert failure == ""
+    assert found == []
+    assert boundary_number(outside(world).storage) >= 4
+    expect_whole(world, facts, "healed")
+
+
+def test_mutant_that_ignores_pins_is_found() -> None:
+    _, _, found, failure = waking_owner(sleep_ms=0, pins=False)
+    assert "GC-3" in failure + str(found)
+
+
+def without_lock(world: object) -> TableContext:
+    return open_table(world, replace(LIMITS, publish_lock=PublishLock.NONE))  # type: ignore[arg-type]
+
+
+def late_creator(make_archiver: Callable[..., TableContext] = registered) -> str:
+    """W is about to create its slot and sleeps; the number is taken, archived and collected."""
+    world = grown(2)
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    lock_free = partial(registered, make=without_lock)
+    trace = play(
+        world,
+        [
+            writer("W", ["W"], make_context=lock_free),
+            undoer(),
+            writer("V", ["V1", "V2", "V3", "V4"]),
+            archiver(make_context=make_archiver),
+        ],
+        [
+            Until("W", "create .hoodie/.hoodoo/slots"),
+            Pause(2 * GRACE_MS // 1_000),
+            UntilEnd("R"),
+            UntilEnd("V"),
+            Pause(2 * GRACE_MS // 1_000),
+            UntilEnd("archiver"),
+            UntilEnd("W"),
+        ],
+        facts=facts,
+        jump_ms=1_000,
+    )
+    return (trace.failure or "") + "".join(map(str, is_whole(world, facts)))
+
+
+def test_a_slot_created_below_the_boundary_decides_nothing() -> None:
+    assert late_creator() == ""
+
+
+def test_mutant_that_moves_no_boundary_is_found() -> None:
+    def boundless(world: object) -> TableContext:
+        return registered(replace(world, storage=Without(world.storage, BOUNDARIES)))  # type: ignore[type-var, attr-defined]
+
+    assert late_creator(boundless) != ""
