@@ -172,6 +172,13 @@ class Hoodoo(Adapter):
 
     # -- merge-on-read
 
+    def compact(self, table: str) -> dict[str, Any]:
+        with self.open(table, mode="mor") as opened:
+            receipt = opened.services.compact()
+        if receipt is None:
+            raise Unsupported("nothing to compact")
+        return {"did": receipt.text}
+
     def read_two(self, table: str) -> dict[str, Any]:
         return self.two(self.open(table).to_arrow(columns=TWO))
 
