@@ -140,7 +140,7 @@ def test_java_lists_our_instants_and_slices(made: Pair) -> None:
     [
         pytest.param(V9, "BLOOM", id="v9-BLOOM"),
         pytest.param(V9, "SIMPLE", id="v9-SIMPLE", marks=pytest.mark.slow),
-        pytest.param(V8, "SIMPLE", id="v8-SIMPLE"),
+        pytest.param(V8, "SIMPLE", id="v8-SIMPLE", marks=pytest.mark.slow),
         pytest.param(V8, "BLOOM", id="v8-BLOOM", marks=pytest.mark.slow),
     ],
     indirect=["made"],

@@ -6,7 +6,8 @@ written apart, which only a lock can keep right; a holder of either language kee
 other out; a holder that dies or is stopped hands over after its lease, and one of ours
 that goes on after being stopped knows that it lost.
 
-The short games run in ``make interop``, the long ones and all ways to die in ``make nightly``.
+Counting runs in ``make interop`` for every provider, the long games and all ways to die in
+``make nightly``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ SLACK_S = 5.0
 PROVIDERS = ("zookeeper", "hms", "hms-rows", "dynamodb", "storage")
 RARE = ("zookeeper-implicit", "dynamodb-dynalite")
 EVERY = (*PROVIDERS, *RARE)
-USUAL = "zookeeper"  # plays every game in the short run, the others only count
 slow = pytest.mark.slow
 
 
@@ -164,10 +164,8 @@ def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Are
     return lambda provider: makers[provider](provider, f"t{next(NUMBERS)}")
 
 
-@pytest.mark.parametrize(
-    "provider",
-    [pytest.param(provider, marks=() if provider == USUAL else slow) for provider in EVERY],
-)
+@slow
+@pytest.mark.parametrize("provider", EVERY)
 def test_a_holder_of_either_language_keeps_the_other_out(
     arena: Callable[[str], Arena], provider: str
 ) -> None:
@@ -198,7 +196,7 @@ def test_four_processes_of_both_languages_count_right(
         for provider in EVERY
         for how in ("KILL", "STOP")
         for victim in ("java", "python")
-        for usual in [(provider, how, victim) == (USUAL, "STOP", "python")]
+        for usual in [(provider, how, victim) == ("zookeeper", "STOP", "python")]
     ],
 )
 def test_a_silent_holder_loses_the_lock_and_ours_knows(
