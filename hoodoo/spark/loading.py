@@ -26,10 +26,12 @@ from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
 from timeline.errors import HoodooError
+from timeline.files.parquet import read_footer
 from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.incremental import changed_since, range_of
 from timeline.machine import LoggingEvents
-from timeline.model.file_group import FileSlice
+from timeline.model.evolution import canonical_type
+from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import META_COLUMNS
 from timeline.options import PropertySet
 from timeline.read import ScanPlan, plan_scan
@@ -191,16 +193,42 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
 
 def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> Load:
     storage = table.core.context.world.storage
-    # Spark finds columns by their names of now: files with older ones, or without a column that
-    # the folder tells, are read by our tasks.
-    ours = plan.merged if plan.read.files_suffice else plan.slices
-    files = plan.files if plan.read.files_suffice else ()
+    # Spark finds columns by their names and types of now: files with older ones, or without a
+    # column that the folder tells, are read by our tasks.
+    files = _in_types_of_now(table, plan) if plan.read.files_suffice else frozenset()
+    theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
+    ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
     return Load(
         plan=plan,
-        paths=tuple(storage.locate(base.path) for base in files),
-        merged=ours,
+        paths=tuple(storage.locate(one.base_file.path) for one in theirs if one.base_file),
+        merged=tuple(ours),
         times=None if times is None else tuple(times),
         address=StorageAddress(
             base_uri=storage.base_uri, options=tuple(storage_options(table).items())
         ),
     )
+
+
+def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
+    """
+    The base files whose columns have the table's types.
+
+    Spark's reader refuses some of Hudi's promotions, its releases each others, and widens a
+    float in another way. Types only grow, so the oldest file speaks for all that have grown
+    nothing since. Outside: 1 footer, of a table that has evolved 1 for each file.
+    """
+    world = table.core.context.world
+
+    def fits(base: BaseFile) -> bool:
+        written = read_footer(world.storage, base.path).schema
+        return all(
+            canonical_type(written.field(each.name).type, each.name) == each.type
+            for each in plan.file_schema
+            if each.name in written.names
+        )
+
+    files = sorted(plan.files, key=lambda base: base.requested_time)
+    if not files or fits(files[0]):
+        return frozenset(files)
+    fitting = world.executor.map(fits, files)
+    return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)

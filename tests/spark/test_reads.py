@@ -11,6 +11,7 @@ import pytest
 
 import hoodoo
 import hoodoo.spark
+from hoodoo.spark.loading import plan_load
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
 
 pytestmark = pytest.mark.spark
@@ -177,3 +178,26 @@ def test_a_stream_gives_each_change_once(save: Any, spark: Any, path: str, tmp_p
     save([(1, "mon", 11, 10.0)])
     follow()
     assert seen == [(1, "mon", 11, 10.0)]
+
+
+def test_files_from_before_a_column_was_widened_are_promoted_as_hudi_does(
+    spark: Any, path: str
+) -> None:
+    """Spark's own reader fails on some promotions, and widens a float to other digits."""
+
+    def rows(key: str, day: str, number: pa.DataType, share: pa.DataType) -> pa.Table:
+        columns = {"n": pa.array([7], number), "f": pa.array([0.1], share)}
+        return pa.table({"id": [key], "day": [day], **columns})
+
+    old = rows("a", "mon", pa.int64(), pa.float32())
+    with hoodoo.create_table(
+        path, schema=old.schema, record_key=["id"], partition_by=["day"]
+    ) as table:
+        table.insert(old)
+        table.insert(rows("b", "tue", pa.float64(), pa.float64()))
+        load = plan_load(table, table.properties)
+        assert [one.file_group.partition_path for one in load.merged] == ["mon"]
+        assert len(load.paths) == 1
+    df = spark.read.format("hoodoo").load(path)
+    found = {row["id"]: (row["n"], row["f"]) for row in df.collect()}
+    assert found == {"a": (7.0, 0.1), "b": (7.0, 0.1)}

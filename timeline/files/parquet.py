@@ -69,6 +69,7 @@ class Footer:
     """What a base file's footer says; the texts come from the table and are untrusted."""
 
     rows: int
+    schema: pa.Schema
     avro_json: str | None
     key_min: str | None
     key_max: str | None
@@ -313,6 +314,7 @@ def _footer(file: pq.ParquetFile) -> Footer:
 
     return Footer(
         rows=file.metadata.num_rows,
+        schema=file.schema_arrow,
         avro_json=text(_AVRO_SCHEMA),
         key_min=text(_KEY_MIN),
         key_max=text(_KEY_MAX),

@@ -150,7 +150,13 @@ def test_ranges_beyond_the_basic_plane_rule_nothing_out_by_byte_order() -> None:
 
 def test_a_damaged_filter_costs_a_look_and_no_answer() -> None:
     footer = Footer(
-        rows=1, avro_json=None, key_min="a", key_max="z", bloom_base64="AAAA", bloom_kind="SIMPLE"
+        schema=pa.schema([]),
+        rows=1,
+        avro_json=None,
+        key_min="a",
+        key_max="z",
+        bloom_base64="AAAA",
+        bloom_kind="SIMPLE",
     )
     assert may_hold_any(pa.array(["b"]), footer)
     assert not may_hold_any(pa.array(["B"]), footer)
