@@ -30,6 +30,7 @@ from timeline.rules.bucketing import Shares
 from timeline.rules.keys import VirtualKeys, partition_paths, record_keys, validate_ordering
 from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
+from timeline.rules.ordering import ordering_column
 from timeline.storage.resolve import storage_for
 from timeline.workload import RowRules
 
@@ -182,14 +183,17 @@ class ReadKeys:
 
     address: StorageAddress
     virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
-    ordering: tuple[pa.Field, ...] = ()  # columns to read beside the keys
+    schema: pa.Schema  # of the table
+    ordering: tuple[str, ...] = ()  # fields to read beside the keys
     merged: Mapping[int, MergedSlice] = field(default_factory=dict)  # by number: logs count, too
 
     @property
     def answers(self) -> pa.Schema:
         """What the rows are that come out."""
+        empty = self.schema.empty_table()
         fields = [
-            pa.field(f"{OLD_ORDER}{number}", each.type) for number, each in enumerate(self.ordering)
+            pa.field(f"{OLD_ORDER}{number}", ordering_column(empty, name).type)
+            for number, name in enumerate(self.ordering)
         ]
         return pa.schema([*FOUND_KEYS, *fields])
 
@@ -205,7 +209,7 @@ class ReadKeys:
                         virtual_keys=self.virtual_keys,
                         merged=self.merged.get(file["number"]),
                     )
-                    rows = held_rows(storage, indexed, self.ordering)
+                    rows = held_rows(storage, indexed, self.schema, self.ordering)
                 except HoodooError as error:
                     raise TaskFailedError(error) from error
                 for piece in rows.to_batches():

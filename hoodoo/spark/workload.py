@@ -146,7 +146,9 @@ class SparkWorkload:
         reading = ReadKeys(
             address=self._address,
             virtual_keys=rules.keys.virtual,
-            ordering=self._read_order(),
+            schema=self._shape or pa.schema([]),
+            # Of rows that are there: it decides whether a row may move.
+            ordering=rules.ordering_fields if rules.moves_rows else (),
             merged=merged,
         )
         held = named.mapInArrow(reading, spark_schema_of(reading.answers))
@@ -171,13 +173,6 @@ class SparkWorkload:
                 if row[NUMBER] is not None
             },
         )
-
-    def _read_order(self) -> tuple[pa.Field, ...]:
-        """Ordering fields of rows that are there: they decide whether a row may move."""
-        rules = self._required_rules()
-        if not rules.moves_rows or self._shape is None:
-            return ()
-        return tuple(self._shape.field(name) for name in rules.ordering_fields)
 
     def _counted_everywhere(self) -> WorkloadProfile:
         grouped = self._everywhere.groupBy(PARTITION, NUMBER, LEFT)

@@ -107,10 +107,7 @@ def _replaces(
     storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
-    heads = dict.fromkeys(name.partition(".")[0] for name in ordering_fields)
-    old = held_rows(storage, file, [rows.schema.field(name) for name in heads])
-    held = old.take(pc.index_in(rows.column(_KEY), value_set=old.column(_KEY)))
-    newer, older = (
-        [ordering_column(side, name) for name in ordering_fields] for side in (rows, held)
-    )
-    return not_below(newer, older)
+    held = held_rows(storage, file, rows.schema, ordering_fields)
+    older = held.take(pc.index_in(rows.column(_KEY), value_set=held.column(_KEY)))
+    newer = [ordering_column(rows, name) for name in ordering_fields]
+    return not_below(newer, older.columns[1:])

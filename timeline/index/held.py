@@ -18,6 +18,7 @@ from timeline.index import IndexedFile, MergedSlice
 from timeline.machine import NullEvents
 from timeline.model.schema import META_COLUMNS
 from timeline.ports.storage import Storage
+from timeline.rules.ordering import ordering_column
 
 __all__ = ["held_keys", "held_rows"]
 
@@ -35,30 +36,40 @@ def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     Outside: 1 open_input, those of ``read_slice`` where logs count.
     """
     if file.merged is not None:
-        return held_rows(storage, file, ()).column(0)
+        return held_rows(storage, file, pa.schema([])).column(0)
     if file.virtual_keys is not None:
         return read_virtual_keys(storage, file.path, file.virtual_keys)
     return read_keys(storage, file.path)
 
 
-def held_rows(storage: Storage, file: IndexedFile, ordering: Sequence[pa.Field]) -> pa.Table:
+def held_rows(
+    storage: Storage, file: IndexedFile, schema: pa.Schema, ordering: Sequence[str] = ()
+) -> pa.Table:
     """
-    The record keys of a file group and its rows' ordering values, of the given types.
+    The record keys of a file group and its rows' ordering values.
+
+    Args:
+        storage: Where the table lies.
+        file: The file group.
+        schema: Has the columns of the ordering fields, as they are wanted.
+        ordering: The fields; a dotted name is a field inside a struct.
 
     Errors as ``held_keys``. Outside: 2 open_input, those of ``read_slice`` where logs count.
     """
-    names = [each.name for each in ordering]
+    heads = dict.fromkeys(name.partition(".")[0] for name in ordering)
+    wanted = pa.schema([schema.field(name) for name in heads])
     if file.merged is not None:
         rows = _merged(storage, file.merged)
         read = file.merged.read
         keys = rows.column(_KEY) if read.keys is None else pa.chunked_array([read.keys.of(rows)])
-        columns = [rows.column(each.name).cast(each.type) for each in ordering]
-        return pa.table([keys, *columns], names=[_KEY, *names])
-    keys = held_keys(storage, file)
-    if not names:
-        return pa.table([keys], names=[_KEY])
-    rows = read_base_file(storage, file.path, schema=pa.schema(list(ordering)))
-    return pa.table([keys, *rows.columns], names=[_KEY, *names])
+        rows = rows.select(wanted.names).cast(wanted)
+    else:
+        keys = held_keys(storage, file)
+        if not ordering:
+            return pa.table([keys], names=[_KEY])
+        rows = read_base_file(storage, file.path, schema=wanted)
+    values = [ordering_column(rows, name) for name in ordering]
+    return pa.table([keys, *values], names=[_KEY, *ordering])
 
 
 def _merged(storage: Storage, merged: MergedSlice) -> pa.Table:
