@@ -119,7 +119,9 @@ def _fitting(
 def _mask(mask: Mask, count: int, merger: RecordMerger) -> Mask:
     found = np.asarray(mask)
     if found.shape != (count,) or found.dtype != np.bool_:
-        raise _bad(merger, f"a mask of {found.dtype} of the shape {found.shape} for {count} records")
+        raise _bad(
+            merger, f"a mask of {found.dtype} of the shape {found.shape} for {count} records"
+        )
     return found
 
 
