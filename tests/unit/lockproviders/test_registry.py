@@ -231,3 +231,26 @@ def test_a_table_does_not_choose_the_lock_of_its_writers(machine) -> None:
     said = said.with_layer("code", {"hoodie.write.lock.provider": "mine"})
     lock_for(machine, StorageAt(None), registry, said)
     assert seen == [{"hoodie.write.lock.provider": "mine", "hoodie.table.name": "flights"}]
+
+
+class Merging(Plugin):
+    def __init__(self, *class_names: str) -> None:
+        super().__init__(entry(f"lock of {class_names[0]}"))
+        self.merger = SimpleNamespace(class_names=class_names)
+
+    @hookimpl
+    def record_mergers(self) -> tuple[object, ...]:
+        return (self.merger,)
+
+
+def test_a_plugin_may_offer_mergers_beside_locks() -> None:
+    first, second = Merging("com.example.First"), Merging("com.example.Second")
+    registry = ProviderRegistry()
+    assert registry.mergers() == ()
+    registry.register(first, "first")
+    registry.register(second, "second")
+    assert "lock of com.example.First" in registry.known
+    assert set(map(id, registry.mergers())) == {id(first.merger), id(second.merger)}
+    assert registry.mergers(["com.example.Second", "org.apache.hudi.Other"]) == (second.merger,)
+    # Java's own classes say nothing about plug-ins.
+    assert len(registry.mergers(["org.apache.hudi.DefaultSparkRecordMerger"])) == 2
