@@ -18,9 +18,11 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, UnsupportedTableError
 from timeline.files.parquet import read_footer, read_keys
 from timeline.files.slice_reader import SliceRead, read_slice
+from timeline.index.adoption import rules_kept_in
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.read import plan_scan, read_schema, view_of
+from timeline.rules.bucketing import BucketEngine, bucket_of
 from timeline.snapshot import Snapshot
 
 __all__ = ["Report", "check_records"]
@@ -62,10 +64,13 @@ def check_records(
     """
     view = view_of(context, snapshot)
     has_keys = context.config.populate_meta_fields
+    buckets = rules_kept_in(context.config)
     file_slices = rows = 0
     for partition_path in view.partition_paths():
         slices = view.latest_slices([partition_path])
         file_slices += len(slices)
+        if buckets is not None and buckets.engine is BucketEngine.SIMPLE:
+            _all_in_buckets(slices, partition_path, report)
         bases = [one.base_file.path for one in slices if one.base_file is not None]
         counted = _footers(context, bases, recorded, report, has_keys=has_keys)
         keys = [] if not has_keys else _keys_of_bases(context, slices)
@@ -80,6 +85,20 @@ def check_records(
         if has_keys:
             _unique(keys, partition_path, report)
     return file_slices, rows
+
+
+def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Report) -> None:
+    """Java Hudi that is not told of the index looks keys up in files, and makes other groups."""
+    ids = [one.file_group.file_id for one in slices]
+    strange = [file_id for file_id in ids if bucket_of(file_id) is None]
+    if strange:
+        report.problem(
+            "no_bucket",
+            partition_path,
+            "file groups of no bucket: a writer was not given the options of the table's bucket "
+            "index (hoodie.index.type=BUCKET); look-ups by bucket miss their keys: "
+            f"{strange[:_SHOWN_MAX]}",
+        )
 
 
 def _footers(

@@ -124,6 +124,20 @@ def test_keys_are_those_of_merged_slices(tmp_path: Path) -> None:
     assert "['2']" in problem.message
 
 
+def test_a_writer_that_did_not_know_of_the_buckets_is_found(tmp_path: Path) -> None:
+    """Java keeps no index options in the table: without them it makes file groups of its own."""
+    rows = pa.table({"id": [1, 2], "name": ["a", "b"]})
+    buckets = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "1"}
+    with hoodoo.create_table(
+        tmp_path / "t", schema=rows.schema, record_key=["id"], properties={**MANUAL, **buckets}
+    ) as table:
+        table.upsert(rows)
+    assert check(tmp_path / "t").ok
+    (file,) = base_files(tmp_path / "t")
+    shutil.copy(file, file.with_name(f"beefcafe{file.name[8:]}"))
+    assert "no_bucket" in kinds(check(tmp_path / "t"))
+
+
 def test_a_damaged_log_is_found_by_merging_it(tmp_path: Path) -> None:
     merge_on_read(tmp_path / "t").close()
     log = max((tmp_path / "t").glob(".*.log.*"))
