@@ -16,6 +16,8 @@ from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.cli.receipts import nothing_done
 from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
 from hoodoo.table import Table
+from tableservices.archiving.execute import preview
+from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import CleanReceipt
 from tableservices.cleaning.facts import gather
 from tableservices.cleaning.plan import plan_clean
@@ -186,6 +188,9 @@ def _preview(opened: Table, service: str, planning: dict[str, PlannedService]) -
     if service == "ttl":
         ttl = TtlSettings.from_properties(opened.properties)
         return {"would_delete_partitions": list(expired_partitions(context, ttl))}
+    if service == "archive":
+        rules = ArchiveRules.from_properties(opened.properties)
+        return {"would_archive": list(preview(context, rules))}
     settings = CleaningSettings.from_properties(opened.properties)
     gathered = gather(context, context.snapshot(), settings)
     return {"would_delete": list(plan_clean(gathered.facts, settings).paths)}

@@ -37,9 +37,9 @@ from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.setting_names import ForeignWriters
-from timeline.settle import settle
+from timeline.settle import data_files_of, settle
 
-__all__ = ["ArchiveMemory", "ArchiveReceipt", "archive"]
+__all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
 
 _REST_MS = 10_000
 _CUTS_MAX = 1_000
@@ -170,12 +170,33 @@ def _take_cut(context: TableContext, rules: ArchiveRules) -> Slot | None:
         going = choose_instants(snapshot.active, rules.archiving, lines.times)
         if not going:
             return None
+        for path in _left_by(context.world.storage, lines.ended):
+            context.world.storage.delete(path)
         planned = _Planned(slots=slots, lines=lines, going=frozenset(going))
         slot = _try_cut(context, rules.archiving, planned)
         if slot is not None:
             return slot
         context.world.events.emit("archiving.replanned", head=snapshot.head)
     return None
+
+
+def _left_by(storage: Storage, ended: Sequence[InstantTime]) -> list[str]:
+    """Files of instants that came to nothing. Outside: the listing of each."""
+    return [path for target in ended for path in data_files_of(storage, target)]
+
+
+def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
+    """
+    The instants that an archive would move now; nothing is changed.
+
+    Outside: as the decision of ``archive``.
+    """
+    snapshot = context.snapshot()
+    if not is_due(snapshot.active, rules.archiving):
+        return ()
+    slots = tuple(context.chain.newest_first())[::-1]
+    lines = lines_of(context, snapshot, slots, rules)
+    return tuple(map(str, choose_instants(snapshot.active, rules.archiving, lines.times)))
 
 
 def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Planned) -> Slot | None:

@@ -38,7 +38,6 @@ from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.registry import registered_writers
-from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
 
 __all__ = ["Lines", "ceiling_of", "lines_of"]
@@ -48,10 +47,16 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of one decision, and the greatest slot that nobody has pinned."""
+    """
+    The lines of one decision, and the greatest slot that nobody has pinned.
+
+    ``ended`` are instants that came to nothing, of which no file may be left when the cut
+    has passed them.
+    """
 
     times: tuple[InstantTime, ...]
     ceiling: int
+    ended: tuple[InstantTime, ...] = ()
 
     def and_(self, *more: InstantTime | None) -> Lines:
         """With further lines, those that there are."""
@@ -82,7 +87,7 @@ def lines_of(
 
     Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per
     ended instant; and while there is something to move, 1 list per partition of which file
-    groups were replaced, and the sweep of what ended instants left.
+    groups were replaced.
 
     Args:
         context: The table.
@@ -101,8 +106,9 @@ def lines_of(
     going = choose_instants(active, rules.archiving, lines.times)
     if not going:
         return lines
-    return lines.and_(
-        _unclean_replace(context, snapshot, going), _unswept(context, slots, before=going[-1])
+    ended, fresh = _ended(context, slots, before=going[-1].requested_time)
+    return replace(lines, ended=ended).and_(
+        _unclean_replace(context, snapshot, going), min(fresh, default=None)
     )
 
 
@@ -172,27 +178,24 @@ def _file_ids(storage: Storage, partition_path: str) -> frozenset[str]:
     return frozenset(file.file_id for file in parsed if file is not None)
 
 
-def _unswept(
-    context: TableContext, slots: Sequence[Slot], *, before: Instant
-) -> InstantTime | None:
+def _ended(
+    context: TableContext, slots: Sequence[Slot], *, before: InstantTime
+) -> tuple[tuple[InstantTime, ...], tuple[InstantTime, ...]]:
     """
-    The oldest ended instant whose owner may still write files, after a sweep of the others.
+    Instants that ended without a result up to a time: long ago, and just now.
 
-    Below the first active write every file counts as committed, so nothing of an ended
-    instant may be left there, and nothing may come: its owner, had it only slept, must have
-    noticed by now (RB-10).
+    Below the first active write every file counts as committed, so nothing of them may be
+    left there, and nothing may come: their owners, had they only slept, must have noticed by
+    then (RB-10).
     """
     storage = context.world.storage
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
-    unswept: list[InstantTime] = []
+    old: list[InstantTime] = []
+    fresh: list[InstantTime] = []
     for slot in slots:
-        for target in ended_by(slot):
-            if target > before.requested_time:
-                continue
+        targets = [target for target in ended_by(slot) if target <= before]
+        if targets:
             stat = storage.stat(slot_path(slot.number))
-            if stat is None or storage.now_ms() - stat.modified_ms > grace_ms:
-                for path in data_files_of(storage, target):
-                    storage.delete(path)
-            else:
-                unswept.append(target)
-    return min(unswept, default=None)
+            aged = stat is None or storage.now_ms() - stat.modified_ms > grace_ms
+            (old if aged else fresh).extend(targets)
+    return tuple(old), tuple(fresh)

@@ -9,10 +9,12 @@ import pytest
 
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
+from tableservices.cleaning.execute import clean
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
     StillClock,
+    files_below,
     new_table,
     opened,
     rows_of,
@@ -28,6 +30,7 @@ from timeline.registry import enter
 from timeline.rules.succession import Residue
 from timeline.setting_names import PublishLock
 from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.undo import rollback
 
@@ -200,3 +203,25 @@ def test_entries_show_a_pin_below_the_head_and_raise_it_with_each_beat():
     registration.beat()
     assert shown() == 3
     registration.leave()
+
+
+def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
+    """What opening, reading and looking cost is counted in calls of the storage."""
+    clock = StillClock()
+    inner = MemoryStorage("memory://t", world=MemoryWorld(clock))
+    table = new_table(inner, clock=clock)
+    calls, objects = [], []
+    for number in range(60):
+        upsert(table, [{"id": "a", "p": "x", "ts": number}])
+        clean(table.context, RULES.cleaning)
+        archive(table.context, RULES)
+        clock.sleep_ms(DAY_MS)
+        if number in (11, 59):
+            observed = ObservedStorage(inner)
+            reader = opened(table, storage=observed, clock=clock)
+            assert rows_of(reader, "ts") == [(number,)]
+            calls.append(len(observed.calls))
+            objects.append(len(files_below(inner)))
+    assert calls[1] <= calls[0] + 2
+    assert objects[1] <= 2 * objects[0]
+    assert len(table.timeline()) >= 60
