@@ -381,7 +381,7 @@ def rivals_since(
         timeline: Listed after ``head`` was read.
         head: Greatest slot to look at.
     """
-    slots = _slots_not_seen(context, seen, head)
+    slots = _slots_not_seen(context, seen, head, timeline)
     rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
     completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
@@ -445,16 +445,20 @@ def _judge_unlocked(
     return verdict, now_seen
 
 
-def _slots_not_seen(context: TableContext, seen: Seen, head: int) -> list[Slot]:
+def _slots_not_seen(
+    context: TableContext, seen: Seen, head: int, timeline: ActiveTimeline
+) -> list[Slot]:
     """
     The slots above the seen ones, and the last of those when its file was not there yet.
 
     A snapshot reads the chain before the timeline, so its newest slot may lack the completed
-    file that makes it visible (PUB-3 settles all before that one).
+    file that makes it visible (PUB-3 settles all before that one). One that lacks it still,
+    with nothing left to do, was taken away by another engine before.
     """
     slots = context.chain.between(seen.head, head)
     last = context.chain.read(seen.head) if seen.head else None
     if last is None:
         return slots
-    unseen = (last.instant_time, last.completion_time) not in seen.completed
-    return [last, *slots] if unseen else slots
+    key = (last.instant_time, last.completion_time)
+    shows = key in timeline.completed_times or not is_settled(last, timeline)
+    return [last, *slots] if shows and key not in seen.completed else slots

@@ -86,7 +86,9 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
 
     Archived means: below the first active write instant, hence committed for every reader,
     and without pending files: a rollback or clean whose owner died between its deletes and
-    its completed file may also lie below the first write that is left.
+    its completed file may also lie below the first write that is left. A commit without any
+    file is over, too: its requested file stays until it is archived, so another engine's
+    restore took it away, and its data with it.
     """
     name = completed_name(slot)
     if name is None:
@@ -102,7 +104,7 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     if not timeline.file_names.isdisjoint(pending):
         return False
     first = timeline.first_write_time
-    return first is not None and slot.instant_time < first
+    return slot.kind is SlotKind.COMMIT or (first is not None and slot.instant_time < first)
 
 
 def settle(context: TableContext, slot: Slot) -> None:
@@ -115,9 +117,9 @@ def settle(context: TableContext, slot: Slot) -> None:
         OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
             could not be written within the deadline; any later writer finishes it.
     """
+    overruns = context.pin.overruns
     if slot.kind in _BORN_IN_SLOT:
         _write_pending(context, slot)
-    overruns = context.pin.overruns
     if slot.kind is SlotKind.ABORT:
         _undo_target(context, slot.requested_time, _BEGUN)
     elif slot.kind is SlotKind.CANCEL:

@@ -24,6 +24,7 @@ from tests.unit.timeline.engine import (
     begun,
     data_files,
     files_below,
+    heard,
     leftovers,
     new_table,
     opened,
@@ -366,6 +367,20 @@ def test_another_engines_pending_upkeep_refuses() -> None:
             change(table.context, times[0 if change is restore else 1])
     with pytest.raises(ServiceConflictError, match="upkeep"):
         savepoint(table.context)
+
+
+def test_what_another_engine_restored_away_is_not_made_again() -> None:
+    """Java knows no slots: the newest one still tells of a commit that has no file any more."""
+    table, times = grown(1, 2)
+    storage = table.context.world.storage
+    for path in files_below(storage):
+        if times[1] in path and ".hoodoo" not in path:
+            storage.delete(path)
+    for other in (opened(table), table):
+        upsert(other, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+        assert values(table) == [1, 7]
+        assert heard(other, "publish.helped") == heard(other, "write.refused") == []
+    assert not any(times[1] in name for name in names(table))
 
 
 def test_a_batch_that_was_taken_away_is_written_anew() -> None:

@@ -64,7 +64,7 @@ WRITTEN = {
     ),
     "completed compaction": (
         (SlotKind.COMMIT, Action.COMPACTION, {}),
-        {f"{RT}_{CT}.commit": b"body"},
+        {f"{RT}.compaction.requested": b"", f"{RT}_{CT}.commit": b"body"},
     ),
     "savepoint": (
         (SlotKind.SAVEPOINT, Action.SAVEPOINT, {}),
@@ -95,6 +95,8 @@ def test_a_slot_writes_its_files(name: str):
     (kind, action, fields), expected = WRITTEN[name]
     table = new_table()
     slot = slot_of(table, kind, action, **fields)
+    if kind is SlotKind.COMMIT:
+        table.context.world.storage.create(timeline_path(f"{RT}.compaction.requested"), b"")
     assert is_settled(slot, table.context.active()) is (not expected)
     settle(table.context, slot)
     settle(table.context, slot)
@@ -167,3 +169,11 @@ def test_a_restore_takes_away_exactly_what_its_plan_names():
         f".hoodie/.heartbeat/{RT}",
         f".hoodie/.heartbeat/{CT}",
     ]
+
+
+def test_a_commit_without_any_file_was_taken_away_and_is_not_made_again():
+    table = new_table()
+    slot = slot_of(table, SlotKind.COMMIT, Action.COMMIT)
+    assert is_settled(slot, table.context.active())
+    table.context.world.storage.create(timeline_path(f"{RT}.commit.requested"), b"")
+    assert not is_settled(slot, table.context.active())
