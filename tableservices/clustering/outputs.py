@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tableservices.clustering.curves import row_order
+from tableservices.clustering.gathering import gather, joined
 from tableservices.clustering.planned import PlannedClustering
 from timeline.files.moved_rows import write_moved_rows
 from timeline.files.rewrite import FileGroupTask
@@ -84,7 +85,7 @@ def write_group(world: World, work: GroupWork, number: int) -> tuple[WriteStat, 
     rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, work), work.slices[number]))
     order = None
     if work.plan.sort_columns:
-        rows = rows.combine_chunks()  # else each file is gathered from thousands of pieces
+        rows = joined(rows)  # else each file is gathered from thousands of pieces
         order = row_order(rows, work.plan.sort_columns, work.plan.curve)
     ids = file_groups_of(work.requested_time, work.plan, number)
     cuts = np.linspace(0, rows.num_rows, min(len(ids), rows.num_rows) + 1).astype(np.int64)
@@ -124,7 +125,7 @@ class _Piece:
         if self.order is None:
             rows = self.rows.slice(first, last - first)
         else:
-            rows = self.rows.take(pa.array(self.order[first:last]))
+            rows = gather(self.rows, self.order[first:last], self.work.read.output_schema)
         if self.work.plan.keeps_commit_times or not self.work.stores_keys:
             return rows
         time = self.work.requested_time

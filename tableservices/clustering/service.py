@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tableservices.claims import is_claimed
 from tableservices.clustering.execute import (
     ClusteringReceipt,
     clusterings,
@@ -14,14 +15,19 @@ from tableservices.clustering.execute import (
 )
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.clustering.trigger import commits_since_clustering
+from tableservices.completing import cancel
 from tableservices.planned_service import Part, run_round
+from tableservices.scheduling import pending_plans
 from tableservices.service import ServiceReceipt
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
+from timeline.model.times import WallMs, instant_time
 from timeline.placing import FileRules
 
 __all__ = ["ClusteringService"]
+
+_MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +61,17 @@ class ClusteringService:
         return replace(self, part=part, by_writer=True)
 
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
-        """One round; errors as ``run_round``."""
+        """One round, before which old plans that nobody is at expire; errors as ``run_round``."""
+        if self.settings.expires and self.part.executes:
+            self._expire(context)
         return run_round(context, self, self.part)
+
+    def _expire(self, context: TableContext) -> None:
+        age_ms = self.settings.expiration_mins * _MINUTE_MS
+        oldest = instant_time(WallMs(max(0, context.world.clock.now_ms() - age_ms)))
+        for planned in pending_plans(context.active(), self.action):
+            if planned.requested_time < oldest and not is_claimed(context, planned):
+                cancel(context, planned)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """

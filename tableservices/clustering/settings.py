@@ -174,6 +174,18 @@ CLUSTERING_OPTIONS: Mapping[str, Option] = {
         kind=_LIST,
         doc="Only these partition paths.",
     ),
+    "expires": Option(
+        key="hoodie.clustering.enable.expirations",
+        default="false",
+        kind=_BOOL,
+        doc="Cancel pending clusterings that nobody carried out for long.",
+    ),
+    "expiration_mins": Option(
+        key="hoodie.clustering.expiration.threshold.mins",
+        default="60",
+        kind=_INT,
+        doc="Age, minutes, from which a pending clustering that nobody is at is cancelled.",
+    ),
     "yields_to_begun": Option(
         key="hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
         default="false",
@@ -213,6 +225,8 @@ class ClusteringSettings(ServiceSettings):
     partitions_skipped: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     partitions_regex: str | None = None
     partitions_selected: tuple[str, ...] = ()
+    expires: bool = False
+    expiration_mins: _Count = 60
     yields_to_begun: bool = False
 
     @field_validator("partitions_regex")

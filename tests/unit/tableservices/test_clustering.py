@@ -16,12 +16,14 @@ from tableservices.clustering.execute import (
     plan_clustering,
     schedule_clustering,
 )
+from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import cancel
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
     Behind,
+    StillClock,
     data_files,
     heard,
     leftovers,
@@ -41,6 +43,7 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.index import LookupRules
+from timeline.machine import SystemClock
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
@@ -384,6 +387,24 @@ def test_files_of_an_executor_that_sorted_otherwise_are_swept() -> None:
     storage.create(stray, b"half")
     execute(table, planned)
     assert stray not in data_files(table)
+
+
+def test_a_plan_that_nobody_is_at_expires() -> None:
+    table = small_files()
+    planned = schedule(table)
+    expiring = SORTED.model_copy(update={"expires": True, "expiration_mins": 30})
+    clock = StillClock(SystemClock().now_ms() + 20 * 60_000)
+    later = opened(table, clock=clock).context
+    service = ClusteringService(settings=expiring, files=SMALL)
+    claim = claim_plan(table.context, planned)
+    assert claim is not None
+    service.run_once(later)
+    clock.wall += 20 * 60_000
+    service.run_once(later)
+    assert table.context.active().pending == (planned,)  # somebody is at it
+    claim.stop()
+    service.run_once(later)
+    assert table.context.active().pending == ()
 
 
 def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
