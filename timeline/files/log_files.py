@@ -51,7 +51,8 @@ class LogRead:
     table's types. ``keys`` tells how keys are computed where the rows carry none (tables
     without meta columns); the columns it needs are in the schema then. Blocks of other
     instants than those ``visible`` do not count. ``history`` has the names that columns had
-    when a block was written, where a table keeps ids of columns.
+    when a block was written, where a table keeps ids of columns. ``base_time`` is the requested
+    time of the base file below, to which positions in blocks may refer.
     """
 
     schema: pa.Schema
@@ -59,6 +60,7 @@ class LogRead:
     visible: Container[InstantTime]
     keys: VirtualKeys | None = None
     history: SchemaHistory | None = None
+    base_time: InstantTime | None = None
 
 
 def read_logs(
@@ -82,12 +84,18 @@ def read_logs(
     Errors and calls outside: as ``read_blocks``.
     """
     read = replace(read, schema=_with_inner_ordering(read.schema, read.rules))
-    changes = read_blocks(
-        storage, events, logs, read.visible, lambda block, content: _decoded(block, content, read)
-    )
+    placed: list[bool] = []
+
+    def decode(block: LogBlock, content: bytes) -> Changes:
+        placed.append(block.record_positions_base == read.base_time is not None)
+        return _decoded(block, content, read)
+
+    changes = read_blocks(storage, events, logs, read.visible, decode)
     if not changes:
         return None
-    return fold_changes(join_changes(changes, read.schema), read.rules)
+    folded = fold_changes(join_changes(changes, read.schema), read.rules)
+    # Java merges by position where all blocks have them: each copy of a repeated key has its own.
+    return replace(folded, every_copy=all(placed))
 
 
 def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:

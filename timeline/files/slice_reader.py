@@ -162,6 +162,7 @@ def merge_slice(
         visible=read.visible,
         keys=read.keys,
         history=read.history,
+        base_time=one.base_file.requested_time if one.base_file is not None else None,
     )
     changes = read_logs(storage, events, one.log_files, logs)
     if changes is None:

@@ -75,11 +75,13 @@ class Changes:
     ``rows`` has one row for each change: the columns of a record; of a delete its key and
     ordering fields, the rest null. ``told`` names the columns of which some changes tell
     nothing, and which ones do tell; without an entry every record tells the column.
+    ``every_copy`` says that they were made for each of several rows of one key.
     """
 
     rows: pa.Table
     kinds: npt.NDArray[np.int8]
     told: Mapping[str, Mask] = field(default_factory=dict)
+    every_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +201,8 @@ def merge_changes(
         changes: At most one for each key; records of the base's schema.
         rules: The table's.
         every_copy: Keys of the base may repeat (a plain insert wrote them twice). Then Java's
-            copy-on-write writer changes every copy, its reader of logs only the first.
+            copy-on-write writer changes every copy, its reader of logs only the first, but
+            where the logs say in which rows (``Changes.every_copy``).
 
     Returns:
         Base rows in their order, changed ones in place, then the inserted ones. Unchanged
@@ -208,7 +211,7 @@ def merge_changes(
     position = _lookup(base.column(_KEY), changes.rows.column(_KEY))
     matched_base = np.flatnonzero(position >= 0)
     matched = position[matched_base]
-    if not every_copy and len(matched) and np.bincount(matched).max() > 1:
+    if not (every_copy or changes.every_copy) and len(matched) and np.bincount(matched).max() > 1:
         firsts = np.sort(np.unique(matched, return_index=True)[1])
         matched_base, matched = matched_base[firsts], matched[firsts]
     wins = np.ones(len(matched), np.bool_)

@@ -185,6 +185,21 @@ def test_late_rows_and_late_deletes_change_nothing():
     assert group.read() == list(BASE)
 
 
+@pytest.mark.parametrize(
+    ("of_base", "second"),
+    [(1, (20, "new")), (9, (10, "twice")), (None, (10, "twice"))],
+    ids=["of this base", "of another", "without"],
+)
+def test_logs_with_positions_change_every_copy_of_a_key(of_base, second):
+    """Java 1.2 merges by position then; where one block has none, keys count, once each."""
+    told = {}
+    if of_base is not None:
+        told["base_file_instant_time_of_record_positions"] = time(of_base)
+    group = Group().with_base(*BASE[:2], ("a", 10, "twice"))
+    group.log(2, avro(2, ("a", 20, "new"), **told))
+    assert group.read() == [("a", 20, "new"), BASE[1], ("a", *second)]
+
+
 def test_logs_alone_are_a_slice():
     group = Group().log(2, avro(2, ("a", 1, "x"))).log(3, avro(3, ("a", 1, "tie"), ("b", 1, "y")))
     assert group.read() == [("a", 1, "tie"), ("b", 1, "y")]
