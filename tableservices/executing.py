@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, StorageUnavailableError
@@ -10,8 +12,9 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.world import World
 
-__all__ = ["commit_metadata", "make_inflight", "read_requested"]
+__all__ = ["commit_metadata", "make_inflight", "on_file_groups", "read_requested"]
 
 
 def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]:
@@ -49,6 +52,25 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
             f"the storage did not answer; run the service again: {path}", path=path
         ) from error
     return False
+
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def on_file_groups(
+    world: World, work: Callable[[World, Task], Result], tasks: Sequence[Task]
+) -> list[Result]:
+    """
+    Run a function of the ports on one task for each file group; results in task order.
+
+    On the executor's threads, or where it can send it (``SparkExecutor.spread``): then the
+    function meets ports of the place where it runs, so it is a plain one and its tasks are values.
+    """
+    spread: Callable[..., list[Result]] | None = getattr(world.executor, "spread", None)
+    if spread is None:
+        return world.executor.map(partial(work, world), tasks)
+    return spread(work, tasks)
 
 
 def commit_metadata(

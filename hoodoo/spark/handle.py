@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from hoodoo.services import Services
+from hoodoo.spark.executor import SparkExecutor
 from hoodoo.spark.loading import load_dataframe
 from hoodoo.spark.options import layers_for
-from hoodoo.spark.saving import write_dataframe
+from hoodoo.spark.saving import storage_options, write_dataframe
+from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
+from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
 from timeline.write import Receipt
 
@@ -36,6 +41,20 @@ class SparkTable:
     def local(self) -> Table:
         """The same table over the local executor: timeline, services, small reads."""
         return self._table
+
+    @property
+    def services(self) -> Services:
+        """Upkeep, with the work on file groups done by the cluster."""
+        core = self._table.core.context
+        address = StorageAddress(
+            base_uri=core.world.storage.base_uri,
+            options=tuple(storage_options(self._table).items()),
+        )
+        executor = SparkExecutor(spark=self._spark, address=address, local=core.world.executor)
+        context = TableContext.of(replace(core.world, executor=executor), core.config, core.limits)
+        return Services(
+            context, self._table.properties, self._table.settings, self._table.join_writers
+        )
 
     def to_df(self, **options: object) -> Any:
         """The table as a DataFrame; ``options`` are those of the reader."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tableservices.claims import claim_plan
 from tableservices.compaction.file_group import compact_file_group
@@ -18,7 +17,7 @@ from tableservices.compaction.plan_files import slices_of_plan
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.compaction.tasks import tasks_of
 from tableservices.completing import Ended, complete, withdraw
-from tableservices.executing import commit_metadata, make_inflight, read_requested
+from tableservices.executing import commit_metadata, make_inflight, on_file_groups, read_requested
 from tableservices.scheduling import schedule
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.context import TableContext
@@ -160,7 +159,7 @@ def _execute(
     began_before = make_inflight(context, planned)
     snapshot = context.snapshot()
     tasks = tasks_of(context, snapshot, planned, slices, files)
-    stats = context.world.executor.map(partial(compact_file_group, context.world), tasks)
+    stats = on_file_groups(context.world, compact_file_group, tasks)
     made = {stat.path for stat in stats}
     if began_before:  # PUB-1: an executor of another engine gave its files other names
         for stray in data_files_of(storage, planned.requested_time):

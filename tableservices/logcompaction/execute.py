@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tableservices.claims import claim_plan
 from tableservices.compaction.plan_files import slices_of_plan
 from tableservices.completing import Ended, cancel, complete, withdraw
-from tableservices.executing import commit_metadata, make_inflight, read_requested
+from tableservices.executing import commit_metadata, make_inflight, on_file_groups, read_requested
 from tableservices.logcompaction.file_group import LogCompactionTask, compact_logs
 from tableservices.logcompaction.plan import candidates, log_compaction_plan
 from tableservices.logcompaction.settings import LogCompactionSettings
@@ -168,7 +167,7 @@ def _execute(
         return None
     make_inflight(context, planned)
     tasks = _tasks(context, snapshot, planned, slices, files)
-    made = context.world.executor.map(partial(compact_logs, context.world), tasks)
+    made = on_file_groups(context.world, compact_logs, tasks)
     stats = [one for one in made if one is not None]
     metadata = commit_metadata(context, "LOG_COMPACT", stats, tasks[0].avro_json if tasks else None)
 

@@ -1,0 +1,44 @@
+"""Services over Spark: the cluster's tasks do the work of each file group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo.spark
+from timeline.errors import CorruptTableError
+
+pytestmark = pytest.mark.spark
+
+MERGE_ON_READ = {"hoodie__datasource__write__table__type": "MERGE_ON_READ"}
+START = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+LATER = [(1, "mon", 11, 7.0), (3, "tue", 11, 9.0)]
+
+
+def test_a_compaction_runs_on_the_cluster(
+    spark: Any, save: Callable[..., Any], rows: Callable[..., Any], path: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save(LATER, **MERGE_ON_READ)
+    with hoodoo.spark.table(spark, path) as table:
+        receipt = table.services.compact()
+        assert (receipt.file_groups, receipt.rows_written) == (2, 3)
+        assert all(not one.log_files for one in table.local.file_slices())
+    assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
+
+
+def test_what_a_task_meets_reaches_the_caller(
+    spark: Any, save: Callable[..., Any], path: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save(LATER, **MERGE_ON_READ)
+    with hoodoo.spark.table(spark, path) as table:
+        planned = table.services.schedule("compact").requested_time
+        for log in Path(path).glob("*/.*.log.*_*"):
+            log.write_bytes(b"damaged")
+        with pytest.raises(CorruptTableError, match=r"\.log\."):
+            table.services.execute(planned)
+        assert [one.state for one in table.local.timeline][-1] == "inflight"
