@@ -71,7 +71,16 @@ def further_checks(
                     "the other changed the table's schema; mine must be fitted to it",
                     (rival,),
                 )
-        if _metadata_table_on(context):
+        # Through the backup when another writer is changing the properties just now (fmt 1.3).
+        config = load_config(context.world.storage)
+        if config.table_version != context.config.table_version:
+            return Refused(
+                RuleId.TABLE_UPGRADED,
+                f"the table is of version {config.table_version} now; open it again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        if config.metadata_table_on:
             return Refused(
                 RuleId.METADATA_TABLE_SWITCHED_ON,
                 "the metadata table was switched on meanwhile, and this release does not "
@@ -91,11 +100,6 @@ def further_checks(
         return _same_new_key(context, mine, rivals)
 
     return check
-
-
-def _metadata_table_on(context: TableContext) -> bool:
-    # Through the backup when another writer is changing the properties just now (fmt 1.3).
-    return load_config(context.world.storage).metadata_table_on
 
 
 def _owned_by_new_plan(

@@ -92,11 +92,13 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
     return config
 
 
-def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str) -> TableConfig:
+def update_properties(
+    storage: Storage, changes: Mapping[str, str | None], *, now: str
+) -> TableConfig:
     """
     Change keys of the properties, through the backup (fmt 1.3). Call it under the lock.
 
-    Unknown keys survive; a stale checksum sibling goes first (fmt 1).
+    None takes a key away. Unknown keys survive; a stale checksum sibling goes first (fmt 1).
     """
     current = dict(load_config(storage).raw)
     data = _bytes(current, now)
@@ -106,7 +108,8 @@ def update_properties(storage: Storage, changes: Mapping[str, str], *, now: str)
         _create(storage, PROPERTIES, data)
     storage.delete(PROPERTIES_BACKUP)
     _create(storage, PROPERTIES_BACKUP, data)
-    updated = {**current, **changes}
+    changed = {**current, **changes}
+    updated = {key: text for key, text in changed.items() if text is not None}
     storage.delete(PROPERTIES)
     _create(storage, PROPERTIES, _bytes(updated, now))
     config = _read(storage, PROPERTIES)

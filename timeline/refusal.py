@@ -34,6 +34,7 @@ _ERRORS: dict[RuleId, type[ConflictError]] = {
     RuleId.SAME_NEW_KEY: DuplicateKeyError,
     RuleId.SCHEMA_CHANGED: SchemaConflictError,
     RuleId.METADATA_TABLE_SWITCHED_ON: TableConfigConflictError,
+    RuleId.TABLE_UPGRADED: TableConfigConflictError,
 }
 
 

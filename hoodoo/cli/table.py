@@ -1,4 +1,4 @@
-"""``hoodoo table``: create, show, verify, tidy and drop a table."""
+"""``hoodoo table``: create, show, verify, tidy, upgrade and drop a table."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.table import Table
 from hoodoo.verify import Verification, verify_at
 from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
+from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
+from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.schema import drop_meta
 from timeline.registry import registered_writers
@@ -40,7 +42,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 @click.group()
 def table() -> None:
-    """Create, show, verify, tidy or drop a table."""
+    """Create, show, verify, tidy, upgrade or drop a table."""
 
 
 @table.command()
@@ -189,6 +191,32 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
         printer.line(f"verified: {found.summary}", style="green")
     else:
         printer.line(f"{len(found.problems)} problems; {found.summary}", style="bold red")
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@changing
+def upgrade(invocation: Invocation, *, address: str) -> None:
+    """Make TABLE one of the newest table version; nothing may be pending, no writer at work."""
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        planned = plan_upgrade(context)
+        if planned is not None and not invocation.dry_run:
+            invocation.confirm(
+                f"upgrade from version {planned.from_version} to {NEWEST_VERSION}, which older "
+                "releases of Hudi cannot open?"
+            )
+            planned = upgrade_table(context)
+        config = opened.config
+    invocation.printer.document(
+        {
+            "name": config.name,
+            "from_version": planned.from_version if planned else config.table_version,
+            "version": NEWEST_VERSION,
+            "changes": dict(planned.changes) if planned else {},
+            "upgraded": planned is not None and not invocation.dry_run,
+        }
+    )
 
 
 @table.command()

@@ -336,6 +336,17 @@ def test_partitions_expire_by_their_days(table: Path) -> None:
     assert run("services", "run", table, "--service", "ttl", *days).document["attempts"] == 0
 
 
+def test_a_table_is_upgraded_once(tmp_path: Path) -> None:
+    old = ("--hoodie-conf", "hoodie.write.table.version=8")
+    made = run("table", "create", tmp_path / "t", "--schema", "id int", "--key", "id", *old)
+    assert made.exit_code == 0, made.err
+    shown = run("table", "upgrade", tmp_path / "t", "--dry-run").document
+    assert (shown["from_version"], shown["version"], shown["upgraded"]) == (8, 9, False)
+    assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"]
+    assert run("table", "show", tmp_path / "t").document["version"] == 9
+    assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"] is False
+
+
 def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:
     assert run("table", "orphans", table).document == {"orphans": [], "removed": False}
     assert run("table", "orphans", table, "--remove", "--yes").document["removed"] is False

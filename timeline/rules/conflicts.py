@@ -46,6 +46,7 @@ class RuleId(Enum):
     SCHEMA_CHANGED = "C10"
     SAME_BATCH = "C11"
     METADATA_TABLE_SWITCHED_ON = "C12"
+    TABLE_UPGRADED = "C13"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def test_a_report_is_ready_for_json():
         (RuleId.SCHEMA_CHANGED, SchemaConflictError),
         (RuleId.SAME_BATCH, WriteConflictError),
         (RuleId.METADATA_TABLE_SWITCHED_ON, TableConfigConflictError),
+        (RuleId.TABLE_UPGRADED, TableConfigConflictError),
     ],
 )
 def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError]):
@@ -99,4 +100,4 @@ def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError]):
 
 
 def test_rule_ids_are_stable():
-    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(13)]
+    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(14)]
