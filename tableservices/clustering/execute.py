@@ -22,7 +22,11 @@ from tableservices.clustering.curves import Curve
 from tableservices.clustering.outputs import GroupWork, file_groups_of, write_group
 from tableservices.clustering.plan import SliceGroup, chosen_partitions, plan_groups
 from tableservices.clustering.planned import PlannedClustering, plan_bytes, read_plan
-from tableservices.clustering.refusal import refuse_unclusterable, refuse_unsortable
+from tableservices.clustering.refusal import (
+    refuse_bucket_names,
+    refuse_unclusterable,
+    refuse_unsortable,
+)
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import Ended, cancel, complete, withdraw
 from tableservices.executing import make_inflight, read_requested
@@ -126,8 +130,10 @@ def plan_clustering(
     view = view_of(context, snapshot)
     hour = context.world.clock.now_ms() // _HOUR_MS % 24
     partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
+    slices = view.latest_slices(partitions)
+    refuse_bucket_names(one.file_group for one in slices)
     return plan_groups(
-        view.latest_slices(partitions),
+        slices,
         file_groups_in_plans(context, snapshot.active),
         settings,
         clustered=frozenset(
@@ -186,6 +192,7 @@ def execute_clustering(
     data, path = read_requested(context, planned)
     plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
     refuse_unsortable(schema, plan.sort_columns)
+    refuse_bucket_names(one.file_group for group in plan.groups for one in group.slices)
     heartbeat = claim_plan(context, planned)
     if heartbeat is None:
         context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)

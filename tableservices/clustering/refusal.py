@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tableservices.clustering.curves import sortable_column
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.index.adoption import keeps_buckets
 from timeline.index.consistent import FOLDER as CONSISTENT_FOLDER
+from timeline.model.claim import FileGroupId
 from timeline.model.schema import TableSchema
 from timeline.properties_file import load_config
-from timeline.read import read_schema, view_of
+from timeline.read import read_schema
 from timeline.readable import refuse_unwritable
 from timeline.rules.bucketing import bucket_of
 from timeline.snapshot import Snapshot
 
-__all__ = ["refuse_unclusterable", "refuse_unsortable"]
+__all__ = ["refuse_bucket_names", "refuse_unclusterable", "refuse_unsortable"]
 
+_FOLLOWS = "a record's file group follows from its key, so rows cannot move"
 _BUCKETS_MAX = 10_000  # of a guess: the file ids of other tables begin like that once in 65,536
 
 
@@ -25,7 +27,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
     """
     Pass when the table's rows may move to other file groups; returns its schema.
 
-    Outside: 1 get, 2 lists.
+    Outside: 1 get, 1 list.
 
     Raises:
         TableConfigConflictError: Its metadata table is on.
@@ -42,19 +44,21 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
         )
     if context.world.storage.list(CONSISTENT_FOLDER):
         raise _buckets("buckets of consistent hashing are resized, which this release does not do")
-    if keeps_buckets(config) or _looks_bucketed(context, snapshot):
-        raise _buckets("a record's file group follows from its key, so rows cannot move")
+    if keeps_buckets(config):
+        raise _buckets(_FOLLOWS)
     return read_schema(context, snapshot)
 
 
-def _looks_bucketed(context: TableContext, snapshot: Snapshot) -> bool:
-    """Whether every file group of the first partition that has some is named as a bucket."""
-    view = view_of(context, snapshot)
-    for partition_path in view.partition_paths():
-        numbers = [bucket_of(group.file_id) for group in view.slices(partition_path)]
-        if numbers:
-            return all(number is not None and number < _BUCKETS_MAX for number in numbers)
-    return False
+def refuse_bucket_names(file_groups: Iterable[FileGroupId]) -> None:
+    """
+    Refuse file groups that are all named as buckets, where the table does not say what it has.
+
+    Raises:
+        UnsupportedTableError: They are.
+    """
+    numbers = [bucket_of(group.file_id) for group in file_groups]
+    if numbers and all(number is not None and number < _BUCKETS_MAX for number in numbers):
+        raise _buckets(_FOLLOWS)
 
 
 def _buckets(why: str) -> UnsupportedTableError:

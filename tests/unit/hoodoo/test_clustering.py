@@ -74,6 +74,24 @@ def test_a_writer_may_only_plan_and_another_carries_it_out(tmp_path: Path) -> No
         assert len(table.file_slices()) == 1
 
 
+def test_a_table_of_which_a_group_was_left_to_a_writer_is_whole(tmp_path: Path) -> None:
+    groups = {"hoodie.clustering.plan.strategy.max.bytes.per.group": "1"}
+    sorting = {"hoodie.clustering.plan.strategy.sort.columns": "a"}
+    with new_table(tmp_path / "t", **groups, **sorting) as table:
+        for first in (0, 10, 20):
+            table.insert(rows(first))
+        planned = table.services.schedule("cluster")
+        assert planned is not None
+        table.upsert(rows(10))
+        receipt = table.services.execute(planned.requested_time)
+        assert receipt is not None
+        assert receipt.text.endswith("1 groups left to writers")
+        assert table.to_arrow().num_rows == 12
+        table.services.clean()
+        assert table.to_arrow().num_rows == 12
+    assert verify_at(tmp_path / "t", Layers()).problems == ()
+
+
 def test_a_wrong_column_or_curve_changes_nothing(tmp_path: Path) -> None:
     with new_table(tmp_path / "t") as table:
         table.insert(rows(0))
