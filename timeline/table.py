@@ -300,8 +300,8 @@ class Table(TableSnapshot):
         """
         Rows last written by instants that completed in (since, until] (fmt 6.6).
 
-        Where cleaning removed files of the range, rows written again since are missing here;
-        they come in the range of their newer write.
+        Where cleaning removed files of the range, or instants of it were archived, rows written
+        again since are missing here; they come in the range of their newer write.
 
         With ``images`` every change on the way comes out instead, in the order of completion:
         ``op`` (``i``, ``u``, ``d``), ``ts_ms`` (the instant's requested time) and the row

@@ -7,6 +7,7 @@ rows and rows that come back after a delete happen often.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,7 +112,10 @@ def walk(seed: int, release: str) -> Recipe:
 
     # A bulk insert forgets to tell the new table that columns are left out.
     bulk = () if WRITE + "drop.partition.columns" in conf else ("bulk_insert",)
-    steps: list[Step] = [Write(rows=rows(6), operation=rng.choice(("insert", "upsert", *bulk)))]
+    # Keys that lie there twice are a kind of their own (`twice`): a range of changes tells each.
+    begin = {json.dumps([row["id"], row["region"], row.get("at")]): row for row in rows(6)}
+    operation = rng.choice(("insert", "upsert", *bulk))
+    steps: list[Step] = [Write(rows=list(begin.values()), operation=operation)]
     for _ in range(rng.randint(5, 9)):
         steps.extend(_step(rng, rows, mor=mor, by_region=shape.by_region, release=release))
     return Recipe(
@@ -242,7 +246,8 @@ def _step(rng: random.Random, rows: Any, *, mor: bool, by_region: bool, release:
     if roll < 0.62:
         return [Write(rows=rows(some), operation="delete", conf=logs)]
     if roll < 0.66:
-        return [Write(rows=rows(some), operation="insert", conf=logs)]
+        conf = {**logs, WRITE + "insert.drop.duplicates": "true"}
+        return [Write(rows=rows(some), operation="insert", conf=conf)]
     if roll < 0.71:
         return [Write(rows=rows(some), conf=logs, crashes=True)]
     if roll < 0.75:
