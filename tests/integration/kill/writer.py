@@ -1,5 +1,5 @@
 """
-A writer or cleaning process that may be killed at any moment.
+A writer, cleaning or serving process that may be killed at any moment.
 
 Run as ``python -m tests.integration.kill.writer ROLE TABLE JOURNAL ENGINE``; it works until a
 file named ``stop`` lies beside the journal. Every
@@ -15,11 +15,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 import hoodoo
+from hoodoo.services import services_of
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.errors import HoodooError
@@ -63,6 +65,8 @@ def _rows(keys: np.ndarray, version: int, written_by: str) -> pa.Table:
 def main() -> None:
     """Run one role until it is told to stop (writers) or for ever (cleaner)."""
     role, address, journal, engine = sys.argv[1:5]
+    if role.startswith("serve"):
+        _serve_for_ever(address, role)
     if role == "clean":
         _clean_for_ever(address)
     step = len(_journal(journal))
@@ -145,6 +149,38 @@ def _clean_for_ever(address: str) -> None:
         except HoodooError as error:
             print(f"clean: {error.kind}: {error}", file=sys.stderr, flush=True)
         time.sleep(0.3)
+
+
+#: Every service, and much of each.
+SERVING = {
+    **PROPERTIES,
+    "hoodie.compact.inline.max.delta.commits": "3",
+    "hoodie.log.compaction.enable": "true",
+    "hoodie.log.compaction.blocks.threshold": "2",
+    "hoodie.clustering.async.enabled": "true",
+    "hoodie.clustering.async.max.commits": "7",
+    "hoodie.clustering.updates.strategy": (
+        "org.apache.hudi.client.clustering.update.strategy.SparkAllowUpdateStrategy"
+    ),
+    "hoodie.keep.min.commits": "12",
+    "hoodie.keep.max.commits": "16",
+}
+
+
+def _serve_for_ever(address: str, role: str) -> NoReturn:
+    """As ``hoodoo services worker`` does, and louder."""
+    table = hoodoo.open_table(address, properties={**SERVING, "hoodie.write.application.id": role})
+    services = services_of(table.properties)
+    while True:
+        for service in services:
+            try:
+                receipt = service.run_once(table.core.context)
+            except HoodooError as error:
+                print(f"{service.name}: {error.kind}: {error}", file=sys.stderr, flush=True)
+                continue
+            if receipt is not None:
+                print(f"{service.name}: {receipt.text}", file=sys.stderr, flush=True)
+        time.sleep(0.2)
 
 
 def _journal(path: str) -> list[dict[str, int]]:
