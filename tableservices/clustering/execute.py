@@ -18,20 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tableservices.claims import claim_plan
-from tableservices.clustering.curves import Curve
 from tableservices.clustering.outputs import GroupWork, file_groups_of, write_group
-from tableservices.clustering.plan import SliceGroup, chosen_partitions, plan_groups
-from tableservices.clustering.planned import PlannedClustering, plan_bytes, read_plan
+from tableservices.clustering.planned import PlannedClustering, read_plan
 from tableservices.clustering.refusal import (
     refuse_bucket_names,
     refuse_unclusterable,
     refuse_unsortable,
 )
+from tableservices.clustering.schedule import CLUSTER, ORDER, order_text
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import Ended, cancel, complete, withdraw
 from tableservices.executing import make_inflight, read_requested
-from tableservices.scheduling import schedule
-from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
@@ -43,24 +40,17 @@ from timeline.model.instant import Action, Instant
 from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_plans
 from timeline.placing import FileRules
 from timeline.ports.storage import ObjectMissingError
 from timeline.publish import Seen, Turn, rivals_since
 from timeline.read import plan_scan, view_of
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.snapshot import Snapshot
 
 __all__ = [
     "ClusteringReceipt",
-    "clusterings",
     "execute_clustering",
-    "plan_clustering",
-    "schedule_clustering",
 ]
 
-_CLUSTER = "CLUSTER"
-_ORDER = "hoodoo.clustering.order"  # in the commit metadata
-_HOUR_MS = 3_600_000
 _KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written anew
 _LOOKS_MAX = 1_000
 
@@ -86,76 +76,6 @@ class ClusteringReceipt:
             f"clustered {self.file_groups_replaced} file groups into {self.files_written} files, "
             f"{self.rows_written} rows ({self.bytes_written} bytes){left}"
         )
-
-
-def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[InstantTime, str | None]:
-    """
-    Requested times of completed clusterings, and how they ordered rows; None of Java's.
-
-    Outside: 1 get per replacecommit, kept.
-    """
-    found = {}
-    for one in timeline.completed_writes:
-        if one.action.completes_as is Action.REPLACECOMMIT:
-            metadata = commits.read(one)
-            if metadata.operation_type == _CLUSTER:
-                found[one.requested_time] = metadata.extra_metadata.get(_ORDER)
-    return found
-
-
-def _order_text(columns: Sequence[str], curve: Curve) -> str:
-    return " ".join((curve.value, *columns)) if columns else "kept"
-
-
-def plan_clustering(
-    context: TableContext, snapshot: Snapshot, settings: ClusteringSettings
-) -> tuple[SliceGroup, ...]:
-    """
-    What a clustering of this snapshot would rewrite; nothing is changed.
-
-    Outside: 1 list per partition, 1 get per pending plan and completed replacecommit.
-
-    Args:
-        context: The table.
-        snapshot: What is visible.
-        settings: What is wanted.
-
-    Raises:
-        InvalidInputError: A sort column is not there or has no order.
-        UnsupportedTableError: The table's buckets must stay as they are, or it is not written.
-        TableConfigConflictError: Its metadata table is on.
-    """
-    schema = refuse_unclusterable(context, snapshot)
-    refuse_unsortable(schema, settings.sort_columns)
-    view = view_of(context, snapshot)
-    hour = context.world.clock.now_ms() // _HOUR_MS % 24
-    partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
-    slices = view.latest_slices(partitions)
-    refuse_bucket_names(one.file_group for one in slices)
-    return plan_groups(
-        slices,
-        file_groups_in_plans(context, snapshot.active),
-        settings,
-        clustered=frozenset(
-            time
-            for time, order in clusterings(context.commits, snapshot.active).items()
-            if order == _order_text(settings.sort_columns, settings.curve)
-        ),
-    )
-
-
-def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> Instant | None:
-    """
-    Put a plan on the timeline; None when there is nothing to cluster.
-
-    Arguments, calls outside and errors: as ``plan_clustering`` and ``schedule``.
-    """
-
-    def build(snapshot: Snapshot) -> bytes | None:
-        groups = plan_clustering(context, snapshot, settings)
-        return plan_bytes(context.world.storage, groups, settings) if groups else None
-
-    return schedule(context, Action.CLUSTERING, build)
 
 
 def execute_clustering(
@@ -365,13 +285,13 @@ class _Run:
             partition_to_write_stats={
                 path: tuple(by_partition[path]) for path in sorted(by_partition)
             },
-            operation_type=_CLUSTER,
+            operation_type=CLUSTER,
             extra_metadata={
                 SCHEMA_KEY: _schema_of(self.context, snapshot).avro_json,
                 "hoodoo.writer": who.writer_id,
                 "hoodoo.host": who.host,
                 "hoodoo.pid": str(who.pid),
-                _ORDER: _order_text(self.plan.sort_columns, self.plan.curve),
+                ORDER: order_text(self.plan.sort_columns, self.plan.curve),
             },
             partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
         )

@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tableservices.claims import is_claimed
-from tableservices.clustering.execute import (
-    ClusteringReceipt,
-    clusterings,
-    execute_clustering,
-    plan_clustering,
-    schedule_clustering,
-)
+from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.schedule import clusterings, plan_clustering, schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.clustering.trigger import commits_since_clustering
 from tableservices.completing import cancel

@@ -13,7 +13,8 @@ from functools import partial
 
 import pytest
 
-from tableservices.clustering.execute import execute_clustering, schedule_clustering
+from tableservices.clustering.execute import execute_clustering
+from tableservices.clustering.schedule import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.scheduling import pending_plans
 from tests.simulation import mutants

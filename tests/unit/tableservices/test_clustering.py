@@ -10,12 +10,8 @@ import pytest
 
 from tableservices.claims import claim_plan
 from tableservices.clustering.curves import Curve
-from tableservices.clustering.execute import (
-    ClusteringReceipt,
-    execute_clustering,
-    plan_clustering,
-    schedule_clustering,
-)
+from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.schedule import plan_clustering, schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import cancel
