@@ -14,15 +14,34 @@ from enum import Enum
 from typing import Protocol
 
 from tableservices.claims import is_claimed
+from tableservices.completing import cancel
 from tableservices.scheduling import pending_plans
 from tableservices.service import ServiceReceipt, TableService
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import HoodooError, InstantNotFoundError
+from timeline.errors import (
+    FencedError,
+    HoodooError,
+    InstantNotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from timeline.model.instant import Action, Instant
-from timeline.model.times import InstantTime
+from timeline.model.times import InstantTime, wall_ms
+from timeline.options import Option, OptionKind
 
-__all__ = ["Part", "PlannedService", "ScheduledReceipt", "run_round"]
+__all__ = ["PLAN_EXPIRY", "Part", "PlannedService", "ScheduledReceipt", "run_round"]
+
+_EXPIRY_MS = 86_400_000
+
+#: Read by the settings of every service that plans.
+PLAN_EXPIRY = Option(
+    key="hoodoo.services.plan.expiry.ms",
+    default=str(_EXPIRY_MS),
+    kind=OptionKind.MS,
+    doc="Age at which a plan that cannot be carried out is cancelled by who tries in vain.",
+    since="0.1",
+)
 
 
 class Part(Enum):
@@ -89,12 +108,21 @@ class ScheduledReceipt:
         return f"planned a {self.planned.action.value}"
 
 
+#: Says nothing about a plan: another attempt may do.
+_PASSING = (UnavailableError, FencedError, OutcomeUnknownError)
+
+
+def _age_ms(context: TableContext, planned: Instant) -> int:
+    return context.world.clock.now_ms() - wall_ms(planned.requested_time)
+
+
 def run_round(
     context: TableContext,
     service: PlannedService,
     part: Part = Part.BOTH,
     *,
     now: bool = False,
+    expiry_ms: int = _EXPIRY_MS,
 ) -> ServiceReceipt | None:
     """
     Carry out what is planned, then plan anew if it is due and carry that out.
@@ -104,6 +132,9 @@ def run_round(
         service: Whose round.
         part: What it does of that.
         now: Plan whether due or not.
+        expiry_ms: Age at which a plan that fails again is cancelled, else a damaged plan or
+            one whose files are gone would stand in the way for ever. A storage or lock that
+            does not answer says nothing about the plan.
 
     Returns:
         The last receipt; None when there was nothing to do.
@@ -123,10 +154,13 @@ def run_round(
         except InstantNotFoundError:
             continue  # ended meanwhile
         except HoodooError as error:
-            failure = failure or error
             context.world.events.emit(
                 "service.plan_failed", rt=planned.requested_time, why=str(error)
             )
+            if not isinstance(error, _PASSING) and _age_ms(context, planned) > expiry_ms:
+                cancel(context, planned)
+            else:
+                failure = failure or error
     if failure is not None:
         raise failure
     if part.schedules and (now or service.is_due(context, context.active())):

@@ -50,7 +50,7 @@ class CompactionService:
         """One round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
-        return run_round(context, self, self.part)
+        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """As the settings' trigger says."""

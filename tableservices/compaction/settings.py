@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from tableservices.planned_service import PLAN_EXPIRY
 from tableservices.settings_model import ServiceSettings
 from timeline.options import Option, OptionKind
 
@@ -105,6 +106,7 @@ COMPACTION_OPTIONS: Mapping[str, Option] = {
         kind=_INT,
         doc="How many of the latest partitions one compaction looks at (DayBased).",
     ),
+    "expiry_ms": PLAN_EXPIRY,
 }
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -126,6 +128,7 @@ class CompactionSettings(ServiceSettings):
     log_bytes_min: _Size = 0
     log_files_min: _Size = 0
     days_max: _Count = 10
+    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
 
     @field_validator("strategy", mode="before")
     @classmethod

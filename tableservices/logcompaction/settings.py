@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from tableservices.planned_service import PLAN_EXPIRY
 from tableservices.settings_model import ServiceSettings
 from timeline.options import Option, OptionKind
 
@@ -32,6 +33,7 @@ LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
         kind=OptionKind.INT,
         doc="Log blocks of a file slice, and delta commits, that make one worth it.",
     ),
+    "expiry_ms": PLAN_EXPIRY,
 }
 
 
@@ -43,3 +45,4 @@ class LogCompactionSettings(ServiceSettings):
     enabled: bool = False
     inline: bool = False
     blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = 5
+    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000

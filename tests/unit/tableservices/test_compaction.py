@@ -8,6 +8,7 @@ import pytest
 
 from tableservices.claims import claim_plan
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.completing import cancel
 from tests.unit.timeline.engine import (
@@ -422,3 +423,21 @@ def test_a_file_group_whose_rows_are_all_deleted_gets_an_empty_base_file():
     assert (receipt.rows_written, rows_of(table, *COLUMNS)) == (0, [])
     upsert(table, FIRST)
     assert rows_of(table, *COLUMNS) == [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]
+
+
+def test_a_plan_that_cannot_be_carried_out_expires():
+    table = logged_table()
+    planned = schedule(table)
+    [slice_] = table.view.latest_slices()
+    storage = table.context.world.storage
+    kept = storage.read(slice_.log_files[0].path)
+    storage.delete(slice_.log_files[0].path)
+    young = CompactionService(settings=SETTINGS, files=SMALL)
+    with pytest.raises(MissingFileError):
+        young.run_once(table.context)
+    assert table.context.active().pending == (planned,)
+    old = CompactionService(settings=CompactionSettings(expiry_ms=0, commits_max=2), files=SMALL)
+    assert old.run_once(table.context) is None
+    assert table.context.active().pending == ()
+    storage.create(slice_.log_files[0].path, kept)
+    assert old.run_once(table.context) is not None
