@@ -10,7 +10,7 @@ it is done under the lock (FOR-6).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -42,7 +42,6 @@ from timeline.settle import data_files_of, settle
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
 
 _REST_MS = 10_000
-_CUTS_MAX = 1_000
 _TRIES_MAX = 3
 _LOOKS = 2
 
@@ -113,33 +112,50 @@ def archive(
     if not is_due(context.glance().active, rules.archiving):
         return None
     refuse_uncleanable(context, "archive")
-    moved = 0
-    last: Slot | None = None
-    for _ in range(_CUTS_MAX):
-        unfinished = _last_cut(context)
-        if unfinished is not None and not _finish(context, unfinished):
-            break
-        cut = _take_cut(context, rules)
-        if cut is None or not _finish(context, cut):
-            break
-        moved += len(_document(cut).completed)
-        last = cut
-    if last is None:
+    cuts = list(_cuts(context, rules))
+    if not cuts:
         memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
-    boundary = _document(last)
-    context.world.events.emit(
-        "archiving.done", instants=moved, slots_up_to=boundary.number, merges=merges
-    )
-    return ArchiveReceipt(
-        requested_time=last.requested_time,
-        completion_time=last.completion_time,
-        instants=moved,
-        slots_up_to=boundary.number,
+    documents = [_document(cut) for cut in cuts]
+    receipt = ArchiveReceipt(
+        requested_time=cuts[-1].requested_time,
+        completion_time=cuts[-1].completion_time,
+        instants=sum(len(one.completed) for one in documents),
+        slots_up_to=documents[-1].number,
         merges=merges,
     )
+    context.world.events.emit(
+        "archiving.done",
+        instants=receipt.instants,
+        slots_up_to=receipt.slots_up_to,
+        merges=merges,
+    )
+    return receipt
+
+
+def _cuts(context: TableContext, rules: ArchiveRules) -> Iterator[Slot]:
+    """Cut after cut, each carried out, until nothing is left to move or somebody needs it."""
+    finished = stale = 0
+    while stale < _TRIES_MAX:
+        last = _last_cut(context)
+        if last is not None and last.number != finished:  # another's, or of one who died
+            if not _finish(context, last):
+                return
+            finished = last.number
+        planned = _planned(context, rules)
+        if planned is None:
+            return
+        cut = _try_cut(context, rules.archiving, planned)
+        if cut is None:
+            stale += 1
+            context.world.events.emit("archiving.replanned")
+            continue
+        if not _finish(context, cut):
+            return
+        finished = cut.number
+        yield cut
 
 
 def _alone(context: TableContext) -> AbstractContextManager[object]:
@@ -157,27 +173,21 @@ def _document(cut: Slot) -> Boundary:
     return decode_boundary(cut.body, path=slot_path(cut.number))
 
 
-def _take_cut(context: TableContext, rules: ArchiveRules) -> Slot | None:
-    """Decide outside the turn; the turn only makes sure that nothing came to need more."""
-    for _ in range(_TRIES_MAX):
-        snapshot = context.snapshot()
-        if not is_due(snapshot.active, rules.archiving):
-            return None
-        if context.pin.entry is not None:
-            raise_pin(context)  # what this process needs no more must not hold its archive back
-        slots = tuple(context.chain.newest_first())[::-1]
-        lines = lines_of(context, snapshot, slots, rules)
-        going = choose_instants(snapshot.active, rules.archiving, lines.times)
-        if not going:
-            return None
-        for path in _left_by(context.world.storage, lines.ended):
-            context.world.storage.delete(path)
-        planned = _Planned(slots=slots, lines=lines, going=frozenset(going))
-        slot = _try_cut(context, rules.archiving, planned)
-        if slot is not None:
-            return slot
-        context.world.events.emit("archiving.replanned", head=snapshot.head)
-    return None
+def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
+    """Decide outside the turn, which only makes sure that nothing came to need more."""
+    snapshot = context.snapshot()
+    if not is_due(snapshot.active, rules.archiving):
+        return None
+    if context.pin.entry is not None:
+        raise_pin(context)  # what this process needs no more must not hold its archive back
+    slots = tuple(context.chain.newest_first())[::-1]
+    lines = lines_of(context, snapshot, slots, rules)
+    going = choose_instants(snapshot.active, rules.archiving, lines.times)
+    if not going:
+        return None
+    for path in _left_by(context.world.storage, lines.ended):
+        context.world.storage.delete(path)
+    return _Planned(slots=slots, lines=lines, going=frozenset(going))
 
 
 def _left_by(storage: Storage, ended: Sequence[InstantTime]) -> list[str]:
