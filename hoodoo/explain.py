@@ -188,6 +188,20 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
     for slot in context.chain.newest_first():
         aborted = slot.kind is SlotKind.ABORT and slot.requested_time == time
+        if slot.kind is SlotKind.CANCEL and slot.requested_time == time:
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=slot.action.value,
+                state="cancelled",
+                archived=False,
+                remarks=(
+                    (
+                        f"cancelled by {slot.owner.text} at {moment(slot.completion_time)} UTC, "
+                        f"number {slot.number} of this table"
+                    ),
+                ),
+            )
         if aborted or time in withdrawn_by(slot):
             ended = _slots_by_instant(context).get(time, slot)
             return Account(
@@ -227,11 +241,11 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
 
 
 def _slots_by_instant(context: TableContext) -> dict[InstantTime, Slot]:
-    return {
-        slot.instant_time: slot
-        for slot in context.chain.newest_first()
-        if slot.kind not in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)  # of a commit's time
-    }
+    found: dict[InstantTime, Slot] = {}
+    for slot in context.chain.newest_first():
+        if slot.kind not in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT):  # of a commit's time
+            found.setdefault(slot.instant_time, slot)  # a plan's end before its beginning
+    return found
 
 
 def _account(

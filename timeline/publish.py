@@ -226,14 +226,17 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
     SGL-1: commits of another process between my slots mean that I am not the single writer.
 
     Nothing is lost, because every slot is judged (PUB-4); but the set-up is not what its
-    owner believes, so it is said (hole 13). My services take no commit slots.
+    owner believes, so it is said (hole 13). Workers complete plans, and are no writers.
     """
     if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
         return
     for slot in context.chain.newest_first(mine.number - 1):
         if slot.number <= known:
             break
-        if slot.kind is SlotKind.COMMIT and slot.owner.writer_id != mine.owner.writer_id:
+        planned = slot.action.completes_as is not slot.action
+        if slot.kind is not SlotKind.COMMIT or planned:
+            continue
+        if slot.owner.writer_id != mine.owner.writer_id:
             context.world.events.emit(
                 "writer.second_noticed",
                 writer=slot.owner.text,

@@ -73,6 +73,7 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
     assert run("services", "cancel", table, planned, "--yes").document["cancelled"] == planned
     gone = run("services", "cancel", table, planned, "--yes", "--output", "json")
     assert gone.error["kind"] == "plan_unknown"
+    assert run("explain", table, planned, "--output", "json").document["state"] == "cancelled"
     again = run("services", "plan", table).document["requested_time"]
     done = run("services", "run", table, "--instant", again).document
     assert done["requested_time"] == again
