@@ -14,7 +14,7 @@ from timeline.model.instant import Instant
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 
-__all__ = ["commit_metadata", "make_inflight", "on_file_groups", "read_requested"]
+__all__ = ["commit_metadata", "make_inflight", "on_file_groups", "read_requested", "spreads"]
 
 
 def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]:
@@ -56,6 +56,11 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+def spreads(world: World) -> bool:
+    """Whether work on file groups is sent elsewhere, so that it costs this process no memory."""
+    return hasattr(world.executor, "spread")
 
 
 def on_file_groups(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tableservices.claims import claim_plan
-from tableservices.clustering.outputs import GroupWork, file_groups_of, write_group
+from tableservices.clustering.outputs import GroupTask, file_groups_of, write_group
 from tableservices.clustering.planned import PlannedClustering, read_plan
 from tableservices.clustering.refusal import (
     refuse_bucket_names,
@@ -28,7 +28,7 @@ from tableservices.clustering.refusal import (
 from tableservices.clustering.schedule import CLUSTER, ORDER, order_text
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import Ended, cancel, complete, withdraw
-from tableservices.executing import make_inflight, read_requested
+from tableservices.executing import make_inflight, on_file_groups, read_requested, spreads
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
@@ -138,30 +138,39 @@ class _Run:
     heartbeat: Heartbeat
 
     def written(self, files: FileRules) -> dict[int, tuple[WriteStat, ...]]:
-        """The new files of every group that is still as planned, one group after the other."""
+        """The new files of every group that is still as planned."""
         context = self.context
         snapshot = context.snapshot()
         schema = _schema_of(context, snapshot)
         unchanged = self.unchanged(snapshot)
-        slices = [one for group in unchanged.values() for one in group]
+        to_read = [one for slices in unchanged.values() for one in slices]
         # Columns that the folder tells stay out of the new files as they were out of the old.
         read = replace(
-            plan_scan(context, snapshot, slices, with_hoodie_columns=True).read,
+            plan_scan(context, snapshot, to_read, with_hoodie_columns=True).read,
             file_schema=with_meta(schema.arrow),
             columns=(*_KEPT_META, *schema.arrow.names),
             folders=None,
         )
-        work = GroupWork(
-            requested_time=self.planned.requested_time,
-            plan=self.plan,
-            slices=unchanged,
-            read=read,
-            avro_json=schema.avro_json,
-            files=files,
-            stores_keys=context.config.populate_meta_fields,
-            heartbeat=self.heartbeat,
-        )
-        return {number: write_group(context.world, work, number) for number in unchanged}
+        tasks = [
+            GroupTask(
+                requested_time=self.planned.requested_time,
+                number=number,
+                plan=self.plan,
+                slices=slices,
+                read=read,
+                avro_json=schema.avro_json,
+                files=files,
+                stores_keys=context.config.populate_meta_fields,
+            )
+            for number, slices in unchanged.items()
+        ]
+        # On this machine one after the other: each takes the memory of all its rows.
+        together = [tasks] if spreads(context.world) else [[task] for task in tasks]
+        stats: list[tuple[WriteStat, ...]] = []
+        for some in together:
+            self.heartbeat.check()
+            stats.extend(on_file_groups(context.world, write_group, some))
+        return dict(zip(unchanged, stats, strict=True))
 
     def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
         """The slices of groups of which every planned one is the newest still (CL-1)."""

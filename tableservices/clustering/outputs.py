@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tableservices.clustering.curves import row_order
 from tableservices.clustering.gathering import gather, joined
@@ -24,7 +25,6 @@ from tableservices.clustering.planned import PlannedClustering
 from timeline.files.moved_rows import write_moved_rows
 from timeline.files.rewrite import FileGroupTask
 from timeline.files.slice_reader import SliceRead, read_slice
-from timeline.heartbeat import Heartbeat
 from timeline.model.casting import uuid_texts
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
@@ -35,23 +35,38 @@ from timeline.model.times import InstantTime
 from timeline.placing import FileRules
 from timeline.ports.world import World
 
-__all__ = ["GroupWork", "file_groups_of", "write_group"]
+__all__ = ["GroupTask", "file_groups_of", "write_group"]
 
 _WAY = 1  # raised when the same plan is carried out otherwise: other files get other names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWork:
-    """Everything the groups of one plan have in common."""
+class GroupTask:
+    """Everything that one group of a plan needs: a value, which an executor can send elsewhere."""
 
     requested_time: InstantTime
+    number: int  # its place in the plan
     plan: PlannedClustering
-    slices: Mapping[int, tuple[FileSlice, ...]]  # of each group, as they are now
+    slices: tuple[FileSlice, ...]  # as they are now
     read: SliceRead  # commit time, sequence number, record key, then the table's own columns
     avro_json: str  # the new files' schema, without meta columns
     files: FileRules
     stores_keys: bool
-    heartbeat: Heartbeat
+
+    def file(self, file_id: str, index: int) -> FileGroupTask:
+        """One file that comes out."""
+        return FileGroupTask(
+            requested_time=self.requested_time,
+            operation=WriteOperation.BULK_INSERT,
+            partition_path=self.slices[0].file_group.partition_path,
+            file_id=file_id,
+            write_token=f"{index}-{self.number}-0",
+            task_number=self.number,
+            avro_json=self.avro_json,
+            parquet=self.files.parquet,
+            bloom=self.files.bloom,
+            stores_keys=self.stores_keys,
+        )
 
 
 def file_groups_of(
@@ -69,12 +84,11 @@ def file_groups_of(
     return [FileGroupId(partition_path, f"{text}-0") for text in texts]
 
 
-def write_group(world: World, work: GroupWork, number: int) -> tuple[WriteStat, ...]:
+def write_group(world: World, task: GroupTask) -> tuple[WriteStat, ...]:
     """
     Write the files of one group, unless an executor before did; holds the group in memory.
 
     Raises:
-        HeartbeatExpiredError: This process paused too long.
         MissingFileError: A file of a slice is gone.
         CorruptTableError, UnsupportedTableError: A file cannot be read.
         InvalidInputError: A sort column is not there or has no order.
@@ -82,15 +96,15 @@ def write_group(world: World, work: GroupWork, number: int) -> tuple[WriteStat, 
 
     Outside: those of ``read_slice`` for each slice, of ``write_moved_rows`` for each file.
     """
-    rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, work), work.slices[number]))
+    rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, task.read), task.slices))
     order = None
-    if work.plan.sort_columns:
+    if task.plan.sort_columns:
         rows = joined(rows)  # else each file is gathered from thousands of pieces
-        order = row_order(rows, work.plan.sort_columns, work.plan.curve)
-    ids = file_groups_of(work.requested_time, work.plan, number)
-    cuts = np.linspace(0, rows.num_rows, min(len(ids), rows.num_rows) + 1).astype(np.int64)
+        order = row_order(rows, task.plan.sort_columns, task.plan.curve)
+    groups = file_groups_of(task.requested_time, task.plan, task.number)
+    cuts = np.linspace(0, rows.num_rows, min(len(groups), rows.num_rows) + 1).astype(np.int64)
     pieces = [
-        _Piece(work, ids[index], number, index, rows, order, (int(first), int(last)))
+        _Piece(task, task.file(groups[index].file_id, index), rows, order, int(first), int(last))
         for index, (first, last) in enumerate(pairwise(cuts))
     ]
     return tuple(world.executor.map(partial(_write_piece, world), pieces))
@@ -98,56 +112,41 @@ def write_group(world: World, work: GroupWork, number: int) -> tuple[WriteStat, 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    work: GroupWork
-    file_group: FileGroupId
-    number: int  # of the group
-    index: int  # of the file in it
+    task: GroupTask
+    file: FileGroupTask
     rows: pa.Table
-    order: np.ndarray[tuple[int], np.dtype[np.int64]] | None
-    between: tuple[int, int]
-
-    def task(self) -> FileGroupTask:
-        return FileGroupTask(
-            requested_time=self.work.requested_time,
-            operation=WriteOperation.BULK_INSERT,
-            partition_path=self.file_group.partition_path,
-            file_id=self.file_group.file_id,
-            write_token=f"{self.index}-{self.number}-0",
-            task_number=self.number,
-            avro_json=self.work.avro_json,
-            parquet=self.work.files.parquet,
-            bloom=self.work.files.bloom,
-            stores_keys=self.work.stores_keys,
-        )
+    order: npt.NDArray[np.int64] | None
+    first: int
+    last: int
 
     def gathered(self) -> pa.Table:
-        first, last = self.between
+        count = self.last - self.first
         if self.order is None:
-            rows = self.rows.slice(first, last - first)
+            rows = self.rows.slice(self.first, count)
         else:
-            rows = gather(self.rows, self.order[first:last], self.work.read.output_schema)
-        if self.work.plan.keeps_commit_times or not self.work.stores_keys:
+            order = self.order[self.first : self.last]
+            rows = gather(self.rows, order, self.task.read.output_schema)
+        if self.task.plan.keeps_commit_times or not self.task.stores_keys:
             return rows
-        time = self.work.requested_time
-        sequence = pa.array([f"{time}_{self.number}_{at}" for at in range(first, last)])
-        rows = rows.set_column(0, rows.schema.field(0), pa.repeat(pa.scalar(time), last - first))
+        time = self.task.requested_time
+        numbers = pc.cast(pa.array(np.arange(self.first, self.last)), pa.string())
+        sequence = pc.binary_join_element_wise(f"{time}_{self.task.number}_", numbers, "")
+        rows = rows.set_column(0, rows.schema.field(0), pa.repeat(pa.scalar(time), count))
         return rows.set_column(1, rows.schema.field(1), sequence)
 
 
-def _rows_of(world: World, work: GroupWork, one: FileSlice) -> pa.Table:
-    batches = read_slice(world.storage, world.events, one, work.read)
-    return pa.Table.from_batches(batches, work.read.output_schema)
+def _rows_of(world: World, read: SliceRead, one: FileSlice) -> pa.Table:
+    batches = read_slice(world.storage, world.events, one, read)
+    return pa.Table.from_batches(batches, read.output_schema)
 
 
 def _write_piece(world: World, piece: _Piece) -> WriteStat:
-    task = piece.task()
-    rows = piece.gathered()
-    piece.work.heartbeat.check()  # else a file may appear after another executor's sweep
-    size_bytes = write_moved_rows(world.storage, task, rows)
+    file, rows = piece.file, piece.gathered()
+    size_bytes = write_moved_rows(world.storage, file, rows)
     return WriteStat(
-        file_id=task.file_id,
-        path=join(task.partition_path, task.file_name),
-        partition_path=task.partition_path,
+        file_id=file.file_id,
+        path=join(file.partition_path, file.file_name),
+        partition_path=file.partition_path,
         num_writes=rows.num_rows,
         num_inserts=rows.num_rows,
         total_write_bytes=size_bytes,

@@ -59,7 +59,7 @@ class ClusteringService:
         """One round, before which old plans that nobody is at expire; errors as ``run_round``."""
         if self.settings.expires and self.part.executes:
             self._expire(context)
-        return run_round(context, self, self.part)
+        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
 
     def _expire(self, context: TableContext) -> None:
         age_ms = self.settings.expiration_mins * _MINUTE_MS

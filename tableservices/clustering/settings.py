@@ -23,6 +23,7 @@ from tableservices.clustering.classes import (
     grouping_of,
 )
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
+from tableservices.planned_service import PLAN_EXPIRY
 from tableservices.settings_model import ServiceSettings
 from timeline.options import Option, OptionKind
 
@@ -186,6 +187,7 @@ CLUSTERING_OPTIONS: Mapping[str, Option] = {
         kind=_INT,
         doc="Age, minutes, from which a pending clustering that nobody is at is cancelled.",
     ),
+    "expiry_ms": PLAN_EXPIRY,
     "yields_to_begun": Option(
         key="hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
         default="false",
@@ -227,6 +229,7 @@ class ClusteringSettings(ServiceSettings):
     partitions_selected: tuple[str, ...] = ()
     expires: bool = False
     expiration_mins: _Count = 60
+    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
     yields_to_begun: bool = False
 
     @field_validator("partitions_regex")

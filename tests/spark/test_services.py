@@ -30,6 +30,19 @@ def test_a_compaction_runs_on_the_cluster(
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
 
 
+def test_a_clustering_runs_on_the_cluster(
+    spark: Any, save: Callable[..., Any], rows: Callable[..., Any], path: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save(LATER, **MERGE_ON_READ)
+    with hoodoo.spark.table(spark, path) as table:
+        names = table.local.to_arrow().schema.names
+        receipt = table.services.cluster([names[0], names[2]], curve="hilbert")
+        assert (receipt.groups, receipt.rows_written) == (2, 3)
+        assert table.services.cluster([names[0], names[2]], curve="hilbert") is None
+    assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
+
+
 def test_what_a_task_meets_reaches_the_caller(
     spark: Any, save: Callable[..., Any], path: str
 ) -> None:
