@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hoodoo.table import Table
 from hoodoo.verify import verify
+from tableservices.service import ServiceReceipt
 from tests.stateful.model import IS_DELETED, Groups, Key, Model, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
@@ -72,7 +73,6 @@ class TableMachine(RuleBasedStateMachine):
 
     kinds: st.SearchStrategy[Features] = features()
 
-    table: Table
     model: Model
     chosen: Features
 
@@ -182,6 +182,25 @@ class TableMachine(RuleBasedStateMachine):
         if self.table.services.clean() is not None:
             self.cleaned = True
 
+    @rule()
+    def archive(self) -> None:
+        self.table.services.archive()
+
+    @precondition(lambda self: self.chosen.appends)
+    @rule()
+    def compact(self) -> None:
+        self._moved(self.table.services.compact())
+
+    @precondition(lambda self: self.chosen.appends)
+    @rule()
+    def compact_logs(self) -> None:
+        self._moved(self.table.services.log_compact())
+
+    @precondition(lambda self: self.moments and not self.chosen.buckets)
+    @rule(curve=st.sampled_from(["linear", "zorder", "hilbert"]))
+    def cluster(self, curve: str) -> None:
+        self._moved(self.table.services.cluster(["ts", "id"], curve=curve))
+
     @precondition(lambda self: not self.evolved)
     @rule()
     def add_a_column_from_now_on(self) -> None:
@@ -278,7 +297,9 @@ class TableMachine(RuleBasedStateMachine):
         groups = [one.file_group for one in self.handles[0].file_slices()]
         return frozenset((group.partition_path, int(group.file_id[:8])) for group in groups)
 
-    def _groups(self, receipt: Receipt, there: frozenset[tuple[str, int]]) -> Groups:
+    def _groups(
+        self, receipt: Receipt | ServiceReceipt, there: frozenset[tuple[str, int]]
+    ) -> Groups:
         pinned = self.handles[0].core.pin()
         rewritten = frozenset(
             (one.file_group.partition_path, one.file_group.file_id)
@@ -296,7 +317,17 @@ class TableMachine(RuleBasedStateMachine):
                 strict=True,
             )
         }
-        return Groups(rewritten, homes, self.chosen.buckets, there)
+        return Groups(rewritten, homes, self._groups_there(), self.chosen.buckets, there)
+
+    def _moved(self, receipt: ServiceReceipt | None) -> None:
+        """A service moved rows, it changed none."""
+        if receipt is not None:
+            self.model.settle(self._groups(receipt, frozenset()))
+            self.model.forget_all_but(self._groups_there())
+
+    def _groups_there(self) -> frozenset[tuple[str, str]]:
+        found = [one.file_group for one in self.handles[0].file_slices()]
+        return frozenset((group.partition_path, group.file_id) for group in found)
 
     def _settle(self, receipt: Receipt, groups: Groups, as_of: str | None = None) -> None:
         self.model.settle(groups)

@@ -9,8 +9,7 @@ copy-on-write forgets (fmt 7: a later record below a delete's ordering does not 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,8 +148,11 @@ class Model:
             else:
                 record.base, record.logs = found, []
 
-    def copied(self) -> Model:
-        return copy.deepcopy(self)
+    def forget_all_but(self, groups: Collection[object]) -> None:
+        """A file group that is no more remembers no deletes."""
+        for key, record in list(self.records.items()):
+            if record.group not in groups:
+                del self.records[key]
 
     def _home(self, key: Key) -> Key:
         """Where a key lives now, in a table where it is unique."""
@@ -185,20 +187,30 @@ class Groups:
     Args:
         rewritten: File groups with a base file of this write.
         homes: File group of each visible key.
+        file_groups: All that are there, by partition path and file id.
         buckets: How many buckets a partition has; None without a bucket index.
         there: Buckets (partition path, number) that were there before the write.
     """
 
     rewritten: frozenset[object] = frozenset()
     homes: dict[Key, object] = field(default_factory=dict)
+    file_groups: frozenset[tuple[str, str]] = frozenset()
     buckets: int | None = None
     there: frozenset[tuple[str, int]] = frozenset()
 
     def home(self, key: Key) -> object:
-        return self.homes.get(key)
+        """Of a delete that nobody sees: its bucket's file group."""
+        return self.homes.get(key) or self._bucket(key)
 
     def held(self, key: Key, before: object) -> object:
         return self.homes.get(key, before)
+
+    def _bucket(self, key: Key) -> object:
+        if self.buckets is None:
+            return None
+        prefix = f"{bucket_of(key[1], self.buckets):08d}"
+        named = (one for one in self.file_groups if one[0] == key[0])
+        return next((one for one in named if one[1].startswith(prefix)), None)
 
     def appended(self, key: Key) -> bool:
         return self.buckets is not None and (key[0], bucket_of(key[1], self.buckets)) in self.there
