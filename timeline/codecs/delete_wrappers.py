@@ -146,7 +146,7 @@ def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:
 def _floats(column: pa.Array) -> pa.Array:
     values = column.to_numpy(zero_copy_only=False)
     little = values.astype(values.dtype.newbyteorder("<"))
-    return cells(little.view(np.uint8).reshape(len(values), -1))
+    return cells(little.view(np.uint8).reshape(len(values), little.itemsize))
 
 
 def _flags(column: pa.Array) -> pa.Array:

@@ -564,3 +564,11 @@ def test_several_orderings_in_two_pieces_are_refused() -> None:
     assert one.endswith(b"\x02" + piece + b"\x00\x00")
     with pytest.raises(CorruptTableError, match="several pieces"):
         rows(framed(one[:-2] + piece + b"\x00\x00"))
+
+
+def test_a_block_may_hold_by_commit_time_alone_whatever_its_orderings_are() -> None:
+    nothing = [pa.nulls(2, kind) for kind in (pa.int64(), pa.float64(), pa.string())]
+    both = pa.array([True, True])
+    data = encode_deletes(pa.array(["a", "b"]), "p", nothing, is_commit_time=both)
+    found = decode_deletes(data, path="log")
+    assert found.column("is_commit_time").to_pylist() == [True, True]
