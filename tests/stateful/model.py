@@ -9,7 +9,7 @@ copy-on-write forgets (fmt 7: a later record below a delete's ordering does not 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -193,7 +193,7 @@ class Groups:
     """
 
     rewritten: frozenset[object] = frozenset()
-    homes: dict[Key, object] = field(default_factory=dict)
+    homes: Mapping[Key, object] = field(default_factory=dict)
     file_groups: frozenset[tuple[str, str]] = frozenset()
     buckets: int | None = None
     there: frozenset[tuple[str, int]] = frozenset()
