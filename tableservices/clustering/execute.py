@@ -28,12 +28,18 @@ from tableservices.clustering.refusal import (
 from tableservices.clustering.schedule import CLUSTER, ORDER, order_text
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.completing import Ended, cancel, complete, withdraw
-from tableservices.executing import make_inflight, on_file_groups, read_requested, spreads
+from tableservices.executing import (
+    commit_metadata,
+    make_inflight,
+    on_file_groups,
+    read_requested,
+    spreads,
+)
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.filenames import parse_base_file_name, pending_file_names
 from timeline.model.instant import Action, Instant
@@ -274,12 +280,9 @@ class _Run:
         self,
         snapshot: Snapshot,
         kept: Sequence[int],
-        stats: Iterable[WriteStat],
+        stats: Sequence[WriteStat],
         unwanted: Mapping[str, FileGroupId],
     ) -> CommitMetadata:
-        by_partition: dict[str, list[WriteStat]] = {}
-        for stat in stats:
-            by_partition.setdefault(stat.partition_path or "", []).append(stat)
         gone = set(unwanted.values())
         for number, group in enumerate(self.plan.groups):
             if number in kept:
@@ -289,19 +292,13 @@ class _Run:
         replaced: dict[str, list[str]] = {}
         for each in sorted(gone):
             replaced.setdefault(each.partition_path, []).append(each.file_id)
-        who = self.context.world.ids.identity()
-        return CommitMetadata(
-            partition_to_write_stats={
-                path: tuple(by_partition[path]) for path in sorted(by_partition)
-            },
-            operation_type=CLUSTER,
-            extra_metadata={
-                SCHEMA_KEY: _schema_of(self.context, snapshot).avro_json,
-                "hoodoo.writer": who.writer_id,
-                "hoodoo.host": who.host,
-                "hoodoo.pid": str(who.pid),
-                ORDER: order_text(self.plan.sort_columns, self.plan.curve),
-            },
+        schema = _schema_of(self.context, snapshot)
+        made = commit_metadata(self.context, CLUSTER, stats, schema.avro_json)
+        order = order_text(self.plan.sort_columns, self.plan.curve)
+        return replace(
+            made,
+            compacted=False,
+            extra_metadata={**made.extra_metadata, ORDER: order},
             partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
         )
 
