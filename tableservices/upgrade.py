@@ -1,17 +1,26 @@
 """
-Upgrade of a table from version 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3).
+Upgrade of a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3).
 
-Timeline, files and names are the same in both; only ``hoodie.properties`` says differently how
-records merge. So nothing may be in the making while it changes: no pending instant, no live
-writer, and of a merge-on-read table no log file, which another rule would merge differently
-(Java compacts first). A writer that opened the table before is refused when it publishes.
+Between 8 and 9 only ``hoodie.properties`` differs, in how it says that records merge; version
+6 has another timeline, too. Nothing may be in the making while it changes: no pending
+instant, no live writer, and of a merge-on-read table no log file, which another rule would
+merge differently (Java compacts first). A writer that opened the table before is refused when
+it publishes.
+
+One thing is not as Java does it: a table of version 6 without a merge mode keeps the one its
+payload means, where Java says event time whenever there is an ordering field (fmt 11.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tableservices.upgrade_timeline import (
+    delete_old_timeline,
+    refuse_logs_of_version_6,
+    write_new_timeline,
+)
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.merge_definition import version_9_merging
@@ -32,8 +41,15 @@ _LEFT_OUT = (
     "hoodie.compaction.payload.class",
     "hoodie.compaction.record.merger.strategy",
     "hoodie.record.merge.strategy.id",
+    "hoodie.table.keygenerator.class",
     "hoodie.table.precombine.field",
 )
+_NEW_LAYOUT = {
+    "hoodie.timeline.layout.version": "2",
+    "hoodie.timeline.path": "timeline",
+    "hoodie.timeline.history.path": "history",
+    "hoodie.archivelog.folder": "history",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +69,18 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
     config = load_config(context.world.storage)
     if config.table_version == NEWEST_VERSION:
         return None
-    refuse_unwritable(config)
+    old_layout = config.timeline_layout_version == 1
+    refuse_unwritable(replace(config, timeline_layout_version=2))
     _refuse_unlike_keys(config)
+    if old_layout:
+        refuse_logs_of_version_6(context)
     _refuse_work_in_progress(context)
     said = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
+    if old_layout:
+        said |= _NEW_LAYOUT
+        said["hoodie.table.initial.version"] = str(config.initial_version)
+    if config.key_generator_type is not None:
+        said["hoodie.table.keygenerator.type"] = config.key_generator_type
     changes: dict[str, str | None] = {
         key: None for key in _LEFT_OUT if key in config.raw and key not in said
     }
@@ -68,14 +92,15 @@ def upgrade(context: TableContext) -> Upgrade | None:
     """
     Make the table one of version 9; open it again afterwards.
 
-    Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes.
+    Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes; of version 6 also 1 get, 1
+    put and 1 delete per file of the timeline.
 
     Returns:
         What was changed; None when it was of that version already.
 
     Raises:
-        UnsupportedTableError: Its version is 6, its merge mode is unknown, or its keys are
-            written differently in version 9.
+        UnsupportedTableError: Its merge mode is unknown, or its keys are written differently
+            in version 9.
         TableConfigConflictError: The metadata table is on.
         InvalidInputError: Something is pending, a writer lives, or logs are not compacted.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer; where the
@@ -88,8 +113,13 @@ def upgrade(context: TableContext) -> Upgrade | None:
             finish(context, last)
         planned = plan_upgrade(context)
         if planned is not None:
+            old_layout = context.config.timeline_layout_version == 1
+            if old_layout:
+                write_new_timeline(context)
             now = instant_time(WallMs(context.world.clock.now_ms()))
             update_properties(context.world.storage, planned.changes, now=now)
+            if old_layout:
+                delete_old_timeline(context)
             context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
     return planned
 

@@ -49,8 +49,8 @@ def refuse_old_version(config: TableConfig) -> None:
     """
     if config.timeline_layout_version == 1:
         raise UnsupportedTableError(
-            "tables of version 6 are read, not written; upgrade it first: one write with Java "
-            f"Hudi 1.2 does that: version {config.table_version}",
+            "tables of version 6 are read, not written; upgrade it first ('hoodoo table upgrade', "
+            f"or one write with Java Hudi 1.2): version {config.table_version}",
             kind="table_version",
             table_version=config.table_version,
         )

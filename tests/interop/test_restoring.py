@@ -18,6 +18,7 @@ import hoodoo
 from hoodoo.assembly import Layers
 from hoodoo.verify import verify_at
 from tableservices.upgrade import upgrade
+from tests.interop import golden_tables
 from tests.interop.java import JavaOracle
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -186,6 +187,28 @@ def test_an_upgrade_says_what_java_says_after_its_own(
 
     assert said(ours) == said(theirs)
     assert java.read(ours, columns=["id", "v"]) == java.read(theirs, columns=["id", "v"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v6_cow_clean_archive", "v6_overwrite", "v6_cow_clustering_done"])
+def test_java_goes_on_with_a_table_that_we_upgraded_from_version_6(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, name: str
+) -> None:
+    java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)
+    before = java.read(path, meta=False)
+    with hoodoo.open_table(path) as table:
+        assert upgrade(table.core.context) is not None
+        keys = table.config.record_key_fields
+    assert java.read(path, meta=False) == before
+    assert java.properties(path)["hoodie.table.version"] == "9"
+    conf = {**ALONE, "hoodie.archive.automatic": "false", "hoodie.metadata.enable": "false"}
+    java.write(path, before[:1], conf=conf)
+    assert java.read(path, meta=False) == before
+    with hoodoo.open_table(path) as table:
+        assert len(table.to_arrow()) == len(before)
+        assert keys == table.config.record_key_fields
+    archived = [one["requested"] for one in java.timeline(path, archived=True)]
+    assert sorted(archived) == sorted(set(archived))
 
 
 COMMITS = ("commit", "deltacommit")
