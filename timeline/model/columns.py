@@ -1,15 +1,17 @@
-"""Columns in chunks: as one array, and as numbers for their distinct values."""
+"""Columns in chunks: as one array, as numbers for their distinct values, ranked by them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["distinct_codes", "one_array"]
+__all__ = ["JOINED_BYTES_MAX", "distinct_codes", "one_array", "ranks", "turns"]
 
-_JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
+JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -33,10 +35,43 @@ def distinct_codes(
         column = pc.cast(column, column.type.value_type)
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
-    elif column.num_chunks > 1 and column.nbytes <= _JOINED_BYTES_MAX:
+    elif column.num_chunks > 1 and column.nbytes <= JOINED_BYTES_MAX:
         column = pa.chunked_array([column.combine_chunks()])  # hashed once, not twice
     encoded = column.dictionary_encode().unify_dictionaries()
     if encoded.num_chunks == 0:
         return np.zeros(0, np.int64), pa.array([], column.type)
     codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
     return codes.astype(np.int64), encoded.chunk(0).dictionary
+
+
+def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """How many equal codes come earlier. Shapes: (n,) -> (n,)."""
+    order, numbers = _ranked(codes)
+    found = np.zeros(len(codes), np.int64)
+    found[order] = numbers
+    return found
+
+
+def turns(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.intp]]:
+    """
+    Positions of every code's first occurrence, then of every code's second, and so on.
+
+    Shapes: (n,) -> at most (n,) each, in the order of the codes.
+    """
+    order, numbers = _ranked(codes)
+    order = order[np.argsort(numbers, kind="stable")]
+    begin = 0
+    for end in np.cumsum(np.bincount(numbers)):
+        yield order[begin:end]
+        begin = end
+
+
+def _ranked(
+    codes: npt.NDArray[np.integer],
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions in the order of the codes, and each one's rank. Shapes: (n,) -> (n,), (n,)."""
+    order = np.argsort(codes, kind="stable")
+    grouped = codes[order]
+    firsts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1]))
+    lengths = np.diff(np.append(firsts, len(codes)))
+    return order, np.arange(len(codes)) - np.repeat(firsts, lengths)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.model.columns import turns
 from timeline.rules.placement import codes_of, rows_by_number
 from timeline.rules.text_hashes import java_hashes, xx_hashes
 
@@ -141,11 +142,7 @@ def bucket_hashes(
         marked = pc.is_in(values, value_set=pa.array([_NULL_VALUE, _EMPTY_VALUE]))
         texts = java_hashes(values)
         texts[np.asarray(marked).astype(np.bool_) & _is_compound(chunk)[owners]] = 0
-        # How many values of the same key stand before each: the list is hashed left to right.
-        firsts = np.searchsorted(owners, owners, side="left")
-        ranks = np.arange(len(owners)) - firsts
-        for rank in range(int(ranks.max(initial=-1)) + 1):
-            these = np.flatnonzero(ranks == rank)
+        for these in turns(owners):  # a key's list is hashed left to right
             rows = start + owners[these]
             hashes[rows] = hashes[rows] * np.uint32(31) + texts[these]
     return hashes

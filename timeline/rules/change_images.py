@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from timeline.errors import InvariantError
 from timeline.model.change_log import OPERATIONS
-from timeline.model.columns import one_array
+from timeline.model.columns import one_array, ranks
 from timeline.model.times import InstantTime
 from timeline.rules.merging import MergeOutcome, key_codes
 from timeline.rules.ordering import Mask, Positions
@@ -182,21 +182,10 @@ def _record_numbers(before: pa.Table, after: pa.Table) -> npt.NDArray[np.int64]:
     """A number for each record of both states: the n-th of a key in one is that of the other."""
     both = pa.concat_tables([before.select([_KEY]), after.select([_KEY])])
     codes, distinct = key_codes(both)
-    turns = np.concatenate([_turns(codes[: before.num_rows]), _turns(codes[before.num_rows :])])
-    if not turns.any():
+    rank = np.concatenate([ranks(codes[: before.num_rows]), ranks(codes[before.num_rows :])])
+    if not rank.any():
         return codes
-    return np.unique(turns * distinct + codes, return_inverse=True)[1]
-
-
-def _turns(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many rows of the same key come earlier."""
-    order = np.argsort(codes, kind="stable")
-    grouped = codes[order]
-    first = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1])) if len(codes) else order
-    turns = np.zeros(len(codes), np.int64)
-    lengths = np.diff(np.append(first, len(codes)))
-    turns[order] = np.arange(len(codes)) - np.repeat(first, lengths)
-    return turns
+    return np.unique(rank * distinct + codes, return_inverse=True)[1]
 
 
 def _touched(

@@ -16,7 +16,7 @@ the changes of the most changed record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.columns import turns
 from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS
 from timeline.ports.merger import RecordMerger, Versions
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.merging import ChangeKind, Changes, key_codes, newest_positions, shaped
-from timeline.rules.ordering import Mask, Positions, order_numbers, ordering_column
+from timeline.rules.ordering import Mask, order_numbers, ordering_column
 from timeline.rules.plugin_merging import merge_in_turns
 
 __all__ = ["combine_incoming", "fold_changes", "join_changes"]
@@ -171,7 +172,7 @@ def _merged_by_plugin(
     if distinct == len(codes):
         return changes
     versions = Versions(rows=changes.rows, deleted=changes.kinds != ChangeKind.RECORD)
-    merged = merge_in_turns(versions, codes, _turns(codes), merger)
+    merged = merge_in_turns(versions, codes, turns(codes), merger)
     kinds = np.where(merged.deleted, ChangeKind.DELETE, ChangeKind.RECORD).astype(np.int8)
     return Changes(rows=merged.rows, kinds=kinds)
 
@@ -206,7 +207,7 @@ def _put_together(
     sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
     signs = stays.copy()  # the change the meta columns come from
 
-    for new in _turns(codes):
+    for new in turns(codes):
         key = codes[new]
         old, old_order = stays[key], order_from[key]
         there = old != _NOTHING
@@ -248,15 +249,3 @@ def _put_together(
             told[name] = known
     rows = pa.Table.from_arrays(columns, schema=changes.rows.schema)
     return Changes(rows=rows, kinds=kinds[stays], told=told)
-
-
-def _turns(codes: npt.NDArray[np.int64]) -> Iterator[Positions]:
-    """Positions of every record's first change, then of every record's second, and so on."""
-    order = np.argsort(codes, kind="stable")
-    grouped = codes[order]
-    starts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1]))
-    turn = np.arange(len(codes)) - np.repeat(starts, np.diff(np.append(starts, len(codes))))
-    by_turn = np.argsort(turn, kind="stable")
-    ends = np.cumsum(np.bincount(turn))
-    for begin, end in zip(np.append(0, ends[:-1]), ends, strict=True):
-        yield order[by_turn[begin:end]]

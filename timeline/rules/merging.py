@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.model.columns import JOINED_BYTES_MAX, distinct_codes, one_array
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
 from timeline.model.schema import META_COLUMNS
@@ -45,7 +46,6 @@ __all__ = [
 
 _KEY = "_hoodie_record_key"
 _PARTITION = "_hoodie_partition_path"
-_JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 _WIDER = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _PIECE_ROWS = 65_536
 
@@ -319,13 +319,13 @@ def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArr
 
     Shapes: (n rows) -> (n,), a count; every number is below the count.
     """
-    codes, distinct = _codes(table.column(_KEY))
+    codes, keys = distinct_codes(table.column(_KEY))
     if by_partition and _PARTITION in table.schema.names:
-        paths, count = _codes(table.column(_PARTITION))
-        if count > 1:
-            pairs, codes = np.unique(codes * count + paths, return_inverse=True)
-            distinct = len(pairs)
-    return codes, distinct
+        places, paths = distinct_codes(table.column(_PARTITION))
+        if len(paths) > 1:
+            pairs, codes = np.unique(codes * len(paths) + places, return_inverse=True)
+            return codes, len(pairs)
+    return codes, len(keys)
 
 
 def _ordering(rows: pa.Table, rules: MergeRules) -> list[pa.ChunkedArray]:
@@ -335,19 +335,6 @@ def _ordering(rows: pa.Table, rules: MergeRules) -> list[pa.ChunkedArray]:
 def _plain(mode: MergeMode, ordering_fields: Sequence[str]) -> MergeRules:
     definition = MergeDefinition(mode=mode, ordering_fields=tuple(ordering_fields))
     return MergeRules(definition=definition)
-
-
-def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], int]:
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    if column.num_chunks > 1 and column.nbytes <= _JOINED_BYTES_MAX:
-        column = pa.chunked_array([_one_array(column)])  # every key is hashed once, not twice
-    encoded = column.dictionary_encode().unify_dictionaries()
-    if encoded.num_chunks == 0:
-        return np.zeros(0, np.int64), 0
-    indices = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    distinct = len(encoded.chunk(encoded.num_chunks - 1).dictionary)
-    return np.concatenate(indices).astype(np.int64), distinct
 
 
 def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> Positions:
@@ -420,8 +407,8 @@ def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.A
     kind = column.type
     parts = [column] if behind is None else [column, behind]
     if pa.types.is_dictionary(kind):
-        values = pa.concat_arrays([_one_array(part) for part in parts])
-    elif sum(part.nbytes for part in parts) > _JOINED_BYTES_MAX and kind in _WIDER:
+        values = pa.concat_arrays([one_array(part) for part in parts])
+    elif sum(part.nbytes for part in parts) > JOINED_BYTES_MAX and kind in _WIDER:
         wide = pa.concat_arrays(
             [chunk for part in parts for chunk in part.cast(_WIDER[kind]).chunks]
         )
@@ -436,12 +423,3 @@ def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.A
 def _lacking(base: pa.Table, where: Positions, rules: MergeRules) -> Mapping[str, Mask]:
     """Per column which of some base rows do not tell it, for the columns where some do not."""
     return {name: ~told for name, told in told_values(base.take(pa.array(where)), rules).items()}
-
-
-def _one_array(column: pa.ChunkedArray) -> Any:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if hasattr(combined, "chunks") else combined

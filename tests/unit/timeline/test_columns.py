@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from timeline.model.columns import distinct_codes, one_array
+from timeline.model.columns import distinct_codes, one_array, ranks, turns
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,15 @@ def test_a_column_without_chunks_has_no_values() -> None:
 def test_one_chunk_is_not_copied() -> None:
     only = pa.array([1, 2])
     assert one_array(pa.chunked_array([only])).buffers()[1].address == only.buffers()[1].address
+
+
+def test_equal_codes_are_ranked_in_their_order() -> None:
+    codes = np.array([7, 3, 7, 7, 3])
+    assert ranks(codes).tolist() == [0, 0, 1, 2, 1]
+    assert [each.tolist() for each in turns(codes)] == [[1, 0], [4, 2], [3]]
+
+
+def test_no_codes_have_no_turns() -> None:
+    none = np.zeros(0, np.int64)
+    assert ranks(none).tolist() == []
+    assert list(turns(none)) == []
