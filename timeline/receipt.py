@@ -76,7 +76,9 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
         return None
     withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
     for one in _published_batches(context, withdrawn):
-        if one.batch.batch_id == plan.batch_id and one.requested_time not in withdrawn:
+        if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
+            continue
+        if not _taken_away(context, one.requested_time):
             return Receipt(
                 action=one.action,
                 operation=plan.operation.value,
@@ -89,6 +91,14 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
                 already_published=True,
             )
     return None
+
+
+def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
+    """Whether another engine's restore took a published instant away. Outside: 1 list."""
+    timeline = context.active()
+    first = timeline.first_write_time
+    archived = first is not None and requested_time < first
+    return not archived and timeline.find(requested_time) is None
 
 
 def _published_batches(

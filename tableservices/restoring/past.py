@@ -15,6 +15,7 @@ from dataclasses import replace
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
+from timeline.history import ARCHIVED_WRITES
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.operations import TableType
 from timeline.model.times import InstantTime
@@ -26,6 +27,7 @@ __all__ = [
     "after",
     "completed_write",
     "files_kept",
+    "refuse_archived_since",
     "refuse_cleaned",
     "refuse_foreign_upkeep",
     "refuse_savepointed",
@@ -146,6 +148,32 @@ def refuse_cleaned(context: TableContext, snapshot: Snapshot, target: Instant) -
         requested_time=target.requested_time,
         retained=retained,
     )
+
+
+def refuse_archived_since(context: TableContext, target: Instant) -> None:
+    """
+    Pass when every write after ``target`` is still on the active timeline.
+
+    They are not where commits behind a savepoint were archived (``hoodie.archive.beyond.savepoint``):
+    what is archived cannot be taken away any more. Outside: as the history.
+
+    Raises:
+        InvalidInputError: One is archived.
+    """
+    later = [
+        row.requested_time
+        for row in context.history.instants()
+        if row.action in ARCHIVED_WRITES and row.requested_time > target.requested_time
+    ]
+    if later:
+        raise InvalidInputError(
+            "writes after it are archived already, so they cannot be taken away; write its state "
+            f"anew instead (read it as of {target.requested_time}): {later[-1]} and "
+            f"{len(later) - 1} more",
+            kind="archived_since",
+            requested_time=target.requested_time,
+            archived=later[-1],
+        )
 
 
 def refuse_foreign_upkeep(timeline: ActiveTimeline) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tableservices.restoring.past import (
     after,
     completed_write,
+    refuse_archived_since,
     refuse_cleaned,
     refuse_foreign_upkeep,
     refuse_savepointed,
@@ -79,6 +80,7 @@ def plan_restore(
     refuse_unwritable(load_config(context.world.storage))
     snapshot = context.snapshot()
     target = completed_write(snapshot.active, requested_time)
+    refuse_archived_since(context, target)
     instants = _gone(context, snapshot, target, force=force)
     times = tuple(one.requested_time for one in instants)
     return PlannedRestore(
@@ -141,7 +143,8 @@ def restore(
     Raises:
         InstantNotFoundError: No such write on the active timeline, or files of that state
             were cleaned.
-        InvalidInputError: A later savepoint holds what would go, or a writer is alive.
+        InvalidInputError: A later savepoint holds what would go, a writer is alive, or later
+            writes are archived.
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: The table is not written by this release.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tableservices.archiving.history_files import add_to_history
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.restoring.past import after
@@ -33,6 +34,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.active import ActiveTimeline
+from timeline.codecs.history_rows import HistoryInstant
 from timeline.codecs.instant_avro import (
     decode_restore,
     decode_restore_plan,
@@ -393,6 +395,29 @@ def test_a_batch_that_was_taken_away_is_written_anew() -> None:
     assert not again.already_published
     assert again.requested_time > first.requested_time
     assert values(table) == [1, 5]
+
+
+def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
+    table, _ = grown(1)
+    rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
+    first = upsert(table, rows, batch_id="b")
+    storage = table.context.world.storage
+    for path in files_below(storage):
+        if first.requested_time in path and ".hoodoo" not in path:
+            storage.delete(path)
+    assert not upsert(table, rows, batch_id="b").already_published
+    assert values(table) == [1, 5]
+
+
+def test_what_is_archived_cannot_be_taken_away() -> None:
+    table, times = grown(1, 2, 3)
+    savepoint(table.context, times[0])
+    row = HistoryInstant(requested_time=times[1], completion_time=times[1], action="commit")
+    add_to_history(table.context.world.storage, [row])
+    with pytest.raises(InvalidInputError, match="archived") as caught:
+        restore(table.context, times[0])
+    assert caught.value.kind == "archived_since"
+    assert restore(table.context, times[1]) is not None
 
 
 def test_the_chain_tells_which_files_are_gone() -> None:
