@@ -25,7 +25,6 @@ from tests.simulation.engine_kit import (
     RETAINED,
     EngineFacts,
     Job,
-    cleaner,
     heal,
     open_table,
     outside,
@@ -116,11 +115,10 @@ def expect_healed(world: World, trace: Trace, why: str) -> None:
 
 
 def compacting() -> tuple[World, Sequence[Actor]]:
-    """Plan, execution and completion, then a writer on top, then a clean."""
+    """Plan, execution and completion, then a writer on top."""
     return logged("crash-compactor"), [
         serving("C", compact),
         writer("A", [Job(operation="A", keys=("a1", "a3"))], start_after="C"),
-        cleaner(rounds=1),
     ]
 
 

@@ -164,6 +164,21 @@ def test_i4_fires_when_a_read_differs_from_the_table() -> None:
     assert broken(table.facts()) == {"I4"}
 
 
+# ---------------------------------------------------------------- I10
+
+
+def test_i10_fires_when_a_service_changes_a_row() -> None:
+    table = TableBuilder()
+    table.commit("op1", "k1")
+    first = table.facts()
+    table.commit("op2", "k1")
+    assert "I10" not in broken(table.facts())
+    facts = change_slot(table, 2, action="compaction")
+    assert "I10" in broken(facts)
+    same = replace(facts, rows={**facts.rows, 2: first.rows[1]})
+    assert "I10" not in broken(same)
+
+
 # ---------------------------------------------------------------- I5
 
 

@@ -193,6 +193,7 @@ class EngineFacts:
                         size_bytes=stat.file_size_in_bytes,
                         is_base=parse_base_file_name(path.rpartition("/")[2]) is not None,
                         previous_base=previous,
+                        repeats=metadata.operation_type == "LOG_COMPACT",
                         change_logs=tuple(stat.cdc_stats or ()),
                     )
                 )
@@ -321,6 +322,8 @@ class EngineFacts:
         groups: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
         for path, stat in paths.items():
             rows = groups.setdefault(stat.file_group, {})
+            if stat.repeats:
+                continue  # those it repeats are there as long as it is
             for key, operation in self._rows_of(path, stat):
                 if stat.is_base and operation is not None:
                     rows[key] = (*rows.get(key, ()), operation)

@@ -58,7 +58,7 @@ def check_structure(facts: TableFacts) -> list[Violation]:
 
 
 def check_all(facts: TableFacts) -> list[Violation]:
-    """I1 to I9: what must hold once everybody has ended."""
+    """I1 to I10: what must hold once everybody has ended."""
     return [violation for check in _CLIENTS + _STRUCTURE for violation in check(facts)]
 
 
@@ -179,6 +179,19 @@ def check_repeatable_reads(facts: TableFacts) -> Iterator[Violation]:
                 "I4",
                 f"{event.operation} and {who} differ on snapshot {event.snapshot} at {differing}",
             )
+
+
+def check_services_unseen(facts: TableFacts) -> Iterator[Violation]:
+    """I10: what moves rows changes none; compared where both snapshots' files are there."""
+    before: Mapping[str, tuple[str, ...]] | None = None
+    for slot in _commits(facts):
+        rows = facts.rows.get(slot.number)
+        if slot.action in _MOVING and before is not None and rows is not None:
+            keys = {*rows, *before}
+            differing = sorted(key for key in keys if rows.get(key) != before.get(key))
+            if differing:
+                yield _broken("I10", f"slot {slot.number} ({slot.action}) changed {differing}")
+        before = rows
 
 
 # ---------------------------------------------------------------- what the table says
@@ -430,6 +443,7 @@ def _broken(invariant: str, found: str) -> Violation:
 
 
 _ANSWERS = frozenset({ClientEventKind.OK, ClientEventKind.FAIL, ClientEventKind.INFO})
+_MOVING = frozenset({"compaction", "logcompaction", "clustering"})
 _DRAWS_TIME = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.ABORT, SlotKind.CLEAN})
 
 _Checker = Callable[[TableFacts], Iterator[Violation]]
@@ -438,6 +452,7 @@ _CLIENTS: tuple[_Checker, ...] = (
     check_honest_answers,
     check_dirty_reads,
     check_repeatable_reads,
+    check_services_unseen,
 )
 _STRUCTURE: tuple[_Checker, ...] = (
     check_base_chains,

@@ -73,6 +73,7 @@ class StatFact:
     size_bytes: int
     is_base: bool = True
     previous_base: str | None = None  # path of the base file it was merged from
+    repeats: bool = False  # a log of nothing but rows that older logs have (log compaction)
     change_logs: tuple[str, ...] = ()  # paths of the files beside it that tell what changed
 
     @property
