@@ -52,6 +52,7 @@ GROWTH_MAX = 1.5
 HELD_CREATES_MAX = 8.0
 UPSERT_FACTOR = 5.0
 LOAD_FACTOR = 3.0
+COMPACT_FACTOR = 3.0
 MOR_UPSERT_FACTOR = 10.0
 MERGED_READ_FACTOR = 3.0
 PRUNED_READ_MAX = 1.3  # over pyarrow's time for the same columns of the same files
@@ -193,6 +194,7 @@ def judge(records: Records) -> list[Verdict]:
         *held_targets(records),
         big_target(records, "W1", "bulk load", LOAD_FACTOR),
         big_target(records, "W2-1", "upsert of 1 %", UPSERT_FACTOR),
+        big_target(records, "W3-compact", "compaction", COMPACT_FACTOR),
         *mor_targets(records),
         *comparisons(records),
         *failures(records),
