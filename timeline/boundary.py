@@ -34,6 +34,7 @@ __all__ = [
     "boundary_number",
     "is_archived_since",
     "is_collected",
+    "keep_up",
     "raise_pin",
     "read_boundary",
     "renew_pin",
@@ -43,6 +44,7 @@ __all__ = [
 GRACE_OF_SILENCES: Final = 5
 """A pin is overrun when its owner was silent for so many times what a heartbeat may miss."""
 
+_LAG_MAX = 16  # slots
 _NAME = re.compile(r"[0-9]{20}")
 
 
@@ -121,13 +123,27 @@ def raise_pin(context: TableContext) -> None:
     """
     A beat: show that this process lives, and let go what it no longer needs.
 
-    Outside: 1 put; 1 list when the last one was too long ago.
+    One that only looks on lets go as well, or it would hold the archive back for ever.
+    Outside: 1 list, 1 put; 1 list more when the last one was too long ago.
     """
     pin = context.pin
     trusted, before = _is_trusted(context), pin.number
+    context.chain.glance()
     _show(context, pin.floor(context.chain.known_head))
+    context.chain.forget(pin.number)
     if not trusted and boundary_number(context.world.storage) > before:
         _begin_anew(context)
+
+
+def keep_up(context: TableContext) -> None:
+    """
+    After a publication: a busy writer does not hold the archive back until its next beat.
+
+    Outside: as ``raise_pin`` once in so many slots, else nothing.
+    """
+    pin = context.pin
+    if pin.entry is not None and pin.floor(context.chain.known_head) - pin.number >= _LAG_MAX:
+        raise_pin(context)
 
 
 def assert_not_overrun(context: TableContext) -> None:

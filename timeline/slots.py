@@ -57,13 +57,11 @@ class SlotChain:
         The listing is only a hint (it may be stale, F13): the head is proven by the absence
         of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more.
         """
-        if self._head == 0:
-            names = self._world.storage.names(SLOTS)
-            numbers = [int(name) for name in names if _NAME.fullmatch(name)]
-            self._head = max(numbers, default=0)
-        while self.read(self._head + 1) is not None:
-            self._head += 1
-        return self._head
+        head = self._head or self._listed()
+        while self.read(head + 1) is not None:
+            head += 1
+        self._head = max(self._head, head)  # another thread may have seen more
+        return head
 
     @property
     def known_head(self) -> int:
@@ -130,6 +128,14 @@ class SlotChain:
             if slot is None:
                 return
             yield slot
+
+    def glance(self) -> None:
+        """See how far the chain has come at least, without reading it. Outside: 1 list."""
+        self._head = max(self._head, self._listed())
+
+    def _listed(self) -> int:
+        names = self._world.storage.names(SLOTS)
+        return max((int(name) for name in names if _NAME.fullmatch(name)), default=0)
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from timeline.begin import Begun, begin, make_inflight
+from timeline.boundary import keep_up
 from timeline.candidate import Written, candidate_of, planned_claim
 from timeline.context import GLANCE_MS, TableContext
 from timeline.errors import (
@@ -338,6 +339,7 @@ def _after(
     try:
         delete_markers(context.world.storage, begun.requested_time)
         begun.heartbeat.stop()
+        keep_up(context)
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
     receipt = Receipt(

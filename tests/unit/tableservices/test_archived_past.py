@@ -225,3 +225,20 @@ def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
     assert calls[1] <= calls[0] + 2
     assert objects[1] <= 2 * objects[0]
     assert len(table.timeline()) >= 60
+
+
+def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
+    table, clock, _ = grown(1)
+    looking_on = opened(table, application="looks on", clock=clock)
+    registrations = [enter(table.context, {}), enter(looking_on.context, {})]
+    for number in range(40):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    assert table.context.pin.number > 24
+    assert looking_on.context.pin.number == 0
+    registrations[1].beat()
+    assert looking_on.context.pin.number == 40
+    assert archive(table.context, RULES) is not None
+    upsert(looking_on, [{"id": "b", "p": "x", "ts": 1}])
+    assert ("b", 1) in rows_of(table, "id", "ts")
+    for one in registrations:
+        one.leave()
