@@ -28,7 +28,7 @@ from hoodoo.assembly import (
 from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
 from lockproviders.registry import ProviderRegistry, registry_for
-from tableservices.restoring.restore import RestoreReceipt, restore
+from tableservices.restoring.restore import RestoreReceipt, finish_restore, restore
 from tableservices.restoring.rollback import RollbackReceipt, rollback
 from tableservices.restoring.savepoints import Savepoint, delete_savepoint, savepoint, savepoints
 from timeline.errors import InvalidInputError, StorageCapabilityError
@@ -419,6 +419,16 @@ class Table:
         """
         self.join_writers()
         return restore(self._core.context, instant, force=force)
+
+    def finish_restore(self) -> RestoreReceipt | None:
+        """
+        Carry out the restore that another engine, which has ended, planned and left.
+
+        Returns:
+            None when there is none.
+        """
+        self.join_writers()
+        return finish_restore(self._core.context)
 
     # ---- life
 

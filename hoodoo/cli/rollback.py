@@ -8,7 +8,7 @@ import click
 
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done
-from tableservices.restoring.restore import plan_restore
+from tableservices.restoring.restore import finish_restore, plan_restore
 from tableservices.restoring.restore import restore as go_back
 from tableservices.restoring.rollback import plan_rollback
 from tableservices.restoring.rollback import rollback as undo
@@ -54,36 +54,51 @@ def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: b
 
 @click.command()
 @click.argument("address", metavar="TABLE")
-@click.argument("instant", metavar="INSTANT")
+@click.argument("instant", metavar="INSTANT", required=False)
 @click.option("--force", is_flag=True, help="Even if writers still give signs of life.")
+@click.option("--finish", is_flag=True, help="Finish what another engine, now ended, began.")
 @changing
-def restore(invocation: Invocation, *, address: str, instant: str, force: bool) -> None:
+def restore(
+    invocation: Invocation, *, address: str, instant: str | None, force: bool, finish: bool
+) -> None:
     """
     Take TABLE back to its state as of the write INSTANT (a requested time) for good.
 
     Everything after that write is taken away, begun writes and plans included. End the
     writers first. The files of a state are certainly there where a savepoint holds it.
     """
+    if (instant is None) is not finish:
+        raise click.UsageError("name an instant to go back to, or say --finish instead of one")
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        planned = plan_restore(context, instant, force=force)
-        document: dict[str, Any] = {
-            **nothing_done("restore", "restore"),
-            "restored_to": instant,
-            "instants_taken_away": [one.requested_time for one in planned.instants],
-            "files_deleted": list(planned.files),
-        }
-        if not invocation.dry_run:
-            invocation.confirm(
+        document: dict[str, Any] = nothing_done("restore", "restore")
+        question = "finish the restore that another engine left?"
+        if instant is not None:
+            planned = plan_restore(context, instant, force=force)
+            document |= {
+                "restored_to": instant,
+                "instants_taken_away": [one.requested_time for one in planned.instants],
+                "files_deleted": list(planned.files),
+            }
+            question = (
                 f"restore to {instant}, which takes {len(planned.instants)} instants and "
                 f"{len(planned.files)} data files away?"
             )
+        if not invocation.dry_run:
+            invocation.confirm(question)
             opened.join_writers()
-            done = go_back(context, instant, force=force)
+            done = (
+                finish_restore(context)
+                if instant is None
+                else go_back(context, instant, force=force)
+            )
             if done is not None:
-                document["requested_time"] = done.requested_time
-                document["completion_time"] = done.completion_time
-                document["instants_taken_away"] = list(done.instants)
-                document["files_deleted"] = list(done.files)
-                document["attempts"] = 1
+                document |= {
+                    "requested_time": done.requested_time,
+                    "completion_time": done.completion_time,
+                    "restored_to": done.restored_to,
+                    "instants_taken_away": list(done.instants),
+                    "files_deleted": list(done.files),
+                    "attempts": 1,
+                }
     invocation.printer.document(document)

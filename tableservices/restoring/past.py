@@ -176,16 +176,22 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
         )
 
 
-def refuse_foreign_upkeep(timeline: ActiveTimeline) -> None:
+def refuse_foreign_upkeep(
+    timeline: ActiveTimeline, *, but: frozenset[Action] = frozenset()
+) -> None:
     """
     Pass when no other engine is cleaning, rolling back or restoring.
 
     Within a turn what is pending of these is not ours: ours was settled (PUB-3).
 
+    Args:
+        timeline: The turn's.
+        but: Actions that may be pending.
+
     Raises:
         ServiceConflictError: One is at it, or died at it.
     """
-    pending = [one for one in timeline.pending if one.action in _UPKEEP]
+    pending = [one for one in timeline.pending if one.action in _UPKEEP - but]
     if pending:
         raise ServiceConflictError(
             "another engine's upkeep is under way; let that engine finish it, then repeat: "

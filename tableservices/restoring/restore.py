@@ -8,6 +8,7 @@ is Java Hudi's choice (``past``), so is what is written down.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,14 +21,21 @@ from tableservices.restoring.past import (
     refuse_savepointed,
     savepoint_times,
 )
-from timeline.codecs.instant_avro import encode_restore, encode_restore_plan
+from timeline.codecs.instant_avro import (
+    decode_restore_plan,
+    encode_restore,
+    encode_restore_plan,
+)
 from timeline.context import TableContext
-from timeline.errors import BudgetSpentError, InvalidInputError
+from timeline.errors import BudgetSpentError, CorruptTableError, InvalidInputError
 from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.places import timeline_path
+from timeline.ports.storage import ObjectMissingError
 from timeline.properties_file import load_config
 from timeline.publish import Turn, take_turn
 from timeline.readable import refuse_unwritable
@@ -36,9 +44,18 @@ from timeline.rules.succession import Residue
 from timeline.settle import data_file_time, data_files_of
 from timeline.snapshot import Snapshot
 
-__all__ = ["PlannedRestore", "RestoreReceipt", "plan_restore", "refuse_living", "restore"]
+__all__ = [
+    "PlannedRestore",
+    "RestoreReceipt",
+    "finish_restore",
+    "plan_restore",
+    "refuse_living",
+    "restore",
+]
 
 _TRIES = 3
+_LEFT = frozenset({Action.ROLLBACK})
+_TIME = re.compile(r"\d{14}|\d{17}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +152,8 @@ def restore(
     Args:
         context: The table.
         requested_time: The write's. With a savepoint of it its files are certainly there.
-        force: Also while writers of what goes give signs of life; they are refused then.
+        force: Also while writers of what goes give signs of life; they are refused then. And
+            while another engine's rollback is pending, which goes, too.
 
     Returns:
         None when nothing came after that write.
@@ -193,7 +211,8 @@ def _take(
     )
 
     def decide(turn: Turn) -> Slot | None:
-        refuse_foreign_upkeep(turn.timeline)
+        # A rollback that its engine left goes with what it was to undo.
+        refuse_foreign_upkeep(turn.timeline, but=_LEFT if force else frozenset())
         target = completed_write(turn.timeline, planned.target.requested_time)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         if _gone(context, now, target, force=force) != planned.instants:
@@ -215,6 +234,85 @@ def _take(
         )
 
     return take_turn(context, f"restore to {planned.target.requested_time}", decide)[0]
+
+
+def finish_restore(context: TableContext) -> RestoreReceipt | None:
+    """
+    Carry out a restore that another engine planned and left; that engine must have ended.
+
+    Its plan decides what goes. Outside: 1 turn (lock, list, get, 1 list a partition, create),
+    the deletes, 1 create.
+
+    Returns:
+        None when no restore of another engine is pending.
+
+    Raises:
+        CorruptTableError: Its plan is gone, damaged, or names what is no instant (SEC2).
+        InvalidInputError: A savepoint holds what would go.
+        ServiceConflictError: Another engine's clean is pending.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``publish``.
+    """
+    nonce = context.world.ids.nonce()
+    storage = context.world.storage
+    plan, files = RestorePlan(), list[str]()
+
+    def decide(turn: Turn) -> Slot | None:
+        nonlocal plan, files
+        left = [one for one in turn.timeline.pending if one.action is Action.RESTORE]
+        if not left:
+            return None
+        refuse_foreign_upkeep(turn.timeline, but=_LEFT | {Action.RESTORE})
+        own_time = left[0].requested_time
+        data, plan = _foreign_plan(context, own_time)
+        times = [one.requested_time for one in plan.instants_to_rollback]
+        refuse_savepointed(savepoint_times(turn.timeline), frozenset(times))
+        files = data_files_of(storage, *times)
+        return Slot(
+            number=turn.head + 1,
+            table_id=context.table_id,
+            kind=SlotKind.RESTORE,
+            action=Action.RESTORE,
+            requested_time=plan.savepoint_to_restore_timestamp or own_time,
+            own_requested_time=own_time,
+            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
+            base=turn.head,
+            nonce=nonce,
+            owner=turn.owner,
+            body=encode_restore(_result(context, plan.instants_to_rollback, files, own_time)),
+            plan=data,
+        )
+
+    slot, _ = take_turn(context, "finish a restore", decide)
+    if slot is None:
+        return None
+    context.world.events.emit("restore.done", target=slot.requested_time)
+    return RestoreReceipt(
+        requested_time=slot.instant_time,
+        completion_time=slot.completion_time,
+        restored_to=slot.requested_time,
+        instants=tuple(one.requested_time for one in plan.instants_to_rollback),
+        files=tuple(files),
+    )
+
+
+def _foreign_plan(context: TableContext, own_time: InstantTime) -> tuple[bytes, RestorePlan]:
+    path = timeline_path(pending_file_names(Action.RESTORE, own_time)[-1])
+    try:
+        data = context.world.storage.read(path)
+    except ObjectMissingError:
+        data = b""  # told as damaged, like an empty one
+    plan = decode_restore_plan(data, path=path)
+    target = plan.savepoint_to_restore_timestamp
+    times = [one.requested_time for one in plan.instants_to_rollback]
+    for time in (*times, *([target] if target else ())):
+        if not _TIME.fullmatch(time):
+            raise CorruptTableError(
+                f"a plan of a restore names what is no instant; nothing was touched: {path}",
+                kind="restore_plan",
+                path=path,
+            )
+    return data, plan
 
 
 def _result(

@@ -314,6 +314,8 @@ def test_a_state_is_kept_left_and_restored(table: Path, tmp_path: Path) -> None:
     planned = run("restore", table, made["requested_time"], "--dry-run").document
     assert (planned["instants_taken_away"], planned["completion_time"]) == ([newest], None)
     assert run("restore", table, made["requested_time"]).exit_code == 1  # not confirmed
+    assert run("restore", table).exit_code == 2
+    assert run("restore", table, "--finish", "--yes").document["attempts"] == 0
     done = run("restore", table, made["requested_time"], "--yes").document
     assert done["instants_taken_away"] == [newest]
     assert done["files_deleted"] == planned["files_deleted"]

@@ -11,7 +11,7 @@ from tableservices.archiving.history_files import add_to_history
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.restoring.past import after
-from tableservices.restoring.restore import plan_restore, restore
+from tableservices.restoring.restore import finish_restore, plan_restore, restore
 from tableservices.restoring.rollback import plan_rollback, rollback
 from tableservices.restoring.savepoints import (
     delete_savepoint,
@@ -22,6 +22,7 @@ from tableservices.restoring.savepoints import (
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
+    StillClock,
     begun,
     data_files,
     files_below,
@@ -40,8 +41,10 @@ from timeline.codecs.instant_avro import (
     decode_restore_plan,
     decode_rollback,
     decode_savepoint,
+    encode_restore_plan,
 )
 from timeline.errors import (
+    CorruptTableError,
     InstantNotFoundError,
     InvalidInputError,
     ServiceConflictError,
@@ -49,7 +52,9 @@ from timeline.errors import (
 )
 from timeline.model.filenames import parse_instant_name
 from timeline.model.operations import TableType, WriteOperation
+from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
+from timeline.model.times import WallMs, instant_time
 from timeline.properties_file import update_properties
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.table import Table
@@ -383,6 +388,60 @@ def test_what_another_engine_restored_away_is_not_made_again() -> None:
         assert values(table) == [1, 7]
         assert heard(other, "publish.helped") == heard(other, "write.refused") == []
     assert not any(times[1] in name for name in names(table))
+
+
+def left_by_java(table: Table, target: str, *gone: str, time: str = "20991231000000000") -> None:
+    plan = RestorePlan(
+        instants_to_rollback=tuple(
+            InstantInfo(requested_time=one, action="commit") for one in gone
+        ),
+        savepoint_to_restore_timestamp=target,
+    )
+    storage = table.context.world.storage
+    storage.create(f".hoodie/timeline/{time}.restore.requested", encode_restore_plan(plan))
+    storage.create(f".hoodie/timeline/{time}.restore.inflight", b"")
+
+
+def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished() -> None:
+    clock = StillClock()
+    table, times = grown(1, 2, 3, table=new_table(clock=clock))
+    own = instant_time(WallMs(clock.now_ms() + 50))
+    left_by_java(table, times[0], times[2], times[1], time=own)
+    with pytest.raises(TableConfigConflictError, match="under way"):
+        upsert(table, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+    done = finish_restore(table.context)
+    assert done is not None
+    assert (done.requested_time, done.restored_to) == (own, times[0])
+    assert done.instants == (times[2], times[1])
+    assert values(table) == [1, 1]
+    assert finish_restore(table.context) is None
+    clock.sleep_ms(1_000)
+    grown(5, table=table)
+    assert values(table) == [5, 5]
+
+
+def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> None:
+    table, times = grown(1, 2)
+    before = files_below(table.context.world.storage)
+    left_by_java(table, times[0], "../../elsewhere")
+    with pytest.raises(CorruptTableError, match="no instant"):
+        finish_restore(table.context)
+    assert set(before) <= set(files_below(table.context.world.storage))
+    storage = table.context.world.storage
+    storage.delete(".hoodie/timeline/20991231000000000.restore.requested")
+    with pytest.raises(CorruptTableError, match="empty"):
+        finish_restore(table.context)
+
+
+def test_a_rollback_that_another_engine_left_goes_when_it_is_forced() -> None:
+    table, times = grown(1, 2)
+    name = f"{times[1][:-1]}9.rollback.requested"
+    table.context.world.storage.create(f".hoodie/timeline/{name}", b"x")
+    with pytest.raises(ServiceConflictError):
+        restore(table.context, times[0])
+    assert restore(table.context, times[0], force=True) is not None
+    assert name not in names(table)
+    assert values(table) == [1, 1]
 
 
 def test_a_batch_that_was_taken_away_is_written_anew() -> None:
