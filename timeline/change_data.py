@@ -137,26 +137,19 @@ def _writes_between(
     context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> list[_Write]:
     """The writes of the range that may change rows, in the order of completion."""
-
-    def inside(completion: InstantTime) -> bool:
-        return since < completion and (until is None or completion <= until)
-
     on_read = context.config.table_type is TableType.MERGE_ON_READ
     found: dict[InstantTime, _Write] = {}
-    completions = [each.completion_time or "" for each in snapshot.active.completed_writes]
-    if since < min(completions, default=""):
-        context.world.events.emit("changes.archived", since=since, first=min(completions))
+    if since < snapshot.first_completion:
+        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
         for entry, metadata in context.history.commits_between(since, until):
             time = entry.requested_time
             if not (on_read and entry.action == Action.COMMIT.value):
                 found[time] = _Write(entry.completion_time or time, time, metadata)
-    for instant in snapshot.active.completed_writes:
-        completion = instant.completion_time or instant.requested_time
+    for instant in snapshot.writes_between(since, until):
+        time = instant.requested_time
         if on_read and instant.action is Action.COMMIT:
             continue  # a compaction
-        if inside(completion):
-            metadata = snapshot.commits.read(instant)
-            found[instant.requested_time] = _Write(completion, instant.requested_time, metadata)
+        found[time] = _Write(instant.completion_time or time, time, snapshot.commits.read(instant))
     return sorted(
         write for write in found.values() if write.metadata.operation_type not in _MOVES_ROWS
     )
@@ -265,19 +258,20 @@ class _Groups:
     def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
         self._context = context
         self._snapshot = snapshot
-        self._archived: Mapping[InstantTime, InstantTime] | None = None
+        self._history = context.history
+        self._archived: Mapping[InstantTime, InstantTime] = {}
         self._view = FileSystemView(
             storage=context.world.storage,
             snapshot=snapshot,
             pending_compactions={},
-            history=context.history,
+            history=self._history,
             show_replaced=True,
         )
 
     @property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
         """Of every instant; of archived ones when they were needed."""
-        return {**(self._archived or {}), **self._snapshot.completions}
+        return {**self._archived, **self._snapshot.completions}
 
     def both_sides(
         self, group: FileGroupId, write: _Write, stats: list[WriteStat], names: list[str]
@@ -349,11 +343,7 @@ class _Groups:
         known = self._snapshot.completions.get(time)
         if known is not None:
             return known
-        if self._archived is None:
-            rows = self._context.history.instants()
-            self._archived = {
-                row.requested_time: row.completion_time or row.requested_time for row in rows
-            }
+        self._archived = self._history.completions
         return self._archived.get(time)
 
 

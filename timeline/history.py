@@ -10,7 +10,8 @@ reads of old ranges and the display of the whole timeline do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from timeline.codecs.history_rows import (
     HistoryInstant,
@@ -22,7 +23,8 @@ from timeline.codecs.legacy_archive import archive_file_number, parse_archive_fi
 from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.codecs.log_blocks import LogBlock
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.times import InstantTime
+from timeline.model.instant import Action
+from timeline.model.times import InstantTime, is_between
 from timeline.places import HISTORY
 from timeline.ports.events import EventSink
 from timeline.ports.storage import ObjectMissingError, Storage
@@ -67,15 +69,46 @@ class History:
                 found[row.requested_time, row.action] = row
         return [found[key] for key in sorted(found)]
 
+    @cached_property
+    def completions(self) -> Mapping[InstantTime, InstantTime]:
+        """
+        Requested time -> completion time of every archived instant.
+
+        One without completion time completed when it was requested, as Java takes it. A
+        savepoint is left out: it shares the requested time of its commit (trap 19).
+
+        Outside: as ``instants``, once.
+        """
+        return {
+            row.requested_time: row.completion_time or row.requested_time
+            for row in self.instants()
+            if row.action != Action.SAVEPOINT.value
+        }
+
+    def writes_between(
+        self,
+        since: InstantTime,
+        until: InstantTime | None,
+        *,
+        by_request: bool = False,
+        times_only: bool = True,
+    ) -> list[HistoryInstant]:
+        """Archived writes that completed in (since, until], or were requested then."""
+        return [
+            row
+            for row in self.instants(times_only=times_only)
+            if row.action in ARCHIVED_WRITES
+            and is_between(
+                (not by_request and row.completion_time) or row.requested_time, since, until
+            )
+        ]
+
     def commits_between(
         self, since: InstantTime, until: InstantTime | None
     ) -> Iterator[tuple[HistoryInstant, CommitMetadata]]:
         """Archived writes with a completion time in (since, until] and their metadata."""
-        for row in self.instants(times_only=False):
-            completion = row.completion_time or row.requested_time
-            if row.action not in ARCHIVED_WRITES or completion <= since:
-                continue
-            if (until is None or completion <= until) and row.metadata:
+        for row in self.writes_between(since, until, times_only=False):
+            if row.metadata:
                 path = f"{HISTORY} ({row.requested_time})"
                 yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
-from timeline.history import ARCHIVED_WRITES
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
@@ -209,16 +208,12 @@ def _instants_between(
     must not be read beside the new ones. So does a compaction, for the logs that are cleaned
     after it.
     """
-
-    def inside(completion: InstantTime) -> bool:
-        return since < completion and (until is None or completion <= until)
-
-    found: dict[InstantTime, _Write] = {}
-    for instant in snapshot.active.completed_writes:
-        completion = instant.completion_time
-        if completion is not None and inside(completion):
-            found[instant.requested_time] = _Write(completion, snapshot.commits.read(instant))
-    return found
+    return {
+        one.requested_time: _Write(
+            one.completion_time or one.requested_time, snapshot.commits.read(one)
+        )
+        for one in snapshot.writes_between(since, until)
+    }
 
 
 def _archived_between(
@@ -231,22 +226,17 @@ def _archived_between(
     them, in merge-on-read tables only: Java filters those by the range, the others by its
     instants.
     """
-    first = min((i.completion_time or "" for i in snapshot.active.completed_writes), default="")
-    if since >= first:
+    if since >= snapshot.first_completion:
         return {}
     by_request = context.config.timeline_layout_version == 1
     if by_request:
-        context.world.events.emit("changes.archived", since=since, first=first)
+        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
         if context.config.table_type is TableType.COPY_ON_WRITE:
             return {}
-    found = {}
-    for row in context.history.instants():
-        completion = row.requested_time if by_request else row.completion_time
-        if completion is None or (not by_request and row.action not in ARCHIVED_WRITES):
-            continue
-        if since < completion and (until is None or completion <= until):
-            found[row.requested_time] = _Write(completion, CommitMetadata())
-    return found
+    return {
+        row.requested_time: _Write(row.completion_time or row.requested_time, CommitMetadata())
+        for row in context.history.writes_between(since, until, by_request=by_request)
+    }
 
 
 def range_of(since: str, until: str | None) -> tuple[InstantTime, InstantTime | None]:

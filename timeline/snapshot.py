@@ -19,7 +19,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
-from timeline.model.times import InstantTime
+from timeline.model.times import InstantTime, is_between
 from timeline.places import TIMELINE
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.rules.slicing import Slicing
@@ -102,6 +102,19 @@ class Snapshot:
             for instant in self.active.completed_writes
             if self.as_of is None or instant.requested_time <= self.as_of
         }
+
+    @cached_property
+    def first_completion(self) -> InstantTime:
+        """What completed below it is archived, if anything is; empty without active writes."""
+        return min((one.completion_time or "" for one in self.active.completed_writes), default="")
+
+    def writes_between(self, since: InstantTime, until: InstantTime | None) -> list[Instant]:
+        """Active writes with a completion time in (since, until]."""
+        return [
+            one
+            for one in self.active.completed_writes
+            if is_between(one.completion_time or one.requested_time, since, until)
+        ]
 
     @property
     def newest_completion(self) -> InstantTime | None:

@@ -80,7 +80,6 @@ class FileSystemView:
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     show_replaced: bool = False
     history: History | None = None
-    _archived: dict[InstantTime, InstantTime] | None = None
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
 
     def partition_paths(self) -> list[str]:
@@ -156,7 +155,7 @@ class FileSystemView:
         found = slice_files(
             [self._only(candidates) for candidates in bases.values()],
             logs,
-            completion_of=lambda time: whole.completions.get(time) or self._completed(time),
+            completion_of=lambda time: whole.completions.get(time) or self.completed(time),
             pending_compactions=self.pending_compactions,
             slicing=whole.slicing,
         )
@@ -177,17 +176,9 @@ class FileSystemView:
                     kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
         return kept
 
-    def _completed(self, time: InstantTime) -> InstantTime | None:
+    def completed(self, time: InstantTime) -> InstantTime | None:
         """Completion time of an archived instant. Outside: the history is read once."""
-        if self.history is None:
-            return None
-        if self._archived is None:
-            self._archived = {
-                row.requested_time: row.completion_time
-                for row in self.history.instants()
-                if row.completion_time is not None
-            }
-        return self._archived.get(time)
+        return None if self.history is None else self.history.completions.get(time)
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:
         """One base file per file group and instant: a failed task's duplicate is not in the metadata."""

@@ -19,6 +19,7 @@ __all__ = [
     "InstantTime",
     "WallMs",
     "instant_time",
+    "is_between",
     "parse_time_travel",
     "wall_ms",
 ]
@@ -39,6 +40,11 @@ _DATE_TIME = re.compile(
     r"(Z|[+-]\d{2}:?\d{2})?",
     re.ASCII,
 )
+
+
+def is_between(time: InstantTime, since: InstantTime, until: InstantTime | None) -> bool:
+    """Whether a time lies in (since, until], the form of every range; None has no end."""
+    return since < time and (until is None or time <= until)
 
 
 def instant_time(at: WallMs) -> InstantTime:

@@ -128,6 +128,17 @@ def test_a_write_without_completion_time_counts_by_its_requested_time() -> None:
     assert (told(history, T1, T2), told(history, T2, None)) == ([T2], [])
 
 
+def test_completions_are_of_writes_where_a_savepoint_shares_their_requested_time() -> None:
+    rows = [(T1, T2, "commit"), (T1, T5, "savepoint"), (T3, None, "commit")]
+    history = archived(MemoryStorage(), (f"{T1}_{T5}_0.parquet", rows))
+    assert history.completions == {T1: T2, T3: T3}, "without one: as it was requested"
+
+
+def test_archived_writes_are_found_by_their_requested_time_too() -> None:
+    found = migrated().writes_between(T1, T5, by_request=True)
+    assert [one.requested_time for one in found] == [T2, T5]
+
+
 def told(history: History, since: str, until: str | None) -> list[str]:
     found = list(history.commits_between(since, until))
     assert [row.requested_time for row, _ in found] == [one.operation_type for _, one in found]

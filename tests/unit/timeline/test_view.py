@@ -172,13 +172,7 @@ def test_a_log_in_the_slice_of_a_later_base_file_is_not_seen_from_before_it():
 
 
 def test_logs_of_archived_instants_lie_where_they_completed():
-    class Archive:
-        def instants(self) -> list[Any]:
-            return [
-                SimpleNamespace(requested_time=T3, completion_time="20260101000000004"),
-                SimpleNamespace(requested_time=T5, completion_time="20260101000000006"),
-            ]
-
-    assert sliced(None, WRITES[3], history=Archive()) == [(T1, [T3, T5]), (T9, [])]
+    archive = SimpleNamespace(completions={T3: "20260101000000004", T5: "20260101000000006"})
+    assert sliced(None, WRITES[3], history=archive) == [(T1, [T3, T5]), (T9, [])]
     # Nobody knows when: then it is taken for the newest.
     assert sliced(None, WRITES[3]) == [(T1, []), (T9, [T3, T5])]
