@@ -407,13 +407,17 @@ class Table(TableSnapshot):
         with world.lock.acquire("switch the metadata table off"):
             now = instant_time(WallMs(world.clock.now_ms()))
             switch_metadata_table_off(world.storage, now=now)
+        self._leave()  # the table opened anew has its own entry, of the same name
         return Table.open(world, self._context.limits)
 
-    def close(self) -> None:
-        """Leave the registry and give up the lock's connections."""
+    def _leave(self) -> None:
         if self._registration is not None:
             self._registration.leave()
             self._registration = None
+
+    def close(self) -> None:
+        """Leave the registry and give up the lock's connections."""
+        self._leave()
         self._context.world.lock.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
