@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hoodoo.assembly import file_rules_of
+from lockproviders.registry import registry_for
+from lockproviders.settings import LOCK_OPTIONS
+from tableservices import hookspecs
 from tableservices.archiving.execute import ArchiveReceipt, archive
 from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
@@ -80,7 +83,9 @@ def services_of(
     """
     archiving = ArchivingService.from_properties(properties)
     ttl = TtlService.from_properties(properties)
-    return (_cleaning(properties), archiving, *planned_services_of(properties, part, settings), ttl)
+    plugged = _plugged(properties, "table_services")
+    planning = planned_services_of(properties, part, settings)
+    return (_cleaning(properties), archiving, *planning, ttl, *plugged)
 
 
 def planned_services_of(
@@ -92,7 +97,10 @@ def planned_services_of(
     files = file_rules_of(settings or WriteSettings.from_properties(properties))
     return (
         CompactionService(
-            settings=CompactionSettings.from_properties(properties), files=files, part=part
+            settings=CompactionSettings.from_properties(properties),
+            files=files,
+            part=part,
+            orders=_plugged(properties, "compaction_strategies"),
         ),
         LogCompactionService(
             settings=LogCompactionSettings.from_properties(properties), files=files, part=part
@@ -101,6 +109,13 @@ def planned_services_of(
             settings=ClusteringSettings.from_properties(properties), files=files, part=part
         ),
     )
+
+
+def _plugged(properties: Mapping[str, str], hook: str) -> tuple[Any, ...]:
+    """What the plug-ins that the caller allows offer; nothing is looked for without one."""
+    if not properties.get(LOCK_OPTIONS["plugins"].key):
+        return ()
+    return registry_for(properties, (hookspecs,)).offers(hook, properties=properties)
 
 
 def _cleaning(properties: Mapping[str, str]) -> CleaningService:
@@ -179,6 +194,7 @@ class Services:
             *([ArchivingService.from_properties(properties)] if writable else ()),
             *(one.after_commit for one in planning),
             *([TtlService.from_properties(properties)] if writable else ()),
+            *_plugged(properties, "table_services"),
         )
 
     def clean(self) -> CleanReceipt | None:

@@ -13,6 +13,7 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import pluggy
 
@@ -158,6 +159,11 @@ class ProviderRegistry:
         named = [each for each in offered if not set(class_names).isdisjoint(each.class_names)]
         return tuple(named or offered)
 
+    def offers(self, hook: str, **words: Any) -> tuple[Any, ...]:
+        """Everything the plug-ins answer to a hook of ``further_hooks``."""
+        answers = getattr(self._manager.hook, hook)(**words)
+        return tuple(one for answer in answers for one in answer)
+
     def find(self, name: str) -> LockProviderEntry:
         """
         The provider of a name or of Hudi's class name.
@@ -194,24 +200,28 @@ class ProviderRegistry:
         return entries
 
 
-def registry_for(properties: Mapping[str, str]) -> ProviderRegistry:
+def registry_for(
+    properties: Mapping[str, str], further_hooks: tuple[ModuleType, ...] = ()
+) -> ProviderRegistry:
     """
     The built-in providers, and those of the distributions that the caller allows (SEC4).
 
     Args:
         properties: Effective properties; what the table's own file says is not heard.
+        further_hooks: As ``ProviderRegistry``.
 
     Raises:
         SettingError: A lock setting is wrong.
         UnknownProviderError, UnsafeSetupError: See ``ProviderRegistry.load``.
     """
-    return _loaded(LockSettings.from_properties(_said_by_caller(properties)).plugins)
+    said = LockSettings.from_properties(_said_by_caller(properties))
+    return _loaded(said.plugins, further_hooks)
 
 
 @cache
-def _loaded(allow: tuple[str, ...]) -> ProviderRegistry:
+def _loaded(allow: tuple[str, ...], further_hooks: tuple[ModuleType, ...] = ()) -> ProviderRegistry:
     """Never registered to after it is made, so one serves every table."""
-    registry = ProviderRegistry()
+    registry = ProviderRegistry(further_hooks)
     registry.load(allow)
     return registry
 

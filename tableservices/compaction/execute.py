@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from tableservices.claims import claim_plan
 from tableservices.compaction.file_group import compact_file_group
-from tableservices.compaction.plan import choose, compaction_plan, operations_of
+from tableservices.compaction.plan import (
+    CompactionOrder,
+    choose,
+    compaction_plan,
+    operations_of,
+)
 from tableservices.compaction.plan_files import slices_of_plan
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.compaction.tasks import tasks_of
@@ -70,24 +75,35 @@ class CompactionReceipt:
 
 
 def plan_compaction(
-    context: TableContext, snapshot: Snapshot, settings: CompactionSettings, files: FileRules
+    context: TableContext,
+    snapshot: Snapshot,
+    settings: CompactionSettings,
+    files: FileRules,
+    orders: Sequence[CompactionOrder] = (),
 ) -> CompactionPlan | None:
     """
     What a compaction of this snapshot would merge; None for nothing.
 
-    Outside: 1 list per partition, 1 get per pending plan.
+    ``orders`` are the strategies of plug-ins. Outside: 1 list per partition, 1 get per
+    pending plan.
+
+    Raises:
+        SettingError: No strategy has the name in the settings.
     """
     operations = operations_of(
         view_of(context, snapshot).latest_slices(),
         file_groups_in_plans(context, snapshot.active),
         new_file_bytes=files.sizes.file_bytes_max,
     )
-    chosen = choose(operations, settings)
+    chosen = choose(operations, settings, orders)
     return compaction_plan(chosen) if chosen else None
 
 
 def schedule_compaction(
-    context: TableContext, settings: CompactionSettings, files: FileRules
+    context: TableContext,
+    settings: CompactionSettings,
+    files: FileRules,
+    orders: Sequence[CompactionOrder] = (),
 ) -> Instant | None:
     """
     Put a plan on the timeline; None when there is nothing to compact.
@@ -101,7 +117,7 @@ def schedule_compaction(
     _refuse(context)
 
     def build(snapshot: Snapshot) -> bytes | None:
-        plan = plan_compaction(context, snapshot, settings, files)
+        plan = plan_compaction(context, snapshot, settings, files, orders)
         return None if plan is None else encode_compaction_plan(plan)
 
     return schedule(context, Action.COMPACTION, build)

@@ -8,19 +8,40 @@ says where they lie. Metrics are Hudi's, whose strategies order and limit by the
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tableservices.compaction.settings import CompactionSettings, CompactionStrategy
+from tableservices.compaction.settings import (
+    COMPACTION_OPTIONS,
+    STRATEGY_NAMES,
+    CompactionSettings,
+    CompactionStrategy,
+)
+from timeline.errors import SettingError
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
 from timeline.model.plans import CompactionOperation, CompactionPlan
 
-__all__ = ["choose", "compaction_plan", "operations_of"]
+__all__ = ["CompactionOrder", "choose", "compaction_plan", "operations_of"]
 
 _MB = 1024 * 1024
 _LOG_FILES, _LOG_BYTES = "TOTAL_LOG_FILES", "TOTAL_LOG_FILES_SIZE"
 _IO, _READ, _WRITTEN = "TOTAL_IO_MB", "TOTAL_IO_READ_MB", "TOTAL_IO_WRITE_MB"
 
 Operations = Sequence[CompactionOperation]
+Choice = Callable[[Operations, CompactionSettings], Sequence[CompactionOperation]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOrder:
+    """
+    A strategy of a plug-in: which of the possible operations one compaction takes, in order.
+
+    ``name`` is the text of ``hoodie.compaction.strategy`` that it answers to, perhaps the
+    Java class that it stands for. ``choose`` is pure.
+    """
+
+    name: str
+    choose: Choice
 
 
 def operations_of(
@@ -62,9 +83,36 @@ def _metrics(one: FileSlice, new_file_bytes: int) -> dict[str, float]:
     }
 
 
-def choose(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
-    """The operations that the strategy takes, in its order."""
-    return _CHOICES[settings.strategy](operations, settings)
+def choose(
+    operations: Operations,
+    settings: CompactionSettings,
+    orders: Iterable[CompactionOrder] = (),
+) -> list[CompactionOperation]:
+    """
+    The operations that the strategy takes, in its order.
+
+    Args:
+        operations: All that are possible.
+        settings: Which strategy, and its bounds.
+        orders: What plug-ins offer.
+
+    Raises:
+        SettingError: No strategy has that name.
+    """
+    if isinstance(settings.strategy, CompactionStrategy):
+        return list(_CHOICES[settings.strategy](operations, settings))
+    for order in orders:
+        if order.name == settings.strategy:
+            return list(order.choose(operations, settings))
+    option = COMPACTION_OPTIONS["strategy"]
+    known = [*STRATEGY_NAMES, *(order.name for order in orders)]
+    raise SettingError(
+        f"no such compaction strategy; known are {', '.join(known)}: "
+        f"{option.key}={settings.strategy[:200]!a}",
+        kind="setting_value",
+        key=option.key,
+        value=settings.strategy,
+    )
 
 
 def _by_log_size(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
@@ -108,9 +156,7 @@ def _all(operations: Operations, settings: CompactionSettings) -> list[Compactio
     return list(operations)
 
 
-_CHOICES: Mapping[
-    CompactionStrategy, Callable[[Operations, CompactionSettings], list[CompactionOperation]]
-] = {
+_CHOICES: Mapping[CompactionStrategy, Choice] = {
     CompactionStrategy.LOG_FILE_SIZE: _by_log_size,
     CompactionStrategy.LOG_FILE_NUM: _by_log_number,
     CompactionStrategy.BOUNDED_IO: _bounded,

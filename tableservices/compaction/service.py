@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tableservices.compaction.execute import (
     CompactionReceipt,
@@ -11,6 +11,7 @@ from tableservices.compaction.execute import (
     plan_compaction,
     schedule_compaction,
 )
+from tableservices.compaction.plan import CompactionOrder
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.compaction.trigger import is_due
 from tableservices.planned_service import Part, run_round
@@ -31,6 +32,7 @@ class CompactionService:
 
     settings: CompactionSettings
     files: FileRules
+    orders: tuple[CompactionOrder, ...] = ()  # strategies of plug-ins
     part: Part = Part.BOTH
     name: str = "compact"
     action: Action = Action.COMPACTION
@@ -44,7 +46,7 @@ class CompactionService:
     def after_commit(self) -> CompactionService:
         """The same as a writer runs it."""
         part = Part.BOTH if self.settings.runs_inline else Part.SCHEDULE
-        return CompactionService(settings=self.settings, files=self.files, part=part)
+        return replace(self, part=part)
 
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """One round; errors as ``run_round``."""
@@ -59,7 +61,7 @@ class CompactionService:
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """File groups, log files and bytes of a plan made now."""
         snapshot = context.snapshot()
-        plan = plan_compaction(context, snapshot, self.settings, self.files)
+        plan = plan_compaction(context, snapshot, self.settings, self.files, self.orders)
         operations = plan.operations if plan is not None else ()
         return {
             "due": self.is_due(context, snapshot.active),
@@ -71,7 +73,7 @@ class CompactionService:
 
     def schedule(self, context: TableContext) -> Instant | None:
         """Errors as ``schedule_compaction``."""
-        return schedule_compaction(context, self.settings, self.files)
+        return schedule_compaction(context, self.settings, self.files, self.orders)
 
     def execute(self, context: TableContext, planned: Instant) -> CompactionReceipt | None:
         """Errors as ``execute_compaction``."""

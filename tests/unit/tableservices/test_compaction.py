@@ -15,6 +15,7 @@ from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
     Behind,
+    StillClock,
     begun,
     data_files,
     files_below,
@@ -50,9 +51,9 @@ CHANGED = [{"id": "a", "p": "x", "ts": 2, "v": 2}]
 COLUMNS = ("id", "ts", "v")
 
 
-def logged_table(storage: MemoryStorage | None = None) -> Table:
+def logged_table(storage: MemoryStorage | None = None, clock: StillClock | None = None) -> Table:
     """One file group with a base file of three rows and a log that changes one."""
-    table = new_table(storage, table_type=TableType.MERGE_ON_READ)
+    table = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock)
     upsert(table, FIRST)
     upsert(table, CHANGED)
     return table
@@ -426,7 +427,8 @@ def test_a_file_group_whose_rows_are_all_deleted_gets_an_empty_base_file():
 
 
 def test_a_plan_that_cannot_be_carried_out_expires():
-    table = logged_table()
+    clock = StillClock()
+    table = logged_table(clock=clock)
     planned = schedule(table)
     [slice_] = table.view.latest_slices()
     storage = table.context.world.storage
@@ -436,7 +438,9 @@ def test_a_plan_that_cannot_be_carried_out_expires():
     with pytest.raises(MissingFileError):
         young.run_once(table.context)
     assert table.context.active().pending == (planned,)
-    old = CompactionService(settings=CompactionSettings(expiry_ms=0, commits_max=2), files=SMALL)
+    clock.sleep_ms(10_000)
+    settings = CompactionSettings(expiry_ms=1_000, commits_max=2)
+    old = CompactionService(settings=settings, files=SMALL)
     assert old.run_once(table.context) is None
     assert table.context.active().pending == ()
     storage.create(slice_.log_files[0].path, kept)
