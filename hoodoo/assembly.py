@@ -8,9 +8,10 @@ events); they meet here and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
 from lockproviders.registry import build_lock, registry_for
@@ -363,14 +364,19 @@ def operation_of(settings: WriteSettings, record_key_fields: Sequence[str]) -> W
 
 def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
     fill = settings.set_null_for_missing_columns or settings.schema_reconcile
-    required = frozenset(config.record_key_fields).union(config.partition_fields)
+    named = [*config.record_key_fields, *config.partition_fields]
     if config.merge_mode is MergeMode.EVENT_TIME_ORDERING:
-        required = required.union(config.ordering_fields)
+        named += config.ordering_fields
     return SchemaRules(
         missing=MissingColumns(fill=fill, drop=settings.drop_missing_columns),
-        ordering=frozenset(config.ordering_fields),
-        required=required,
+        ordering=_with_parents(config.ordering_fields),
+        required=_with_parents(named),
     )
+
+
+def _with_parents(names: Iterable[str]) -> frozenset[str]:
+    """Columns, and for a dotted name the columns around the field."""
+    return frozenset(path for name in names for path in accumulate(name.split("."), "{}.{}".format))
 
 
 def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | None:

@@ -18,7 +18,7 @@ from timeline.key_settings import (
     key_spec_of,
     merge_definition_of_settings,
 )
-from timeline.model.schema import TableSchema
+from timeline.model.schema import TableSchema, missing_fields
 from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
 from timeline.rules.keys import partition_paths, record_keys
@@ -183,7 +183,7 @@ def _refuse_missing(settings: WriteSettings, schema: pa.Schema) -> None:
         *settings.partition_fields,
         *settings.ordering_fields,
     )
-    missing = [column for column in wanted if column not in schema.names]
+    missing = missing_fields(schema, wanted)
     if missing:
         raise InvalidInputError(
             f"the schema lacks columns the table is keyed, partitioned or ordered by: {missing}; "

@@ -34,7 +34,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema, drop_meta, reconcile
+from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
 from timeline.model.times import InstantTime
 from timeline.placing import place
 from timeline.publish import Met, Published, Seen, judge_early, publish
@@ -466,7 +466,7 @@ def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
     """A key, partition or ordering field the data does not have is found before anything begins."""
     config = context.config
     named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
-    missing = [name for name in named if name not in incoming.names]
+    missing = missing_fields(incoming, named)
     if missing:
         raise InvalidInputError(
             f"the table is keyed, partitioned or ordered by columns the data does not have: "

@@ -50,6 +50,7 @@ __all__ = [
     "canonical_type",
     "drop_meta",
     "merge_growth",
+    "missing_fields",
     "normalise",
     "promote",
     "reconcile",
@@ -169,6 +170,21 @@ def avro_with_meta(avro_json: str) -> str:
 def drop_meta(schema: pa.Schema) -> pa.Schema:
     """The schema without the meta columns, as when rows read from a table are written back."""
     return pa.schema([each for each in schema if each.name not in META_COLUMNS])
+
+
+def missing_fields(schema: pa.Schema, names: Iterable[str]) -> list[str]:
+    """Names that are neither a column nor, dotted, a field inside of one."""
+    return [name for name in names if not _has_field(schema, name)]
+
+
+def _has_field(schema: pa.Schema, name: str) -> bool:
+    head, *rest = [name] if name in schema.names else name.split(".")
+    kind = _type_in(schema, head)
+    for step in rest:
+        if kind is None or not pa.types.is_struct(kind):
+            return False
+        kind = kind.field(step).type if kind.get_field_index(step) >= 0 else None
+    return kind is not None
 
 
 def reconcile(

@@ -105,12 +105,39 @@ def test_a_table_is_not_created_twice(path: Path):
         {"record_key": "nope"},
         {"partition_by": "nope"},
         {"ordering": "nope"},
+        {"ordering": "ts.nope"},
     ],
 )
 def test_columns_the_schema_does_not_have_are_refused(path: Path, wrong: dict[str, Any]):
     with pytest.raises(InvalidInputError):
         made(path, schema=SCHEMA, **wrong)
     assert not (path / ".hoodie").exists()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "taken from the rows"])
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_fields_inside_structs_may_key_partition_and_order(
+    path: Path, table_type: str, told: bool
+) -> None:
+    def rows(*each: tuple[str, str, int, str]) -> pa.Table:
+        held = [{"who": {"id": i, "at": at}, "on": {"ts": ts}, "v": v} for i, at, ts, v in each]
+        return pa.Table.from_pylist(held)
+
+    first = rows(("a", "x", 2, "1"), ("b", "y", 2, "1"))
+    with hoodoo.create_table(
+        path,
+        schema=first.schema if told else None,
+        record_key="who.id",
+        partition_by="who.at",
+        ordering="on.ts",
+        table_type=table_type,
+        properties={"hoodie.compact.inline": "false"},
+    ) as table:
+        table.upsert(first)
+        table.upsert(rows(("a", "x", 1, "late"), ("b", "y", 3, "2"), ("c", "x", 1, "1")))
+        found = table.to_arrow(columns=["who", "v"]).to_pylist()
+    told_rows = sorted((one["who"]["at"], one["who"]["id"], one["v"]) for one in found)
+    assert told_rows == [("x", "a", "1"), ("x", "c", "1"), ("y", "b", "2")]
 
 
 def test_what_this_release_cannot_write_is_not_created(path: Path):
