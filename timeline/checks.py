@@ -97,7 +97,7 @@ def further_checks(
             refused = _same_bucket(mine, rivals)
         if refused is not None or not mine.keys_looked_up:
             return refused
-        return _same_new_key(context, mine, rivals)
+        return _dropped_key(mine, rivals) or _same_new_key(context, mine, rivals)
 
     return check
 
@@ -169,6 +169,27 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
                 "the other inserted keys where this delete did not find all of its own",
                 (rival,),
                 partitions=met,
+            )
+    return None
+
+
+def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether a compaction left keys out of a file group in which I may bring them back.
+
+    Whoever began after it looks for such a key in vain there, and inserts it elsewhere. In the
+    whole table a deleted key is found by nobody. Not exact: the keys are not compared.
+    """
+    mine_in_logs = {item.file_group for item in mine.claim.file_groups if item.touch is Touch.LOG}
+    for rival in rivals:
+        met = tuple(sorted(mine_in_logs & rival.dropped))
+        if met and not mine.whole_table:
+            return Refused(
+                RuleId.KEYS_DROPPED,
+                "the other compacted the file group and left deleted keys out; mine must be "
+                "looked up again",
+                (rival,),
+                met,
             )
     return None
 

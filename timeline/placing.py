@@ -18,6 +18,7 @@ from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
 from timeline.files.slice_reader import SliceRead
 from timeline.index import IndexedFile, MergedSlice
+from timeline.index.brought_back import may_bring_back
 from timeline.index.buckets import Buckets, find_buckets
 from timeline.model.appending import LogSettings, LogTarget
 from timeline.model.change_log import ChangeLogMode
@@ -39,6 +40,7 @@ from timeline.rules.placement import (
     place_inserts,
 )
 from timeline.snapshot import Snapshot
+from timeline.view import FileSystemView
 from timeline.workload import RowRules, Workload, WorkloadProfile
 
 __all__ = ["FileRules", "Placement", "place"]
@@ -135,7 +137,7 @@ def place(
         latest = _latest_of(view.latest_slices(None if everywhere else touched))
     # In a bucket index only inserts that mind known keys look for them.
     looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
-    candidates = _candidates(context, begun.snapshot, latest.values(), rules) if looks else {}
+    candidates = _candidates(context, view, latest.values(), rules) if looks else {}
     counts = workload.tag(candidates)
     if rules.refuse_found and counts.updates:
         raise InvalidInputError(
@@ -247,22 +249,25 @@ def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
 
 
 def _candidates(
-    context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice], rules: RowRules
+    context: TableContext, view: FileSystemView, slices: Iterable[FileSlice], rules: RowRules
 ) -> dict[str, list[IndexedFile]]:
     """
     Where keys are looked for: base files, or whole slices where it matters what logs say.
 
     New keys of one partition lie in base files, and one that a log deleted comes back where
-    it was, so that base files tell enough there, as to Java. In the whole table such a key
-    would be found where it no longer lives, an insert would be taken for known, and a
+    it was, so that base files tell enough there, as to Java. Unless a compaction dropped it
+    while a log brought it back: then it lies in that log alone (CMP-4). In the whole table a deleted
+    key would be found where it no longer lives, an insert would be taken for known, and a
     partial update would bring the rest of a deleted row back.
     """
     minds_logs = rules.lookup.whole_table or rules.partial
     minds_logs |= rules.drop_found or rules.refuse_found
     listed = list(slices)
     logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
-    read = _read_of_keys(context, snapshot, logged, rules) if logged else None
-    merged = {one.file_group for one in logged}
+    both = [] if minds_logs else list(may_bring_back(context, view, listed))
+    merged = {one.file_group: False for one in logged} | {one.file_group: True for one in both}
+    logged += both
+    read = _read_of_keys(context, view.snapshot, logged, rules) if logged else None
     found: dict[str, list[IndexedFile]] = {}
     for one in listed:
         group = one.file_group
@@ -271,7 +276,9 @@ def _candidates(
                 file_id=group.file_id,
                 path="" if one.base_file is None else one.base_file.path,
                 virtual_keys=rules.keys.virtual,
-                merged=MergedSlice(slice=one, read=read) if read and group in merged else None,
+                merged=MergedSlice(slice=one, read=read, with_base=merged[group])
+                if read and group in merged
+                else None,
             )
         )
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from timeline.active import ActiveTimeline
-from timeline.codecs.instant_avro import decode_rollback_plan
+from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
 from timeline.context import TableContext
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
@@ -19,7 +19,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import timeline_path
+from timeline.places import slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.rules.conflicts import Rival
 
@@ -31,6 +31,9 @@ RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 
 def rival_of_slot(slot: Slot) -> Rival:
     """What a slot of ours means to others."""
+    dropped: frozenset[FileGroupId] = frozenset()
+    if slot.kind is SlotKind.COMMIT and slot.action is Action.COMPACTION:
+        dropped = _dropped_by(decode_commit(slot.body, path=slot_path(slot.number)))
     return Rival(
         action=slot.action,
         requested_time=slot.instant_time,
@@ -40,6 +43,7 @@ def rival_of_slot(slot: Slot) -> Rival:
         restores=slot.kind is SlotKind.RESTORE,
         writer=slot.owner.text,
         is_compaction=slot.action in (Action.COMPACTION, Action.LOGCOMPACTION),
+        dropped=dropped,
         schema=slot.schema_after,
         batches=tuple(batch.batch_id for batch in slot.batches),
     )
@@ -69,11 +73,13 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
     aborts = None
     schema = ""
     is_compaction = False
+    dropped: frozenset[FileGroupId] = frozenset()
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         metadata = context.commits.read(instant)
         claim = claim_of(metadata)
         schema = metadata.schema_json or ""
         is_compaction = metadata.operation_type in _COMPACTING
+        dropped = _dropped_by(metadata) if is_compaction else dropped
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
     return Rival(
@@ -86,6 +92,17 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         writer="another engine",
         schema=schema,
         is_compaction=is_compaction,
+        dropped=dropped,
+    )
+
+
+def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
+    """The file groups from which a compaction left keys out that logs had deleted."""
+    return frozenset(
+        FileGroupId(partition_path, stat.file_id)
+        for partition_path, stats in metadata.partition_to_write_stats.items()
+        for stat in stats
+        if stat.num_deletes
     )
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from timeline.errors import StorageUnavailableError
 from timeline.files.markers import create_marker
 from timeline.files.parquet import base_file_bytes, read_base_file, read_footer
@@ -27,7 +25,7 @@ from timeline.model.file_group import FileSlice
 from timeline.model.filenames import IOType
 from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.world import World
 from timeline.rules.merging import MergeOutcome, append_rows
 
@@ -63,7 +61,7 @@ def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
     storage, target = world.storage, task.target
     path = join(target.partition_path, target.file_name)
     if storage.stat(path) is not None:
-        return _adopted(storage, task, path)
+        return _adopted(world, task, path)
     started = world.clock.monotonic_ms()
     outcome = _merged(world, task)
     read_ms = world.clock.monotonic_ms() - started
@@ -81,7 +79,7 @@ def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
     try:
         storage.create(path, data)
     except ObjectExistsError:
-        return _adopted(storage, task, path)
+        return _adopted(world, task, path)
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(
             f"the storage did not answer; run the service again: {path}", path=path
@@ -105,19 +103,19 @@ def _merged(world: World, task: CompactionTask) -> MergeOutcome:
     return replace(outcome, table=outcome.table.select(names))
 
 
-def _adopted(storage: Storage, task: CompactionTask, path: str) -> WriteStat:
-    """What another executor of the plan wrote; its footer tells that it is a base file."""
-    rows = read_footer(storage, path).rows
-    stat = storage.stat(path)
+def _adopted(world: World, task: CompactionTask, path: str) -> WriteStat:
+    """
+    What another executor of the plan wrote; its footer tells that it is a base file.
+
+    Merged once more all the same: writers have to learn whether deleted keys were left out.
+    """
+    rows = read_footer(world.storage, path).rows
+    stat = world.storage.stat(path)
     if stat is None:
         raise StorageUnavailableError(
             f"a file of the plan vanished; run the service again: {path}", path=path
         )
-    nothing = pa.table({})
-    outcome = MergeOutcome(
-        table=nothing, new_keys=pa.array([]), inserted=0, updated=0, deleted=0, ignored_late=0
-    )
-    return replace(_stat(task, path, outcome, stat.size_bytes), num_writes=rows)
+    return replace(_stat(task, path, _merged(world, task), stat.size_bytes), num_writes=rows)
 
 
 def _stat(task: CompactionTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:

@@ -47,6 +47,7 @@ class RuleId(Enum):
     SAME_BATCH = "C11"
     METADATA_TABLE_SWITCHED_ON = "C12"
     TABLE_UPGRADED = "C13"
+    KEYS_DROPPED = "C14"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Rival:
     restores: bool = False  # it took published instants away
     writer: str = ""  # host, pid, application, as far as known
     is_compaction: bool = False  # it moved rows only: no conflict for logs and replacing (PUB-4)
+    dropped: frozenset[FileGroupId] = frozenset()  # where it left deleted keys out
     schema: str = ""  # the table schema it published with, "" when not known
     batches: tuple[str, ...] = ()  # idempotent batches it contains (BATCH-1)
 

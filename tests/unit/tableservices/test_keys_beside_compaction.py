@@ -1,0 +1,161 @@
+"""A key lies in one file group only, also when it was deleted, compacted away and written again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.settings import CompactionSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    SMALL,
+    Behind,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.errors import HoodooError, StorageUnavailableError
+from timeline.model.instant import Instant
+from timeline.model.operations import TableType, WriteOperation
+from timeline.rules.bucketing import BucketRules
+from timeline.storage.memory import MemoryStorage
+from timeline.table import Table
+
+DELETE = WriteOperation.DELETE
+FIRST = [{"id": one, "p": "x", "ts": 1, "v": 1} for one in "ab"]
+
+
+def again(value: int) -> list[dict[str, Any]]:
+    return [{"id": "a", "p": "x", "ts": value, "v": value}]
+
+
+@pytest.fixture
+def table() -> Table:
+    """One file group, whose log deletes ``a``."""
+    made = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
+    upsert(made, FIRST)
+    put(made, DELETE, [{"id": "a", "p": "x"}])
+    return made
+
+
+def scheduled(table: Table) -> Instant:
+    planned = schedule_compaction(table.context, CompactionSettings(), SMALL)
+    assert planned is not None
+    return planned
+
+
+def compact(table: Table, planned: Instant) -> None:
+    assert execute_compaction(opened(table).context, planned, SMALL) is not None
+
+
+def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(table: Table):
+    planned = scheduled(table)
+    upsert(table, again(2))
+    compact(table, planned)
+    upsert(table, again(3))
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
+    assert len(table.file_slices()) == 1
+
+
+def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: Table):
+    planned = scheduled(table)
+    upsert(table, again(2))
+    compact(table, planned)
+    put(table, DELETE, [{"id": "a", "p": "x"}])
+    assert rows_of(table, "id") == [("b",)]
+
+
+def test_a_key_that_logs_brought_back_and_deleted_is_new(table: Table):
+    planned = scheduled(table)
+    upsert(table, again(2))
+    compact(table, planned)
+    put(table, DELETE, [{"id": "a", "p": "x"}])
+    assert upsert(table, again(4)).rows_inserted == 1
+    assert rows_of(table, "id", "v") == [("a", 4), ("b", 1)]
+
+
+def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: Table):
+    planned = scheduled(table)
+    upsert(table, again(2))
+    compact(table, planned)
+    put(table, DELETE, [{"id": "b", "p": "x"}])
+    assert upsert(table, [{"id": "b", "p": "x", "ts": 3, "v": 3}]).rows_inserted == 0
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3)]
+    assert len(table.file_slices()) == 1
+
+
+def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table: Table):
+    planned = scheduled(table)
+    receipt = upsert(table, again(2), lambda: compact(table, planned))
+    assert [one.rule for one in receipt.refusals] == ["C14"]
+    assert receipt.rows_inserted == 1
+    upsert(table, again(3))
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
+
+
+def test_a_write_beside_a_compaction_that_drops_nothing_is_not_stopped():
+    table = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
+    upsert(table, FIRST)
+    upsert(table, again(2))
+    planned = scheduled(table)
+    receipt = upsert(table, again(3), lambda: compact(table, planned))
+    assert (receipt.attempts, receipt.refusals) == (1, ())
+
+
+def test_in_buckets_a_key_stays_where_it_is_whatever_is_dropped():
+    buckets = BucketRules(buckets=1, hash_fields=("id",))
+    table = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
+    upsert(table, FIRST, buckets=buckets)
+    put(table, DELETE, [{"id": "a", "p": "x"}], buckets=buckets)
+    planned = scheduled(table)
+    receipt = upsert(table, again(2), lambda: compact(table, planned), buckets=buckets)
+    assert receipt.attempts == 1
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
+
+
+def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: Table):
+    planned = scheduled(table)
+
+    class Broken(Behind):
+        """Dies right before its commit slot."""
+
+        def create(self, path: str, data: bytes, **how: object) -> None:
+            if "/slots/" in path:
+                raise StorageUnavailableError("down", path=path)
+            self.inner.create(path, data, **how)
+
+    broken = Broken(table.context.world.storage)
+    dying = opened(table, storage=broken, limits=replace(BRISK, unknown_ms_max=0))
+    with pytest.raises(HoodooError):
+        execute_compaction(dying.context, planned, SMALL)
+    compact(table, planned)
+    last = table.context.active().completed_writes[-1]
+    stats = table.context.commits.read(last).partition_to_write_stats["x"]
+    assert [(one.num_deletes, one.num_writes) for one in stats] == [(1, 1)]
+
+
+def test_a_key_is_found_in_its_log_after_the_compaction_was_archived(table: Table):
+    planned = scheduled(table)
+    upsert(table, again(2))
+    compact(table, planned)
+    for number in range(4):
+        upsert(table, [{"id": "z", "p": "y", "ts": number, "v": number}])
+    rules = ArchiveRules.from_properties(
+        {
+            "hoodie.keep.min.commits": "2",
+            "hoodie.keep.max.commits": "3",
+            "hoodie.clean.commits.retained": "1",
+            "hoodie.compact.inline.max.delta.commits": "1",
+        }
+    )
+    assert archive(table.context, rules) is not None
+    assert table.context.active().find(planned.requested_time) is None
+    upsert(table, again(3))
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 1), ("z", 3)]
