@@ -159,14 +159,17 @@ class ActiveTimeline:
         """Pending commits, deltacommits and replacecommits: what a rollback may target."""
         return tuple(i for i in self.pending if i.action in _BEGUN)
 
-    @property
+    @cached_property
     def first_write_time(self) -> InstantTime | None:
         """
-        Requested time of the first write instant, pending or not.
+        Requested time of the first write instant, pending or not, that no savepoint keeps.
 
-        Below it everything counts as archived, hence committed (fmt 6.3).
+        Below it everything counts as archived, hence committed (fmt 6.3). A saved one may stay
+        behind when those after it are archived: it does not mark where the timeline begins.
         """
-        return next((i.requested_time for i in self.instants if i.action in WRITE_ACTIONS), None)
+        saved = {one.requested_time for one in self.instants if one.action is Action.SAVEPOINT}
+        writes = (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS)
+        return next((time for time in writes if time not in saved), None)
 
     def find(self, requested_time: InstantTime, *actions: Action) -> Instant | None:
         """The instant with this requested time; savepoints only when asked for by action."""

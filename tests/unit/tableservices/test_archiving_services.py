@@ -11,11 +11,12 @@ from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.settings import CompactionSettings
-from tests.unit.timeline.engine import BRISK, SMALL, new_table, opened, rows_of, upsert
+from tableservices.restoring.savepoints import savepoint
+from tests.unit.timeline.engine import BRISK, SMALL, new_table, opened, put, rows_of, upsert
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
-from timeline.model.operations import TableType
+from timeline.model.operations import TableType, WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
 from timeline.setting_names import ForeignWriters
@@ -110,3 +111,21 @@ def test_where_java_writes_too_everything_moves_under_the_lock():
     alone = Watched(ours)
     assert archive(replace(ours, world=replace(ours.world, lock=alone)), RULES) is not None  # type: ignore[arg-type]
     assert alone.purposes == ["archive"]  # the slot only
+
+
+def test_what_is_archived_behind_a_saved_commit_stays_visible():
+    table = new_table()
+    times = [
+        put(table, WriteOperation.BULK_INSERT, [{"id": f"n{n}", "p": "x", "ts": n}]).requested_time
+        for n in range(6)
+    ]
+    savepoint(table.context, times[0])
+    before = rows_of(table)
+    assert archive(table.context, RULES) is None
+    beyond = replace(RULES, archiving=RULES.archiving.model_copy(update={"beyond_savepoint": True}))
+    assert archive(table.context, beyond) is not None
+    reader = opened(table)
+    assert [one.archived for one in reader.timeline()].count(True) == 3
+    assert reader.context.active().find(times[0], Action.COMMIT) is not None
+    assert rows_of(reader) == before
+    assert len(before) == 6
