@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -14,6 +14,8 @@ from hoodoo.assembly import Layers
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
+from timeline.machine import FanOut, LoggingEvents
+from timeline.ports.events import Value
 
 __all__ = ["Invocation", "changing", "reading"]
 
@@ -31,7 +33,8 @@ class Invocation:
     def open_table(self, address: str, code: Mapping[str, object] | None = None) -> Table:
         """Open a table under the given layers. Errors: as ``hoodoo.open_table``."""
         layers = self.layers.with_code(code) if code else self.layers
-        return Table.open(address, layers)
+        events = FanOut([LoggingEvents(), _DamageTold(self.printer)])
+        return Table.open(address, layers, events=events)
 
     def confirm(self, question: str) -> None:
         """
@@ -49,6 +52,24 @@ class Invocation:
                 kind="not_confirmed",
             )
         click.confirm(question, abort=True, err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _DamageTold:
+    """Says once a file what reading left out: rows may be missing from an answer that looks whole."""
+
+    printer: Printer
+    paths: set[Value] = field(default_factory=set)
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Take one event."""
+        path = fields.get("path")
+        if name == "log.corrupt" and path not in self.paths:
+            self.paths.add(path)
+            self.printer.remark(
+                f"{path}: damaged from byte {fields['offset']} on, and that part was left out; "
+                "'hoodoo table verify' tells whether rows are lost"
+            )
 
 
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:

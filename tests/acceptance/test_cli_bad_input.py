@@ -102,6 +102,21 @@ def test_damaged_properties(table: Path) -> None:
     assert contents(table) == before
 
 
+def test_a_log_that_was_cut_short_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    with hoodoo.create_table(table, record_key="id", table_type="MERGE_ON_READ") as made:
+        made.upsert([{"id": "a", "v": 1}])
+        made.upsert([{"id": "a", "v": 2}])
+    (log,) = table.glob(".*.log.*")
+    log.write_bytes(log.read_bytes()[:-20])
+    answer = run("read", table)
+    assert (answer.exit_code, answer.rows) == (0, [{"id": "a", "v": 1}])
+    assert answer.err.startswith(f"{log.name}: damaged from byte 0 on")
+    assert "'hoodoo table verify'" in answer.err
+    assert run("read", table, "--quiet").err == ""
+    assert run("table", "verify", table).exit_code == 5
+
+
 def test_a_wrong_type_in_a_property(table: Path) -> None:
     before = contents(table)
     source = table.parent / "rows.csv"
