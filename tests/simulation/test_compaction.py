@@ -34,10 +34,11 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulation.test_engine_crashes import _PowerCut as PowerCut
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.operations import TableType, WriteOperation
-from timeline.testing.faults import Fault, Faults
+from timeline.testing.faults import Fault, Faults, PlannedPolicy
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
@@ -131,6 +132,17 @@ def test_compactor_killed_at_every_call() -> None:
         now = rows_now(case.world)
         assert now == {"a1": "A", "a2": "seed", "a3": "A", "b1": "old"}, why
         expect_healed(case.world, case.trace, why)
+
+
+@pytest.mark.slow
+def test_power_cut_at_every_call_of_a_compaction() -> None:
+    """LOC-2: a base file that its commit names is on the disk before the slot."""
+    world, actors = compacting()
+    steps = len(run(world, actors, policy=PlannedPolicy()).steps)
+    for at in range(steps):
+        world, actors = compacting()
+        trace = run(world, actors, policy=PowerCut(at))
+        expect_healed(world, trace, f"power cut at {at}")
 
 
 def test_another_executor_finishes_after_every_death() -> None:
