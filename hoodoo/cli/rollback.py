@@ -19,9 +19,9 @@ __all__ = ["restore", "rollback"]
 @click.command()
 @click.argument("address", metavar="TABLE")
 @click.argument("instant", metavar="INSTANT")
-@click.option("--alive-too", is_flag=True, help="Even if its writer still gives signs of life.")
+@click.option("--force", is_flag=True, help="Even if its writer still gives signs of life.")
 @changing
-def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: bool) -> None:
+def rollback(invocation: Invocation, *, address: str, instant: str, force: bool) -> None:
     """
     Undo the write INSTANT (a requested time) of TABLE for good.
 
@@ -30,7 +30,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: b
     """
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        planned = plan_rollback(context, instant, force=alive_too)
+        planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
             **nothing_done("rollback", "rollback"),
             "rolled_back": instant,
@@ -42,7 +42,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, alive_too: b
                 f"roll back {what} {instant}, which deletes {len(planned.files)} data files?"
             )
             opened.join_writers()
-            done = undo(context, instant, force=alive_too)
+            done = undo(context, instant, force=force)
             document["why"] = done.why
             if done.requested_time is not None:
                 document["requested_time"] = done.requested_time
