@@ -130,7 +130,11 @@ class TableContext:
             config=replace(config, merge=config.merge.merged_by(world.mergers)),
             identity=TableIdentity(known),
             chain=SlotChain(world, known, unknown_ms_max=chosen.unknown_ms_max),
-            commits=CommitReader(world.storage, timeline_folder(config.timeline_layout_version)),
+            commits=CommitReader(
+                world.storage,
+                timeline_folder(config.timeline_layout_version),
+                _history_of(world, config),
+            ),
             timelines=TimelineReader(
                 world.storage,
                 layout_version=config.timeline_layout_version,
@@ -177,10 +181,7 @@ class TableContext:
     @property
     def history(self) -> History:
         """The archived instants, in the form of the timeline's layout."""
-        if self.config.timeline_layout_version == 2:
-            return History(self.world.storage, self.world.events)
-        folder = legacy_archive(self.config.raw.get("hoodie.archivelog.folder"))
-        return History(self.world.storage, self.world.events, legacy_folder=folder)
+        return _history_of(self.world, self.config)
 
     def instant_path(self, file_name: str) -> str:
         """Where the file of an instant lies in this table's layout."""
@@ -197,6 +198,13 @@ class TableContext:
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
         )
+
+
+def _history_of(world: World, config: TableConfig) -> History:
+    if config.timeline_layout_version == 2:
+        return History(world.storage, world.events)
+    folder = legacy_archive(config.raw.get("hoodie.archivelog.folder"))
+    return History(world.storage, world.events, legacy_folder=folder)
 
 
 def _identity_in(data: bytes) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from timeline.codecs.history_rows import (
+    HistoryFile,
     HistoryInstant,
     parse_history_rows,
     parse_manifest,
@@ -22,6 +23,7 @@ from timeline.codecs.history_rows import (
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.codecs.log_blocks import LogBlock
+from timeline.errors import MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime, is_between
@@ -57,17 +59,22 @@ class History:
         Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file; of version 6
         1 list, 1 get per file.
         """
-        folder, names, parse = (
-            (HISTORY, self._file_names(), parse_history_rows)
-            if self._legacy_folder is None
-            else (self._legacy_folder, self._legacy_names(self._legacy_folder), self._parse_legacy)
-        )
-        found: dict[tuple[str, str], HistoryInstant] = {}
-        for name in names:
-            path = f"{folder}/{name}"
-            for row in parse(self._storage.read(path), path=path, times_only=times_only):
-                found[row.requested_time, row.action] = row
+        rows = self._rows(times_only) if self._legacy_folder is None else self._legacy(times_only)
+        found = {(row.requested_time, row.action): row for row in rows}
         return [found[key] for key in sorted(found)]
+
+    def find(self, requested_time: InstantTime, action: str) -> HistoryInstant | None:
+        """
+        One archived instant with its content, None when it is not in the history of layout 2.
+
+        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file of that time.
+        """
+        if self._legacy_folder is not None:
+            return None
+        for row in self._rows(times_only=False, of=requested_time):
+            if (row.requested_time, row.action) == (requested_time, action):
+                return row
+        return None
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
@@ -112,6 +119,39 @@ class History:
                 path = f"{HISTORY} ({row.requested_time})"
                 yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 
+    def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[HistoryInstant]:  # noqa: FBT001
+        """
+        The rows of the newest files; an archiver may merge them and tidy up meanwhile.
+
+        Raises:
+            MissingFileError: A file is gone that the newest manifest still names.
+        """
+        files = self._files()
+        while True:
+            rows: list[HistoryInstant] = []
+            try:
+                for one in files:
+                    if of is None or one.first_time <= of <= one.last_time:
+                        path = f"{HISTORY}/{one.file_name}"
+                        data = self._storage.read(path)
+                        rows += parse_history_rows(data, path=path, times_only=times_only)
+            except ObjectMissingError as error:
+                before, files = files, self._files()
+                if files == before:
+                    raise MissingFileError(
+                        f"a file of the history is missing; restore it from a backup: {path}",
+                        path=path,
+                    ) from error
+            else:
+                return rows
+
+    def _legacy(self, times_only: bool) -> Iterator[HistoryInstant]:  # noqa: FBT001
+        folder = self._legacy_folder or ""
+        for name in self._legacy_names(folder):
+            path = f"{folder}/{name}"
+            data = self._storage.read(path)
+            yield from self._parse_legacy(data, path=path, times_only=times_only)
+
     def _legacy_names(self, folder: str) -> list[str]:
         numbered = (
             (number, name)
@@ -130,12 +170,20 @@ class History:
             "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
         )
 
-    def _file_names(self) -> list[str]:
-        number = self._manifest_number()
-        if number is None:
-            return []
-        path = f"{HISTORY}/manifest_{number}"
-        return [file.file_name for file in parse_manifest(self._storage.read(path), path=path)]
+    def _files(self) -> tuple[HistoryFile, ...]:
+        while True:
+            number = self._manifest_number()
+            if number is None:
+                return ()
+            path = f"{HISTORY}/manifest_{number}"
+            try:
+                return parse_manifest(self._storage.read(path), path=path)
+            except ObjectMissingError as error:
+                if number == self._manifest_number():
+                    raise MissingFileError(
+                        f"the history's manifest is missing; restore it from a backup: {path}",
+                        path=path,
+                    ) from error
 
     def _manifest_number(self) -> int | None:
         path = f"{HISTORY}/_version_"

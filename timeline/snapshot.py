@@ -13,14 +13,15 @@ from functools import cached_property
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.legacy_commit import decode_legacy_commit
+from timeline.codecs.legacy_commit import decode_archived_commit, decode_legacy_commit
 from timeline.errors import MissingFileError
+from timeline.history import History
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime, is_between
-from timeline.places import TIMELINE
+from timeline.places import HISTORY, TIMELINE
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.rules.slicing import Slicing
 
@@ -30,11 +31,18 @@ _CACHED_MAX = 4_096
 
 
 class CommitReader:
-    """Reads completed commit metadata; what is completed never changes, so it is kept."""
+    """
+    Reads completed commit metadata; what is completed never changes, so it is kept.
 
-    def __init__(self, storage: Storage, folder: str = TIMELINE) -> None:
+    A snapshot may be held for long: what was archived meanwhile is read from the history.
+    """
+
+    def __init__(
+        self, storage: Storage, folder: str = TIMELINE, history: History | None = None
+    ) -> None:
         self._storage = storage
         self._folder = folder
+        self._history = history
         self._kept: dict[str, CommitMetadata] = {}
 
     def read(self, instant: Instant) -> CommitMetadata:
@@ -42,7 +50,7 @@ class CommitReader:
         The metadata of a completed write instant.
 
         Raises:
-            MissingFileError: It was archived or rolled back since it was listed.
+            MissingFileError: It was rolled back since it was listed.
             CorruptTableError: It cannot be decoded.
         """
         name = instant_file_name(instant)
@@ -53,15 +61,26 @@ class CommitReader:
         try:
             data = self._storage.read(path)
         except ObjectMissingError as error:
-            raise MissingFileError(
-                "a completed instant was archived or removed while it was read; open the table "
-                f"again: {path}",
-                path=path,
-            ) from error
-        decode = decode_legacy_commit if instant.legacy else decode_commit
-        decoded = decode(data, path=path)
+            decoded = self._archived(instant)
+            if decoded is None:
+                raise MissingFileError(
+                    f"a completed instant was removed while it was read; open the table again: {path}",
+                    path=path,
+                ) from error
+        else:
+            decode = decode_legacy_commit if instant.legacy else decode_commit
+            decoded = decode(data, path=path)
         self._keep(name, decoded)
         return decoded
+
+    def _archived(self, instant: Instant) -> CommitMetadata | None:
+        """What an instant told that was archived since the snapshot of the caller."""
+        action = instant.action.completes_as.value
+        row = self._history.find(instant.requested_time, action) if self._history else None
+        if row is None or row.metadata is None:
+            return None
+        path = f"{HISTORY} ({row.requested_time})"
+        return decode_archived_commit(row.metadata, action=row.action, path=path)
 
     def remember(self, instant: Instant, metadata: CommitMetadata) -> None:
         """Take over what was just published, so that it need not be read back."""

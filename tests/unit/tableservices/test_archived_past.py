@@ -24,7 +24,7 @@ from timeline.boundary import boundary_number, read_boundary
 from timeline.errors import HeartbeatExpiredError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import SLOTS, WRITERS, slot_path
+from timeline.places import HISTORY, SLOTS, WRITERS, slot_path
 from timeline.publish import Turn, take_turn
 from timeline.registry import enter
 from timeline.rules.succession import Residue
@@ -81,11 +81,44 @@ def test_reads_are_the_same_before_and_after():
 
 
 def test_a_snapshot_that_was_held_reads_on():
-    table, _, _ = grown(6)
-    held = table.pin()
-    before = held.to_arrow()
-    archive(table.context, RULES)
+    table, clock, _ = grown(6)
+    before = table.to_arrow()
+    held = opened(table, clock=clock).pin()
+    for number in range(6):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    assert archive(table.context, RULES) is not None
+    newest = held.snapshot.newest_write
+    assert newest is not None
+    assert table.context.active().find(newest.requested_time) is None
     assert held.to_arrow().equals(before)
+
+
+def test_a_history_that_is_merged_while_it_is_read_is_read_again():
+    table, clock, times = grown(6)
+    archive(table.context, RULES)
+    inner = table.context.world.storage
+
+    class Merging(Behind):
+        met = False
+
+        def read(self, path: str) -> bytes:
+            if path.endswith(".parquet") and path.startswith(HISTORY) and not self.met:
+                self.met = True
+                number = int(inner.read(f"{HISTORY}/_version_"))
+                name = path.rpartition("/")[2]
+                merged = name.replace("_0.parquet", "_1.parquet")
+                inner.write(f"{HISTORY}/{merged}", inner.read(path))
+                manifest = inner.read(f"{HISTORY}/manifest_{number}")
+                inner.write(
+                    f"{HISTORY}/manifest_{number + 1}",
+                    manifest.replace(name.encode(), merged.encode()),
+                )
+                inner.write(f"{HISTORY}/_version_", str(number + 1).encode())
+                inner.delete(path)
+            return bytes(self.inner.read(path))
+
+    reader = opened(table, storage=Merging(inner), clock=clock)
+    assert [one.requested_time for one in reader.context.history.instants()] == times[:4]
 
 
 def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
