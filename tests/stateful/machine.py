@@ -194,7 +194,10 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.chosen.appends)
     @rule()
     def compact_logs(self) -> None:
-        self._moved(self.table.services.log_compact())
+        receipt = self.table.services.log_compact()
+        self._moved(receipt)
+        if receipt is not None:
+            self.model.join_logs(self._groups_with_log_of(receipt.requested_time))
 
     @precondition(lambda self: self.moments and not self.chosen.buckets)
     @rule(curve=st.sampled_from(["linear", "zorder", "hilbert"]))
@@ -328,6 +331,13 @@ class TableMachine(RuleBasedStateMachine):
     def _groups_there(self) -> frozenset[tuple[str, str]]:
         found = [one.file_group for one in self.handles[0].file_slices()]
         return frozenset((group.partition_path, group.file_id) for group in found)
+
+    def _groups_with_log_of(self, requested_time: str) -> frozenset[tuple[str, str]]:
+        return frozenset(
+            (one.file_group.partition_path, one.file_group.file_id)
+            for one in self.handles[0].file_slices()
+            if any(log.instant_time == requested_time for log in one.log_files)
+        )
 
     def _settle(self, receipt: Receipt, groups: Groups, as_of: str | None = None) -> None:
         self.model.settle(groups)

@@ -68,11 +68,15 @@ class Model:
         base = record.base
         if base is not None and among is not None and base.time not in among:
             base = None
-        folded: Change | None = None
-        for one in kept:
-            folded = self.merged(folded, one)
-        found = self.merged(base, folded)
+        found = self.merged(base, self.folded(kept))
         return found if found is not None and found.row is not None else None
+
+    def folded(self, changes: Iterable[Change]) -> Change | None:
+        """What several changes of a record are worth together."""
+        folded: Change | None = None
+        for one in changes:
+            folded = self.merged(folded, one)
+        return folded
 
     def visible(self) -> dict[Key, Change]:
         found = {key: self.told(record) for key, record in self.records.items()}
@@ -147,6 +151,13 @@ class Model:
                 del self.records[key]
             else:
                 record.base, record.logs = found, []
+
+    def join_logs(self, groups: Collection[object]) -> None:
+        """Changes that lost against others are no more, not even for who asks for changes."""
+        for record in self.records.values():
+            folded = self.folded(record.logs)
+            if record.group in groups and folded is not None:
+                record.logs = [folded]
 
     def forget_all_but(self, groups: Collection[object]) -> None:
         """A file group that is no more remembers no deletes."""
