@@ -2,27 +2,33 @@
 The part of a verification that opens data files: footers, row counts, keys, merged slices.
 
 Apart from ``verify`` because it is what costs time and memory. Rows are what a reader sees: of
-a slice with logs those of the merged slice, of which only the key is decoded and what decides
-between versions.
+a slice with logs those of the merged slice. Only the key is decoded and what decides between
+versions, or every column when asked. Of a partition's keys a hash each is kept, 8 bytes; keys
+themselves only of one file group a worker, and where hashes meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, HoodooError, UnsupportedTableError
-from timeline.files.parquet import read_footer, read_keys
+from timeline.errors import HoodooError, UnsupportedTableError
+from timeline.files.parquet import read_footer
 from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.index.adoption import rules_kept_in
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.read import plan_scan, read_schema, view_of
 from timeline.rules.bucketing import BucketEngine, bucket_of
+from timeline.rules.text_hashes import java_hashes, xx_hashes
 from timeline.snapshot import Snapshot
 
 __all__ = ["Report", "check_records"]
@@ -46,6 +52,8 @@ def check_records(
     snapshot: Snapshot,
     recorded: Mapping[str | None, WriteStat],
     report: Report,
+    *,
+    all_columns: bool = False,
 ) -> tuple[int, int]:
     """
     Check what lies in the newest slices.
@@ -55,12 +63,13 @@ def check_records(
         snapshot: Whose slices.
         recorded: What metadata says of base files, by path.
         report: Told of what is found.
+        all_columns: Decode all of them, to find damage in any.
 
     Returns:
         The numbers of file slices and of rows.
 
     Outside: 1 list a partition; of each newest slice the footer and the keys of its base file,
-    and its logs.
+    and its logs; keys twice where some may be there twice.
     """
     view = view_of(context, snapshot)
     has_keys = context.config.populate_meta_fields
@@ -73,18 +82,31 @@ def check_records(
             _all_in_buckets(slices, partition_path, report)
         bases = [one.base_file.path for one in slices if one.base_file is not None]
         counted = _footers(context, bases, recorded, report, has_keys=has_keys)
-        keys = [] if not has_keys else _keys_of_bases(context, slices)
-        merged = _merged(context, snapshot, slices, report, has_keys=has_keys)
-        for one in slices:
-            of_merged = merged.get(one.file_group.file_id)
-            if of_merged is not None:
-                rows += len(of_merged)
-                keys.append(of_merged)
-            elif one.base_file is not None:
-                rows += counted.get(one.base_file.path, 0)
-        if has_keys:
-            _unique(keys, partition_path, report)
+        alone = _worth_reading(context, slices, counted, all_columns=all_columns)
+        with_logs = [one for one in slices if one.log_files]
+        found = [
+            *_looked_through(context, snapshot, alone, report, all_columns=all_columns),
+            *_looked_through(context, snapshot, with_logs, report, all_columns=all_columns),
+        ]
+        read = {one.slice.file_group for one in found}
+        rows += sum(one.rows for one in found)
+        rows += sum(
+            counted.get(one.base_file.path, 0)
+            for one in slices
+            if one.base_file is not None and one.file_group not in read
+        )
+        _unique(context, snapshot, found, partition_path, report)
     return file_slices, rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What is kept of a slice's rows: how many there are, and of each key a hash."""
+
+    slice: FileSlice
+    rows: int
+    without_key: int
+    hashes: npt.NDArray[np.uint64]
 
 
 def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Report) -> None:
@@ -129,67 +151,125 @@ def _footers(
     return counted
 
 
-def _keys_of_bases(context: TableContext, slices: Sequence[FileSlice]) -> list[pa.ChunkedArray]:
-    """Keys of the slices that are a base file alone."""
+def _worth_reading(
+    context: TableContext,
+    slices: Sequence[FileSlice],
+    counted: Mapping[str, int],
+    *,
+    all_columns: bool,
+) -> list[FileSlice]:
+    """Slices that are a base file alone, but those whose footer told enough."""
+    if not (all_columns or context.config.populate_meta_fields):
+        return []
+    return [
+        one
+        for one in slices
+        if one.base_file is not None and not one.log_files and one.base_file.path in counted
+    ]
 
-    def keys_of(path: str) -> pa.ChunkedArray:
-        try:
-            return read_keys(context.world.storage, path)
-        except CorruptTableError:
-            return pa.chunked_array([], pa.string())  # the footer check told it
 
-    alone = [one.base_file.path for one in slices if one.base_file and not one.log_files]
-    return list(context.world.executor.map(keys_of, alone))
-
-
-def _merged(
+def _looked_through(
     context: TableContext,
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
     report: Report,
     *,
-    has_keys: bool,
-) -> dict[str, pa.ChunkedArray]:
-    """File id -> the keys (else some column) of the rows of each slice with logs."""
-    with_logs = [one for one in slices if one.log_files]
-    if not with_logs:
-        return {}
+    all_columns: bool,
+) -> list[_Seen]:
+    """Read slices, all alone or all with logs; what cannot be read is told and left out."""
+    if not slices:
+        return []
     try:
-        column = _KEY if has_keys else read_schema(context, snapshot).arrow.names[0]
-        read = plan_scan(context, snapshot, with_logs, columns=[column]).read
+        read = _plan(context, snapshot, slices, all_columns=all_columns)
     except UnsupportedTableError as error:
-        report.note(error.kind, with_logs[0].file_group.partition_path, error.message)
-        return {}
-
-    def rows_of(one: FileSlice) -> pa.ChunkedArray | None:
-        try:
-            return _column(context, one, read)
-        except HoodooError as error:
-            path = str(error.fields.get("path", one.file_group.partition_path))
-            report.problem(error.kind, path, error.message)
-            return None
-
-    found = zip(with_logs, map(rows_of, with_logs), strict=True)
-    return {one.file_group.file_id: rows for one, rows in found if rows is not None}
-
-
-def _column(context: TableContext, one: FileSlice, read: SliceRead) -> pa.ChunkedArray:
-    batches = list(read_slice(context.world.storage, context.world.events, one, read))
-    return pa.Table.from_batches(batches, schema=read.output_schema).column(0)
+        report.note(error.kind, slices[0].file_group.partition_path, error.message)
+        return []
+    seen = []
+    look = partial(_seen, context, read)
+    # A slice with logs is held in memory as a whole, so only one at a time.
+    answers = map(look, slices) if slices[0].log_files else context.world.executor.map(look, slices)
+    for one, answer in zip(slices, answers, strict=True):
+        if isinstance(answer, _Seen):
+            seen.append(answer)
+        else:
+            path = str(answer.fields.get("path", one.file_group.partition_path))
+            report.problem(answer.kind, path, answer.message)
+    return seen
 
 
-def _unique(found: Sequence[pa.ChunkedArray], partition_path: str, report: Report) -> None:
-    chunks = [chunk.cast(pa.string()) for keys in found for chunk in keys.chunks]
-    keys = pa.chunked_array(chunks, pa.string())
-    if keys.null_count:
-        report.problem("null_key", partition_path, f"{keys.null_count} rows have no record key")
-    if pc.count_distinct(keys, mode="all").as_py() == len(keys):
+def _plan(
+    context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], *, all_columns: bool
+) -> SliceRead:
+    has_keys = context.config.populate_meta_fields
+    columns = None
+    if not all_columns:
+        columns = [_KEY if has_keys else read_schema(context, snapshot).arrow.names[0]]
+    return plan_scan(context, snapshot, slices, columns=columns, with_hoodie_columns=has_keys).read
+
+
+def _seen(context: TableContext, read: SliceRead, one: FileSlice) -> _Seen | HoodooError:
+    rows = without_key = 0
+    hashes = [np.zeros(0, np.uint64)]
+    try:
+        for batch in read_slice(context.world.storage, context.world.events, one, read):
+            rows += batch.num_rows
+            if _KEY in read.columns:
+                keys = _keys(batch)
+                without_key += batch.num_rows - len(keys)
+                hashes.append(_hashes(keys))
+    except HoodooError as error:
+        return error
+    return _Seen(slice=one, rows=rows, without_key=without_key, hashes=np.concatenate(hashes))
+
+
+def _keys(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column(_KEY).cast(pa.string()).drop_null()
+
+
+def _hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
+    return (java_hashes(keys).astype(np.uint64) << np.uint64(32)) | xx_hashes(keys)
+
+
+def _unique(
+    context: TableContext,
+    snapshot: Snapshot,
+    found: Sequence[_Seen],
+    partition_path: str,
+    report: Report,
+) -> None:
+    without_key = sum(one.without_key for one in found)
+    if without_key:
+        report.problem("null_key", partition_path, f"{without_key} rows have no record key")
+    hashes, times = np.unique(
+        np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in found)]),
+        return_counts=True,
+    )
+    meeting = hashes[times > 1]
+    if not len(meeting):
         return
+    doubtful = [one.slice for one in found if np.isin(one.hashes, meeting).any()]
+    keys = pa.chunked_array(_keys_of(context, snapshot, doubtful, meeting), pa.string())
     counts = pc.value_counts(keys)
     twice = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
+    if not len(twice):
+        return
     shown = pc.struct_field(twice, "values").slice(0, _SHOWN_MAX).to_pylist()
     report.problem(
         "duplicate_key",
         partition_path,
         f"{len(twice)} keys more than once (inserts without a look-up allow it): {shown}",
     )
+
+
+def _keys_of(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    wanted: npt.NDArray[np.uint64],
+) -> Iterator[pa.Array]:
+    """The keys with one of some hashes."""
+    read = _plan(context, snapshot, slices, all_columns=False)
+    for one in slices:
+        for batch in read_slice(context.world.storage, context.world.events, one, read):
+            keys = _keys(batch)
+            yield keys.filter(pa.array(np.isin(_hashes(keys), wanted)))

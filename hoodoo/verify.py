@@ -98,6 +98,7 @@ def verify_at(
     layers: Layers,
     *,
     history: bool = False,
+    all_columns: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
@@ -115,7 +116,7 @@ def verify_at(
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
     try:
-        return verify(table.context, history=history, progress=progress)
+        return verify(table.context, history=history, all_columns=all_columns, progress=progress)
     finally:
         table.close()
 
@@ -124,6 +125,7 @@ def verify(
     context: TableContext,
     *,
     history: bool = False,
+    all_columns: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
@@ -132,6 +134,7 @@ def verify(
     Args:
         context: The table.
         history: Look at the archived timeline too.
+        all_columns: Decode every column of the newest rows, not their keys only.
         progress: Told what is being checked.
 
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
@@ -139,7 +142,7 @@ def verify(
     """
     run = _Run(context=context, tell=progress or _silent)
     try:
-        run.everything(history=history)
+        run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
         # What cannot be read ends the checks that depend on it.
         run.problem(error.kind, str(error.fields.get("path", "")), error.message)
@@ -174,7 +177,7 @@ class _Run:
     def note(self, kind: str, path: str, message: str) -> None:
         self.notes.append(Finding(kind=kind, path=path, message=message))
 
-    def everything(self, *, history: bool) -> None:
+    def everything(self, *, history: bool, all_columns: bool) -> None:
         self.tell("timeline")
         snapshot = self.context.snapshot()
         self.instants = len(snapshot.active.instants)
@@ -192,7 +195,9 @@ class _Run:
         self._needed(snapshot, written, logs, sizes)
         self.tell("records")
         recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
-        self.file_slices, self.rows = check_records(self.context, snapshot, recorded, self)
+        self.file_slices, self.rows = check_records(
+            self.context, snapshot, recorded, self, all_columns=all_columns
+        )
         if history:
             self.tell("history")
             self._history(snapshot.active)

@@ -169,11 +169,18 @@ def _facts(opened: Table) -> dict[str, Any]:
 @table.command()
 @click.argument("address", metavar="TABLE")
 @click.option("--history", is_flag=True, help="Check the archived timeline too.")
+@click.option("--all-columns", is_flag=True, help="Decode all of every row, not its key only.")
 @reading
-def verify(invocation: Invocation, *, address: str, history: bool) -> None:
+def verify(invocation: Invocation, *, address: str, history: bool, all_columns: bool) -> None:
     """Check a table from its properties to its keys; exit code 5 when there are problems."""
     printer = invocation.printer
-    found = verify_at(address, invocation.layers, history=history, progress=printer.progress)
+    found = verify_at(
+        address,
+        invocation.layers,
+        history=history,
+        all_columns=all_columns,
+        progress=printer.progress,
+    )
     _print_findings(invocation, found)
     if not found.ok:
         raise click.exceptions.Exit(PROBLEMS_FOUND)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
@@ -13,6 +14,7 @@ from hoodoo.assembly import Layers
 from hoodoo.verify import Verification, verify_at
 from tests.interop import golden_tables
 
+META_AND_ID = 6  # columns before the name
 MANUAL = {"hoodie.clean.automatic": "false"}
 
 
@@ -143,6 +145,25 @@ def test_a_damaged_log_is_found_by_merging_it(tmp_path: Path) -> None:
     log = max((tmp_path / "t").glob(".*.log.*"))
     log.write_bytes(b"x" * log.stat().st_size)
     assert "bad_log_file" in kinds(check(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("on_read", [False, True], ids=["base file", "merged slice"])
+def test_damage_in_any_column_is_found_when_all_are_decoded(
+    path: Path, tmp_path: Path, on_read: bool
+) -> None:
+    if on_read:
+        path = tmp_path / "on_read"
+        merge_on_read(path).close()
+    file = base_files(path)[-1]
+    chunk = pq.read_metadata(file).row_group(0).column(META_AND_ID)
+    assert chunk.path_in_schema == "name"
+    content = bytearray(file.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[start : start + 8] = b"\xff" * 8
+    file.write_bytes(content)
+    assert check(path).ok
+    found = verify_at(path, Layers(), all_columns=True)
+    assert [(one.kind, one.path) for one in found.problems] == [("bad_base_file", file.name)]
 
 
 def test_two_versions_from_one_source_are_a_lost_update(path: Path) -> None:
