@@ -1,0 +1,124 @@
+"""
+Looks at a running table from outside, by the operating system alone, again and again.
+
+What appears and goes is put into a world as the simulator has them, because the checkers of
+the simulator then judge the real run as well: slots and instants that archiving takes away
+are remembered there. Beside that it measures what must stay bounded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from timeline.active import ActiveTimeline
+from timeline.model.instant import Action
+from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
+from timeline.testing.engine_facts import EngineFacts
+from timeline.testing.invariants import Violation
+from timeline.testing.world import World
+
+PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was measured at one moment."""
+
+    plans_pending: int
+    instants: int  # files of the active timeline belong to so many
+    slots: int
+    data_files: int
+    data_bytes: int
+    history_bytes: int
+    other_bytes: int  # timeline, slots, markers, registry
+
+
+@dataclass(slots=True)
+class Audit:
+    """Everything seen so far."""
+
+    table: Path
+    world: World = field(default_factory=World)
+    samples: list[Sample] = field(default_factory=list)
+    plans_in_row: Counter[str] = field(default_factory=Counter)
+    longest_wait: int = 0  # samples in which one and the same plan was pending
+
+    def look(self) -> Sample:
+        """Once more. Data files are listed first, so that who allowed a deletion is known."""
+        data = dict(self._files("", skip=HOODIE))
+        own = dict(self._files(HOODIE))
+        for folder in (SLOTS, TIMELINE, HISTORY):
+            self._mirror({one: size for one, size in own.items() if _lies_in(one, folder)}, folder)
+        self._mirror(data, "")
+        active = ActiveTimeline.of(
+            path.rpartition("/")[2] for path in own if _lies_in(path, TIMELINE)
+        )
+        plans = {one.requested_time for one in active.pending if one.action in PLANNED}
+        self.plans_in_row = Counter({one: self.plans_in_row[one] + 1 for one in plans})
+        self.longest_wait = max([self.longest_wait, *self.plans_in_row.values()])
+        history = sum(size for path, size in own.items() if _lies_in(path, HISTORY))
+        sample = Sample(
+            plans_pending=len(plans),
+            instants=len(active.instants),
+            slots=sum(1 for path in own if _lies_in(path, SLOTS)),
+            data_files=len(data),
+            data_bytes=sum(data.values()),
+            history_bytes=history,
+            other_bytes=sum(own.values()) - history,
+        )
+        self.samples.append(sample)
+        return sample
+
+    def violations(self, commits_retained: int) -> list[Violation]:
+        """I5 to I9 over the whole run."""
+        facts = EngineFacts(self.world, commits_retained=commits_retained)
+        return facts.check_step(self.world)
+
+    def peak(self, measure: str) -> int:
+        """The greatest value of a field of ``Sample``."""
+        return max(int(getattr(one, measure)) for one in self.samples)
+
+    def _files(self, folder: str, skip: str | None = None) -> Iterator[tuple[str, int]]:
+        """Relative paths and sizes of all files; those that go meanwhile are left out."""
+        for where, folders, names in os.walk(self.table / folder):
+            if skip in folders:
+                folders.remove(skip or "")
+            for name in names:
+                path = Path(where) / name
+                try:
+                    size = path.stat().st_size
+                except FileNotFoundError:
+                    continue
+                yield path.relative_to(self.table).as_posix(), size
+
+    def _mirror(self, found: dict[str, int], folder: str) -> None:
+        """Bring what the world holds of a folder to what was found there."""
+        content = folder != ""
+        for path in sorted(found):
+            known = self.world.files.get(path)
+            # The history's version is the one file that is written again.
+            same = known is not None and len(known.data) == found[path]
+            if same and not path.endswith("/_version_"):
+                continue
+            try:
+                # Of data files only the size is judged here; the rows are read at the end.
+                data = (self.table / path).read_bytes() if content else bytes(found[path])
+            except FileNotFoundError:
+                continue
+            self.world.put("somebody", path, data, durable=True, new=known is None)
+        for path in [one for one in self.world.files if _belongs(one, folder)]:
+            if path not in found:
+                self.world.remove("somebody", path)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    """Directly, not in a folder below it."""
+    return path.rpartition("/")[0] == folder
+
+
+def _belongs(path: str, folder: str) -> bool:
+    return _lies_in(path, folder) if folder else not path.startswith(f"{HOODIE}/")

@@ -1,0 +1,262 @@
+"""
+A running table: writers, every service and readers at work on it at the same time.
+
+Four writers upsert and delete, each its own keys and all of them some shared ones; compaction,
+clustering, cleaning and archiving run as workers of their own; two readers hold snapshots and
+read them again. Nobody is killed here (``tests/integration/kill`` does that): this is the
+ordinary life of a table, in which no service may end a writer, no reader may lose what
+retention promises, and nothing may grow without bound. Nightly it lasts 15 minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.verify import verify
+from tests.integration.running.audit import Audit
+from tests.integration.running.roles import (
+    OWN_KEYS,
+    PARTITIONS,
+    PROPERTIES,
+    RETAINED,
+    SHARED_KEYS,
+    WRITERS,
+    Step,
+    first_shared,
+)
+
+ROOT = Path(__file__).parents[3]
+SERVICES = ("compact", "cluster", "clean", "archive")
+READERS = 2
+LOOK_S = 0.5
+ARCHIVING_WAITS_S = 40
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+#: How long, in seconds; longer by hand: HOODOO_RUNNING_SECONDS=300.
+SECONDS = int(os.environ.get("HOODOO_RUNNING_SECONDS", "900" if NIGHTLY else "30"))
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2 * SECONDS + 240)]
+
+
+def test_services_never_stop_writers_nor_readers_of_a_running_table(tmp_path: Path) -> None:
+    _run(tmp_path, "MERGE_ON_READ", SERVICES)
+
+
+@pytest.mark.slow
+def test_a_running_table_without_logs_is_kept_small_beside_its_writers(tmp_path: Path) -> None:
+    _run(tmp_path, "COPY_ON_WRITE", SERVICES[1:])
+
+
+def _run(folder: Path, table_type: str, services: tuple[str, ...]) -> None:
+    address = folder / "table"
+    hoodoo.create_table(
+        address,
+        schema=Step(writer=0, number=0).rows.schema,
+        record_key=["id"],
+        partition_by=["part"],
+        ordering=["version"],
+        table_type=table_type,
+        properties=PROPERTIES,
+    ).close()
+    lines = [f"{key}={value}\n" for key, value in PROPERTIES.items()]
+    (folder / "table.properties").write_text("".join(lines))
+    crew = _Crew(folder)
+    audit = Audit(address)
+    try:
+        for number in range(WRITERS):
+            crew.start("write", f"writer-{number}")
+        for name in services:
+            crew.start("serve", name)
+        for number in range(READERS):
+            crew.start("read", f"reader-{number}")
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            time.sleep(LOOK_S)
+            crew.check_alive()
+            audit.look()
+        (folder / "stop").touch()
+        for name in list(crew.running):
+            crew.end(name, ask=name in services)
+        audit.look()
+    finally:
+        crew.kill()
+    with hoodoo.open_table(address, properties=PROPERTIES) as table:
+        report = _report(folder, services, audit, table)
+        print(json.dumps(report, indent=1))
+        _check_rows(table, folder)
+        found = verify(table.core.context, history=True)
+        assert found.ok, found.problems
+        live_bytes = _live_bytes(table)
+    assert [str(one) for one in audit.violations(RETAINED)] == []
+    _check_progress(report, services)
+    _check_bounds(audit, services, live_bytes, sum(report["commits"].values()))
+
+
+class _Crew:
+    """All processes of the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, role: str, name: str) -> None:
+        with self.log(name).open("wb") as errors, self.said(name).open("wb") as out:
+            self.running[name] = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.integration.running.roles",
+                    role,
+                    name,
+                    str(self.folder / "table"),
+                    str(self.folder),
+                ],
+                cwd=ROOT,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def said(self, name: str) -> Path:
+        return self.folder / f"{name}.out"
+
+    def check_alive(self) -> None:
+        """Nobody ends before being told to."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                pytest.fail(f"{name} ended: {self.log(name).read_text()[-3000:]}")
+
+    def end(self, name: str, *, ask: bool) -> None:
+        """Wait for one that was told to stop; a worker is told by a signal."""
+        if ask:
+            self.running[name].send_signal(signal.SIGTERM)
+        code = self.running[name].wait(120)
+        assert code == 0, f"{name}: {self.log(name).read_text()[-3000:]}"
+
+    def kill(self) -> None:
+        for process in self.running.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+def _report(
+    folder: Path, services: tuple[str, ...], audit: Audit, table: hoodoo.Table
+) -> dict[str, Any]:
+    """The figures of the run; shown by ``pytest -s``."""
+    steps = {name: _journal(folder, name) for name in map(_writer_name, range(WRITERS))}
+    refusals = [one for done in steps.values() for step in done for one in step["refusals"]]
+    # "<requested time> <action> by <who>"
+    winners = Counter(
+        winner.split(" ")[3] for one in refusals for winner in one["winners"] if " by " in winner
+    )
+    return {
+        "seconds": SECONDS,
+        "commits": {name: len(done) for name, done in steps.items()},
+        "refused_by_rule": dict(Counter(one["rule"] for one in refusals)),
+        "refused_by_winner": dict(winners),
+        "refusals_of_one_step_max": max(
+            (len(step["refusals"]) for done in steps.values() for step in done), default=0
+        ),
+        "services": {
+            name: {
+                "receipts": len((folder / f"{name}.out").read_text().splitlines()),
+                "health": json.loads((folder / f"{name}.health").read_text()),
+                "failures": sorted(set((folder / f"{name}.log").read_text().splitlines()))[:20],
+            }
+            for name in services
+        },
+        "readers": [_journal(folder, f"reader-{number}")[0] for number in range(READERS)],
+        "peaks": {
+            name: audit.peak(name)
+            for name in ("plans_pending", "instants", "slots", "data_files", "data_bytes")
+        },
+        "last": repr(audit.samples[-1]),
+        "longest_wait_s": audit.longest_wait * LOOK_S,
+        "live_bytes": _live_bytes(table),
+    }
+
+
+def _writer_name(number: int) -> str:
+    return f"writer-{number}"
+
+
+def _journal(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def _live_bytes(table: hoodoo.Table) -> int:
+    """Of the base files that the newest state needs."""
+    return sum(one.base_file.size_bytes for one in table.file_slices() if one.base_file is not None)
+
+
+def _check_rows(table: hoodoo.Table, folder: Path) -> None:
+    """Exactly the rows that the acknowledged steps make, by numpy alone."""
+    versions = np.zeros(first_shared(PARTITIONS), np.int64)
+    for writer in range(WRITERS):
+        for done in _journal(folder, _writer_name(writer)):
+            step = Step(writer=writer, number=done["step"])
+            if step.deletes:
+                versions[step.keys] = 0
+            else:
+                versions[step.keys] = np.maximum(versions[step.keys], step.version)
+    there = np.flatnonzero(versions)
+    expected = versions[there]
+    owners = np.where(there < PARTITIONS * WRITERS * OWN_KEYS, there // OWN_KEYS // WRITERS, -1)
+    shared = (there - first_shared(0)) // SHARED_KEYS
+    rows = table.to_arrow().sort_by("id")
+    assert rows["id"].to_pylist() == there.tolist()
+    assert rows["version"].to_pylist() == expected.tolist()
+    assert rows["writer"].to_pylist() == ((expected - 1) % WRITERS).tolist()
+    assert rows["part"].to_pylist() == [
+        f"p{own if own >= 0 else other}"
+        for own, other in zip(owners.tolist(), shared.tolist(), strict=True)
+    ]
+    assert isinstance(rows, pa.Table)
+
+
+def _check_progress(report: dict[str, Any], services: tuple[str, ...]) -> None:
+    """Writers, services and readers all got on."""
+    assert min(report["commits"].values()) >= SECONDS // 10, report["commits"]
+    for name in services:
+        if name != "archive" or SECONDS > ARCHIVING_WAITS_S:
+            assert report["services"][name]["receipts"] > 0, report["services"][name]
+        health = report["services"][name]["health"]
+        assert health["failures"] <= health["rounds"] // 4, report["services"][name]
+    for reader in report["readers"]:
+        assert reader["re_reads"] > reader["pins"] // 2 > 0, reader
+
+
+def _check_bounds(audit: Audit, services: tuple[str, ...], live_bytes: int, commits: int) -> None:
+    """Nothing grows without bound; of the history only the commits of the run are told."""
+    # Each worker carries out what it planned before it plans again.
+    assert audit.peak("plans_pending") <= len(services)
+    # What archiving waits for at most: the owner of a cancelled plan, its own rest.
+    kept = 2 * int(PROPERTIES["hoodie.keep.max.commits"]) + commits * ARCHIVING_WAITS_S / SECONDS
+    assert audit.peak("instants") <= 2 * kept
+    assert audit.peak("slots") <= 2 * kept
+    # Each retained commit may have left one version of every file.
+    assert audit.peak("data_bytes") <= 2 * RETAINED * live_bytes
+    if len(audit.samples) * LOOK_S >= 240:
+        quarter = len(audit.samples) // 4
+        for measure in ("data_bytes", "data_files", "other_bytes", "instants", "slots"):
+            values = [getattr(one, measure) for one in audit.samples]
+            early, late = (sorted(values[at : at + quarter]) for at in (quarter, 3 * quarter))
+            assert late[len(late) // 2] <= 1.5 * early[len(early) // 2], (measure, early, late)
