@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import count
 from typing import TypeVar
 
 from timeline.context import TableContext
@@ -69,13 +69,21 @@ def on_file_groups(
     """
     Run a function of the ports on one task for each file group; results in task order.
 
-    On the executor's threads, or where it can send it (``SparkExecutor.spread``): then the
-    function meets ports of the place where it runs, so it is a plain one and its tasks are values.
+    On the executor's threads, each told as an event (``service.progress``), or where it can
+    send it (``SparkExecutor.spread``): then the function meets ports of the place where it runs,
+    so it is a plain one and its tasks are values.
     """
     spread: Callable[..., list[Result]] | None = getattr(world.executor, "spread", None)
-    if spread is None:
-        return world.executor.map(partial(work, world), tasks)
-    return spread(work, tasks)
+    if spread is not None:
+        return spread(work, tasks)
+    numbers = count(1)
+
+    def told(task: Task) -> Result:
+        result = work(world, task)
+        world.events.emit("service.progress", done=next(numbers), of=len(tasks))
+        return result
+
+    return world.executor.map(told, tasks)
 
 
 def commit_metadata(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -15,7 +15,7 @@ from hoodoo.cli.printing import Output, Printer
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.machine import FanOut, LoggingEvents
-from timeline.ports.events import Value
+from timeline.ports.events import EventSink, Value
 
 __all__ = ["Invocation", "changing", "reading"]
 
@@ -30,10 +30,16 @@ class Invocation:
     yes: bool = False
     dry_run: bool = False
 
-    def open_table(self, address: str, code: Mapping[str, object] | None = None) -> Table:
-        """Open a table under the given layers. Errors: as ``hoodoo.open_table``."""
+    def open_table(
+        self,
+        address: str,
+        code: Mapping[str, object] | None = None,
+        *,
+        told: Sequence[EventSink] = (),
+    ) -> Table:
+        """Open a table under the given layers; ``told`` hear its events. Errors: as there."""
         layers = self.layers.with_code(code) if code else self.layers
-        events = FanOut([LoggingEvents(), _DamageTold(self.printer)])
+        events = FanOut([LoggingEvents(), _DamageTold(self.printer), *told])
         return Table.open(address, layers, events=events)
 
     def confirm(self, question: str) -> None:

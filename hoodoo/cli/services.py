@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.cli.progress import shown_progress
 from hoodoo.cli.receipts import nothing_done
 from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
 from hoodoo.table import Table
@@ -44,7 +45,10 @@ def services() -> None:
 @changing
 def run(invocation: Invocation, *, address: str, service: str, instant: str | None) -> None:
     """Run one round of a service now, due or not."""
-    with invocation.open_table(address) as opened:
+    with (
+        shown_progress(invocation) as told,
+        invocation.open_table(address, told=told) as opened,
+    ):
         context = opened.core.context
         planning = {
             one.name: one
