@@ -28,7 +28,7 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import join
@@ -348,7 +348,7 @@ class _Run:
         dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
         first = now.first_write_time
         for path in sizes:
-            time = _instant_of(path)
+            time = data_file_time(path.rpartition("/")[2])
             if time is None or time in done or (first is not None and time < first):
                 continue
             if time in dead:
@@ -368,7 +368,7 @@ class _Run:
         """A file that carries a completed instant's time but is not in its metadata is visible."""
         by_time: dict[InstantTime, set[str]] = {}
         for path in sizes:
-            if (time := _instant_of(path)) is not None:
+            if (time := data_file_time(path.rpartition("/")[2])) is not None:
                 by_time.setdefault(time, set()).add(path)
         for instant in snapshot.active.completed_writes:
             found = by_time.get(instant.requested_time)
@@ -421,12 +421,3 @@ class _Run:
             self.instants += (row.action, row.requested_time) not in present
             if row.completion_time is not None and row.completion_time < row.requested_time:
                 self.problem("time_order", name, "it completed before it was requested")
-
-
-def _instant_of(path: str) -> InstantTime | None:
-    name = path.rpartition("/")[2]
-    base = parse_base_file_name(name)
-    if base is not None:
-        return base.requested_time
-    log = parse_log_file_name(name)
-    return None if log is None else log.instant_time

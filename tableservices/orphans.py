@@ -26,7 +26,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.claim import FileGroupId
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
@@ -34,7 +34,6 @@ from timeline.places import MARKERS
 from timeline.ports.storage import Storage
 from timeline.properties_file import load_config
 from timeline.readable import refuse_unwritable
-from timeline.settle import data_file_time
 from timeline.view import list_partition_paths
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]

@@ -17,12 +17,7 @@ from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.markers import marker_files
-from timeline.model.filenames import (
-    instant_file_name,
-    parse_base_file_name,
-    parse_log_file_name,
-    pending_file_names,
-)
+from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
 from timeline.model.instant import Action, Instant, State
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
@@ -34,7 +29,6 @@ from timeline.withdrawal import withdrawn_by, withdrawn_files
 
 __all__ = [
     "completed_ahead",
-    "data_file_time",
     "data_files_of",
     "finish",
     "is_settled",
@@ -257,12 +251,3 @@ def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
             if not entry.is_folder and data_file_time(entry.name) in times
         )
     return sorted(found)
-
-
-def data_file_time(name: str) -> InstantTime | None:
-    """The requested time in a data file's name; None for any other file."""
-    base = parse_base_file_name(name)
-    if base is not None:
-        return base.requested_time
-    log = parse_log_file_name(name)
-    return log.instant_time if log is not None else None

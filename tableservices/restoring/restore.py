@@ -29,7 +29,7 @@ from timeline.codecs.instant_avro import (
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, CorruptTableError, InvalidInputError
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.model.filenames import pending_file_names
+from timeline.model.filenames import data_file_time, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
@@ -41,7 +41,7 @@ from timeline.publish import Turn, take_turn
 from timeline.readable import refuse_unwritable
 from timeline.rollback_documents import result_document
 from timeline.rules.succession import Residue
-from timeline.settle import data_file_time, data_files_of
+from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
 
 __all__ = [

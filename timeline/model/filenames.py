@@ -20,6 +20,7 @@ __all__ = [
     "BaseFileName",
     "IOType",
     "LogFileName",
+    "data_file_time",
     "instant_file_name",
     "marker_name",
     "parse_base_file_name",
@@ -186,6 +187,15 @@ def parse_log_file_name(name: str) -> LogFileName | None:
         return None
     file_id, instant, _, version, token, cdc = match.groups()
     return LogFileName(file_id, instant, int(version), token or "", is_cdc=cdc is not None)
+
+
+def data_file_time(name: str) -> InstantTime | None:
+    """The instant in the name of a base or log file; None for any other file."""
+    base = parse_base_file_name(name)
+    if base is not None:
+        return base.requested_time
+    log = parse_log_file_name(name)
+    return None if log is None else log.instant_time
 
 
 def marker_name(data_file_name: str, io_type: IOType) -> str:

@@ -23,11 +23,7 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
 from timeline.codecs.slot import decode_slot
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
-from timeline.model.filenames import (
-    parse_base_file_name,
-    parse_instant_name,
-    parse_log_file_name,
-)
+from timeline.model.filenames import data_file_time, parse_base_file_name, parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Instant
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
@@ -384,9 +380,4 @@ def _requested_time_of(path: str) -> str | None:
     """The requested time in a data file's name, None for every other file."""
     if path.startswith(f"{HOODIE}/"):
         return None
-    name = path.rpartition("/")[2]
-    base = parse_base_file_name(name)
-    if base is not None:
-        return base.requested_time
-    log = parse_log_file_name(name)
-    return log.instant_time if log is not None else None
+    return data_file_time(path.rpartition("/")[2])
