@@ -8,12 +8,14 @@ reads archived instants need not know which version wrote them.
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
+from timeline.codecs.avro_columns.frames import record_borders
 from timeline.codecs.avro_container import RecordReader, RecordWriter, damaged
 from timeline.codecs.avro_schemas import Schema
 from timeline.codecs.history_rows import HISTORY_BYTES_MAX, HistoryInstant
@@ -117,20 +119,15 @@ def _records(
             continue
         schema_text = block.schema_json.encode()
         content = data[block.content_offset : block.content_offset + block.content_length]
-        try:
-            content_version, count = _TWO_INTS.unpack_from(content)
-            if content_version not in _CONTENT_VERSIONS:
-                raise ValueError(f"records of version {content_version}")
-            position = _TWO_INTS.size
-            for _ in range(count):
-                (size,) = _INT.unpack_from(content, position)
-                position += _INT.size
-                if not 0 < size <= len(content) - position:
-                    raise ValueError("a record longer than its block")
-                yield schema_text, content[position : position + size]
-                position += size
-        except (ValueError, struct.error) as failure:
-            raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+        if len(content) < _TWO_INTS.size:
+            raise damaged(path, "a block without the number of its records")
+        content_version, count = _TWO_INTS.unpack_from(content)
+        if content_version not in _CONTENT_VERSIONS:
+            raise damaged(path, f"records of version {content_version}")
+        records = content[_TWO_INTS.size :]
+        borders = record_borders(records, count, path=path).tolist()
+        for begin, end in itertools.pairwise(borders):
+            yield schema_text, records[begin + _INT.size : end]
 
 
 def _completed(
