@@ -9,14 +9,16 @@ looked (RB-10); the slot that ended it allows to delete those too.
 
 from __future__ import annotations
 
+from tableservices.scheduling import PLANS
 from timeline.context import TableContext
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import stray_heartbeats
+from timeline.model.filenames import pending_file_names
 from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
-from timeline.settle import data_files_of
+from timeline.settle import data_files_of, settle
 from timeline.withdrawal import withdrawn_in
 
 __all__ = ["ended_times", "remove_leftovers"]
@@ -30,6 +32,7 @@ def remove_leftovers(context: TableContext) -> int:
     back instant 1 list per partition and 1 delete per late file.
     """
     storage = context.world.storage
+    _sweep_late_plans(context)
     limits = context.limits.heartbeat
     beats = stray_heartbeats(storage, frozenset(), limits)
     marked = _old_marker_folders(storage, limits.tolerated_ms)
@@ -50,6 +53,32 @@ def remove_leftovers(context: TableContext) -> int:
         "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
     )
     return len(beats) + len(marked)
+
+
+def _sweep_late_plans(context: TableContext) -> None:
+    """
+    End plans that an executor showed as begun when they had been cancelled already.
+
+    Such a plan has an inflight file and no requested one, and would be pending for ever. What
+    a cancel slot ended is undone again; what ended otherwise is archived and keeps its data
+    (RB-7). Outside: nothing where there is none, else the slots and the deletes.
+    """
+    timeline = context.timelines.last or context.active()
+    late = {
+        one.requested_time: one.action
+        for one in timeline.pending
+        if one.action in PLANS
+        and pending_file_names(one.action, one.requested_time)[-1] not in timeline.file_names
+    }
+    if not late:
+        return
+    for slot in context.chain.newest_first():
+        if slot.kind is SlotKind.CANCEL and slot.requested_time in late:
+            settle(context, slot)
+    for requested_time, action in late.items():
+        inflight = pending_file_names(action, requested_time)[0]
+        context.world.storage.delete(context.instant_path(inflight))
+    context.world.events.emit("cleaning.late_plans", plans=len(late))
 
 
 def ended_times(context: TableContext) -> frozenset[InstantTime]:

@@ -13,10 +13,10 @@ from functools import partial
 
 import pytest
 
-from tableservices.clustering.execute import execute_clustering
 from tableservices.clustering.schedule import schedule_clustering
+from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.scheduling import pending_plans
+from tableservices.planned_service import Part, run_round
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,
@@ -34,9 +34,7 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
@@ -46,13 +44,8 @@ from timeline.testing.world import World
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SETTINGS = ClusteringSettings(sort_columns=("operation", "id"))
+SERVICE = ClusteringService(settings=SETTINGS, files=FILES)
 KEYS = ("a1", "a2", "b1")
-
-
-def carry_out(context: TableContext) -> None:
-    """Every pending clustering, whoever planned it."""
-    for planned in pending_plans(context.active(), Action.CLUSTERING):
-        execute_clustering(context, planned, SETTINGS, FILES)
 
 
 def clusterer(
@@ -60,6 +53,7 @@ def clusterer(
     *,
     plans: bool = True,
     pause_ms: int = 0,
+    rounds: int = 1,
     make_context: MakeContext = open_table,
 ) -> Actor:
     """Plans, unless somebody else does, and carries out."""
@@ -68,9 +62,8 @@ def clusterer(
         context = patiently(ports, make_context)
         ports.clock.sleep_ms(pause_ms)
         try:
-            if plans:
-                schedule_clustering(context, SETTINGS)
-            carry_out(context)
+            for _ in range(rounds):
+                run_round(context, SERVICE, Part.BOTH if plans else Part.EXECUTE, now=True)
         except HoodooError as error:
             ports.events.emit("sim.clustering_failed", why=str(error))
 
@@ -78,8 +71,8 @@ def clusterer(
 
 
 def successor(name: str = "D") -> Actor:
-    """Another worker: comes when the first one's claim has ended, and settles what it left."""
-    return clusterer(name, pause_ms=5_000)
+    """Another worker: comes when the first one's claim has ended, settles and does what it left."""
+    return clusterer(name, pause_ms=5_000, rounds=2)
 
 
 def small_files(scenario: str, table_type: TableType = TableType.COPY_ON_WRITE) -> World:

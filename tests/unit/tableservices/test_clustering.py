@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tableservices.claims import claim_plan
+from tableservices.cleaning.leftovers import remove_leftovers
 from tableservices.clustering.curves import Curve
 from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
 from tableservices.clustering.schedule import plan_clustering, schedule_clustering
@@ -575,3 +576,19 @@ def test_a_bucket_index_is_refused_by_name(engine: BucketEngine) -> None:
     put(table, INSERT, rows("abcd"), buckets=buckets)
     with pytest.raises(UnsupportedTableError, match="bucket index"):
         schedule_clustering(table.context, SORTED)
+
+
+def test_a_plan_that_is_begun_after_its_cancel_does_not_stay_pending() -> None:
+    """Its executor looked, slept while others cancelled, showed its begin, and died."""
+    table = small_files()
+    planned = schedule(table)
+    cancel(table.context, planned)
+    storage = table.context.world.storage
+    storage.create(timeline_path(f"{planned.requested_time}.clustering.inflight"), b"")
+    late = f"x/late-0_0-0-0_{planned.requested_time}.parquet"
+    storage.create(late, b"late")
+    assert len(table.context.active().pending) == 1
+    remove_leftovers(table.context)
+    assert table.context.active().pending == ()
+    assert late not in data_files(table)
+    assert len(rows_of(table, "id")) == 6
