@@ -53,6 +53,7 @@ HELD_CREATES_MAX = 8.0
 UPSERT_FACTOR = 5.0
 LOAD_FACTOR = 3.0
 COMPACT_FACTOR = 3.0
+CLUSTER_FACTOR = 2.0
 MOR_UPSERT_FACTOR = 10.0
 MERGED_READ_FACTOR = 3.0
 PRUNED_READ_MAX = 1.3  # over pyarrow's time for the same columns of the same files
@@ -179,7 +180,7 @@ def has_module(python: str, module: str) -> bool:
 def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     """A suite's words for run.py."""
     known = {
-        "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
+        "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2,W8"],
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],
@@ -195,6 +196,7 @@ def judge(records: Records) -> list[Verdict]:
         big_target(records, "W1", "bulk load", LOAD_FACTOR),
         big_target(records, "W2-1", "upsert of 1 %", UPSERT_FACTOR),
         big_target(records, "W3-compact", "compaction", COMPACT_FACTOR),
+        big_target(records, "W8-zorder", "Z-order clustering", CLUSTER_FACTOR),
         *mor_targets(records),
         *comparisons(records),
         *failures(records),
