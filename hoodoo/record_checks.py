@@ -26,6 +26,7 @@ from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.index.adoption import rules_kept_in
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
+from timeline.model.schema import KEY_COLUMN
 from timeline.read import plan_scan, read_schema, view_of
 from timeline.rules.bucketing import BucketEngine, bucket_of
 from timeline.rules.text_hashes import java_hashes, xx_hashes
@@ -33,7 +34,6 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["Report", "check_records"]
 
-_KEY = "_hoodie_record_key"
 _SHOWN_MAX = 5
 
 
@@ -203,7 +203,7 @@ def _plan(
     has_keys = context.config.populate_meta_fields
     columns = None
     if not all_columns:
-        columns = [_KEY if has_keys else read_schema(context, snapshot).arrow.names[0]]
+        columns = [KEY_COLUMN if has_keys else read_schema(context, snapshot).arrow.names[0]]
     return plan_scan(context, snapshot, slices, columns=columns, with_hoodie_columns=has_keys).read
 
 
@@ -213,7 +213,7 @@ def _seen(context: TableContext, read: SliceRead, one: FileSlice) -> _Seen | Hoo
     try:
         for batch in read_slice(context.world.storage, context.world.events, one, read):
             rows += batch.num_rows
-            if _KEY in read.columns:
+            if KEY_COLUMN in read.columns:
                 keys = _keys(batch)
                 without_key += batch.num_rows - len(keys)
                 hashes.append(_hashes(keys))
@@ -223,7 +223,7 @@ def _seen(context: TableContext, read: SliceRead, one: FileSlice) -> _Seen | Hoo
 
 
 def _keys(batch: pa.RecordBatch) -> pa.Array:
-    return batch.column(_KEY).cast(pa.string()).drop_null()
+    return batch.column(KEY_COLUMN).cast(pa.string()).drop_null()
 
 
 def _hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:

@@ -27,7 +27,7 @@ from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join
-from timeline.model.schema import META_COLUMNS
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.read import plan_scan, read_schema
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
@@ -37,7 +37,6 @@ from timeline.view import FileSystemView
 
 __all__ = ["ChangePlan", "plan_changes", "stream_changes"]
 
-_TIME, _, _KEY, _, _ = META_COLUMNS
 _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 
@@ -121,7 +120,7 @@ def _read(
         context,
         snapshot,
         slices,
-        columns=tuple(dict.fromkeys((_TIME, _KEY, *wanted))),
+        columns=tuple(dict.fromkeys((COMMIT_TIME_COLUMN, KEY_COLUMN, *wanted))),
         visible=frozenset(),
     ).read
     return ChangeRead(

@@ -22,6 +22,7 @@ from timeline.model.claim import Claim, FileGroupId, Touch
 from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.pending_plans import pending_compactions, reserved_file_groups
 from timeline.properties_file import load_config
@@ -30,8 +31,6 @@ from timeline.rules.conflicts import Refused, Rival, RuleId
 from timeline.rules.keys import VirtualKeys
 
 __all__ = ["WhatIPublish", "further_checks"]
-
-_KEY, _TIME = "_hoodie_record_key", "_hoodie_commit_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,9 +273,9 @@ def _new_keys(context: TableContext, paths: Sequence[str], requested_time: Insta
         read_base_file(
             context.world.storage,
             path,
-            columns=[_KEY],
-            row_filter=pc.field(_TIME) == requested_time,
-        ).column(_KEY)
+            columns=[KEY_COLUMN],
+            row_filter=pc.field(COMMIT_TIME_COLUMN) == requested_time,
+        ).column(KEY_COLUMN)
         for path in paths
     ]
     chunks = [chunk for piece in pieces for chunk in piece.chunks]

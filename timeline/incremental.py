@@ -25,6 +25,7 @@ from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
+from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
 from timeline.pending_plans import pending_compactions
 from timeline.read import view_of
@@ -32,8 +33,6 @@ from timeline.rules.slicing import merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
 __all__ = ["ChangedRows", "changed_since", "range_of"]
-
-COMMIT_TIME = "_hoodie_commit_time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class ChangedRows:
     @property
     def condition(self) -> pc.Expression:
         """Rows last written by an instant of the range."""
-        return pc.field(COMMIT_TIME).isin(pa.array(sorted(self.instants), pa.string()))
+        return pc.field(COMMIT_TIME_COLUMN).isin(pa.array(sorted(self.instants), pa.string()))
 
     @property
     def base_condition(self) -> pc.Expression | None:

@@ -28,7 +28,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema, drop_meta, normalise
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
 from timeline.rules.keys import partition_paths, record_keys, validate_ordering
@@ -45,9 +45,6 @@ from timeline.rules.placement import (
 from timeline.workload import RowRules, WorkloadProfile
 
 __all__ = ["LocalWorkload"]
-
-_KEY = "_hoodie_record_key"
-_PARTITION = "_hoodie_partition_path"
 
 
 class LocalWorkload:
@@ -76,28 +73,28 @@ class LocalWorkload:
         keys = record_keys(rows, rules.keys)
         paths = partition_paths(rows, rules.keys)
         if rules.operation is WriteOperation.DELETE:
-            kept = pa.table({_KEY: keys, _PARTITION: paths})
+            kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
         else:
             validate_ordering(rows, rules.ordering_fields)
             kept = normalise(rows, schema.arrow)
             if rules.for_java:
                 refuse_null_elements(kept)
-            kept = kept.append_column(_KEY, keys).append_column(_PARTITION, paths)
+            kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
         if rules.combine:
-            hidden = f"{_PARTITION}_" if rules.lookup.whole_table else _PARTITION
-            kept = _renamed(kept, _PARTITION, hidden)  # else keys repeat across partitions
+            hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
+            kept = _renamed(kept, PARTITION_COLUMN, hidden)  # else keys repeat across partitions
             kept = combine_incoming(kept, rules.combining(schema.avro_json))
-            kept = _renamed(kept, hidden, _PARTITION)
+            kept = _renamed(kept, hidden, PARTITION_COLUMN)
         self._rules = rules
         self._rows = kept
 
     def partition_paths(self) -> tuple[str, ...]:
         """As the contract."""
-        return tuple(sorted(pc.unique(self._rows.column(_PARTITION)).to_pylist()))
+        return tuple(sorted(pc.unique(self._rows.column(PARTITION_COLUMN)).to_pylist()))
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """As the contract. Outside: at most 1 open_input per candidate file."""
-        keys, paths = self._rows.column(_KEY), self._rows.column(_PARTITION)
+        keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
         rules = self._required_rules()
         self._paths, self._leaving, self._shares = paths, {}, None
         self._attempted = set()
@@ -164,7 +161,7 @@ class LocalWorkload:
         where = pa.array(places)
         paths = self._paths.take(where)
         self._shares = np.full(len(self._found), -1, np.int64)
-        numbers = shares.numbers(self._rows.column(_KEY).take(where), paths)
+        numbers = shares.numbers(self._rows.column(KEY_COLUMN).take(where), paths)
         self._shares[places] = numbers
         codes, names = codes_of(paths)
         wide = int(numbers.max(initial=0)) + 1

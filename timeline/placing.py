@@ -26,7 +26,7 @@ from timeline.model.claim import WHOLE_TABLE, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.schema import IS_DELETED_COLUMN, META_COLUMNS, TableSchema
+from timeline.model.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering, reserved_file_groups
 from timeline.read import plan_scan, view_of
@@ -45,7 +45,6 @@ from timeline.workload import RowRules, Workload, WorkloadProfile
 
 __all__ = ["FileRules", "Placement", "place"]
 
-_KEY = META_COLUMNS[2]
 _LEARN_FILES_MAX = 4
 
 
@@ -291,7 +290,7 @@ def _read_of_keys(
     virtual = rules.keys.virtual
     fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
     ordering = [name.partition(".")[0] for name in rules.ordering_fields if rules.moves_rows]
-    columns = tuple(dict.fromkeys((_KEY, *fields, *ordering)))
+    columns = tuple(dict.fromkeys((KEY_COLUMN, *fields, *ordering)))
     return plan_scan(context, snapshot, slices, columns=columns).read
 
 

@@ -21,15 +21,13 @@ from timeline.index.buckets import find_buckets
 from timeline.index.lookup import may_hold_any
 from timeline.index.record_index import open_record_index
 from timeline.model.file_group import FileSlice
-from timeline.model.schema import META_COLUMNS
+from timeline.model.schema import KEY_COLUMN
 from timeline.ports.storage import Storage
 from timeline.read import ScanPlan, plan_scan
 from timeline.rules.bucketing import BucketEngine, BucketRules
 from timeline.snapshot import Snapshot
 
 __all__ = ["plan_look_up", "slices_that_may_hold"]
-
-_KEY = META_COLUMNS[2]
 
 
 def plan_look_up(
@@ -62,7 +60,7 @@ def plan_look_up(
         snapshot,
         slices_that_may_hold(context, snapshot, slices, wanted),
         columns=columns,
-        filter=pc.field(_KEY).isin(wanted),
+        filter=pc.field(KEY_COLUMN).isin(wanted),
         with_hoodie_columns=with_hoodie_columns,
     )
 

@@ -26,12 +26,10 @@ from hoodoo.spark.options import path_of, without_reader_words
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.schema import META_COLUMNS
 from timeline.model.times import EARLIEST
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 
-_COMMIT_TIME = META_COLUMNS[0]
 _OFFSET = "completion_time"
 _QUERY = "hoodie.datasource.query.type"
 _BEGIN = "hoodie.datasource.read.begin.instanttime"

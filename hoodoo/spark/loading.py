@@ -32,14 +32,13 @@ from timeline.incremental import changed_since, range_of
 from timeline.machine import LoggingEvents
 from timeline.model.evolution import canonical_type
 from timeline.model.file_group import BaseFile, FileSlice
-from timeline.model.schema import META_COLUMNS
+from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.options import PropertySet
 from timeline.read import ScanPlan, plan_scan
 from timeline.settings import QueryType, ReadSettings
 
 __all__ = ["Load", "ReadSlices", "arrow_shape", "load_dataframe", "plan_load"]
 
-_COMMIT_TIME = META_COLUMNS[0]
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
@@ -130,7 +129,7 @@ def load_dataframe(
         files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
         df = spark.read.format("parquet").schema(shape).load(files)
         if found.times is not None:
-            df = df.where(F.col(_COMMIT_TIME).isin(list(found.times)))
+            df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(found.times)))
         parts.append(df)
     if found.merged:
         count = len(found.merged)

@@ -35,18 +35,15 @@ from timeline.codecs.delete_wrappers import (
 )
 from timeline.codecs.ragged import content_of, joined, longs
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 
 __all__ = [
     "COMMIT_TIME",
-    "PARTITION_PATH",
-    "RECORD_KEY",
     "decode_deletes",
     "encode_deletes",
     "ordering_names",
 ]
 
-RECORD_KEY: Final = "_hoodie_record_key"
-PARTITION_PATH: Final = "_hoodie_partition_path"
 COMMIT_TIME: Final = "is_commit_time"
 _ORDERING: Final = "ordering_"
 
@@ -129,9 +126,9 @@ def encode_deletes(
         text = partition_paths.encode()
         paths = _PRESENT + _long(len(text)) + text
     else:
-        paths = joined(_PRESENT, texts(partition_paths, PARTITION_PATH))
+        paths = joined(_PRESENT, texts(partition_paths, PARTITION_COLUMN))
     ordering = _orderings(orderings, is_commit_time)
-    records = joined(_PRESENT, texts(keys, RECORD_KEY), paths, ordering)
+    records = joined(_PRESENT, texts(keys, KEY_COLUMN), paths, ordering)
     count = _long(len(keys)) if len(keys) else b""
     datum = b"".join((count, content_of(records), _long(0)))
     return _HEAD.pack(_VERSION, len(datum)) + datum
@@ -319,8 +316,8 @@ class _Found:
         if len(fields) and (fields != fields[0]).any():
             chunk.damaged("deletes with different ordering fields")
         columns = {
-            RECORD_KEY: pa.chunked_array(self._keys, pa.string()),
-            PARTITION_PATH: pa.chunked_array(self._paths, pa.string()),
+            KEY_COLUMN: pa.chunked_array(self._keys, pa.string()),
+            PARTITION_COLUMN: pa.chunked_array(self._paths, pa.string()),
             COMMIT_TIME: pa.array(self._by_commit_time),
         }
         for field in range(int(fields[0]) if len(fields) else 0):

@@ -41,7 +41,13 @@ from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.filenames import IOType, LogFileName
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.paths import check_partition_path, join
-from timeline.model.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
+from timeline.model.schema import (
+    KEY_COLUMN,
+    PARTITION_COLUMN,
+    TableSchema,
+    avro_with_meta,
+    with_meta,
+)
 from timeline.ports.storage import ObjectExistsError, Storage
 from timeline.rules.leaving import split_leaving
 from timeline.rules.log_merging import combine_incoming
@@ -50,8 +56,6 @@ from timeline.rules.merging import DeleteKind
 from timeline.rules.ordering import ordering_column
 
 __all__ = ["append_to_file_group", "current_rows", "write_task"]
-
-_KEY, _PARTITION = META_COLUMNS[2], META_COLUMNS[3]
 
 
 def write_task(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> tuple[WriteStat, ...]:
@@ -165,7 +169,7 @@ def current_rows(
     computed = task.virtual_keys
     fields = tuple(one.partition(".")[0] for one in computed.fields) if computed else ()
     heads = (one.partition(".")[0] for one in columns)
-    names = tuple(dict.fromkeys((_KEY, *fields, *heads)))
+    names = tuple(dict.fromkeys((KEY_COLUMN, *fields, *heads)))
     group = FileGroupId(task.partition_path, task.file_id)
     read = SliceRead(
         file_schema=schema,
@@ -197,14 +201,14 @@ def current_rows(
         if base is not None:
             rows = read_base_file(storage, base.path, schema=schema, columns=names)
     if computed is not None:
-        position = rows.schema.get_field_index(_KEY)
+        position = rows.schema.get_field_index(KEY_COLUMN)
         rows = rows.set_column(position, rows.schema.field(position), computed.of(rows))
     return _keys_and(rows, columns)
 
 
 def _keys_and(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     values = [ordering_column(rows, name) for name in columns]
-    return pa.table([rows.column(_KEY), *values], names=[_KEY, *columns])
+    return pa.table([rows.column(KEY_COLUMN), *values], names=[KEY_COLUMN, *columns])
 
 
 def _changes(
@@ -222,10 +226,10 @@ def _changes(
     deletes = _keys_and(records, ordering)
     shape = deletes.schema
     if task.deletes is DeleteKind.EXPLICIT:
-        by_key = incoming.column(_KEY)
+        by_key = incoming.column(KEY_COLUMN)
     elif incoming.num_rows:
-        if _PARTITION in incoming.schema.names:  # readers compare keys alone
-            incoming = incoming.drop_columns([_PARTITION])
+        if PARTITION_COLUMN in incoming.schema.names:  # readers compare keys alone
+            incoming = incoming.drop_columns([PARTITION_COLUMN])
         incoming = combine_incoming(incoming, rules)
         rows = filled_rows(task, incoming, schema)
         if task.deletes is DeleteKind.COLUMN:
@@ -235,7 +239,7 @@ def _changes(
         records = placed_rows(rows, task, schema, task.file_id)
     if by_key is not None and len(by_key):
         held = current_rows(storage, task, target, ordering).cast(shape)
-        there = held.filter(pc.is_in(held.column(_KEY), value_set=pc.unique(by_key)))
+        there = held.filter(pc.is_in(held.column(KEY_COLUMN), value_set=pc.unique(by_key)))
         # A key that plain inserts wrote twice is deleted with the ordering of each.
         deletes = pa.concat_tables([deletes, there])
     return records, deletes
@@ -280,7 +284,7 @@ def _blocks(
         columns = part.columns[1:]
         unordered = _without_value(columns) if columns else None
         content = encode_deletes(
-            part.column(_KEY), task.partition_path, columns, is_commit_time=unordered
+            part.column(KEY_COLUMN), task.partition_path, columns, is_commit_time=unordered
         )
         head, tail = block_frame(BlockType.DELETE, header, len(content))
         yield _Block(pieces=(head, content, tail), deletes=part.num_rows)

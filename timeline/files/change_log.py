@@ -38,6 +38,7 @@ from timeline.model.change_log import (
 )
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.paths import join
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
 from timeline.rules.change_images import (
@@ -56,7 +57,6 @@ __all__ = [
     "write_change_log",
 ]
 
-_KEY: Final = "_hoodie_record_key"
 _CHUNK_ROWS: Final = 16 * 1024
 _BLOCK_BYTES: Final = 256 * 1024 * 1024  # hoodie.logfile.data.block.max.size
 
@@ -176,8 +176,8 @@ def _rows(
     if mode is ChangeLogMode.DATA_BEFORE_AFTER:
         columns[CHANGE_TIME] = pa.repeat(pa.scalar(requested_time), len(changes))
     else:
-        old = image(before.select([_KEY]), changes.before).field(0)
-        new = image(after.select([_KEY]), changes.after).field(0)
+        old = image(before.select([KEY_COLUMN]), changes.before).field(0)
+        new = image(after.select([KEY_COLUMN]), changes.after).field(0)
         columns[RECORD_KEY] = pc.coalesce(new, old)
     if mode is not ChangeLogMode.OP_KEY_ONLY:
         columns[BEFORE] = image(before.select(names), changes.before)

@@ -27,6 +27,7 @@ from timeline.model.casting import promote
 from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION, RECORD_KEY
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import Storage
@@ -41,7 +42,6 @@ from timeline.rules.ordering import Positions
 
 __all__ = ["ChangeRead", "ChangeSource", "ChangeUnit", "read_changes"]
 
-_KEY: Final = "_hoodie_record_key"
 _BATCH_ROWS: Final = 16 * 1024
 
 
@@ -184,8 +184,8 @@ class _Sides:
         for batch in read_slice(self.storage, self.events, one, replace(read, visible=visible)):
             rows = pa.Table.from_batches([batch])
             if read.keys is not None:
-                position = rows.schema.get_field_index(_KEY)
-                rows = rows.set_column(position, rows.schema.field(_KEY), read.keys.of(rows))
+                position = rows.schema.get_field_index(KEY_COLUMN)
+                rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), read.keys.of(rows))
             yield rows
 
     def _state(self, one: FileSlice | None, *, inclusive: bool) -> pa.Table:
@@ -215,7 +215,7 @@ def _keys_suffice(rows: pa.Table, sides: _Sides) -> bool:
         state for name, state in ((BEFORE, sides.before), (AFTER, sides.after)) if name not in held
     ]
     return all(
-        pc.count_distinct(state().column(_KEY), mode="all").as_py() == state().num_rows
+        pc.count_distinct(state().column(KEY_COLUMN), mode="all").as_py() == state().num_rows
         for state in lacking
     )
 
@@ -264,7 +264,7 @@ def _logged(block: LogBlock, rows: pa.Table, sides: _Sides) -> Iterator[pa.Recor
 
 def _found(rows: pa.Table, state: pa.Table, expected: np.ndarray, sides: _Sides) -> Positions:
     """Where the state has each record; -1 for those that are not expected there."""
-    found = pc.index_in(rows.column(RECORD_KEY), value_set=state.column(_KEY))
+    found = pc.index_in(rows.column(RECORD_KEY), value_set=state.column(KEY_COLUMN))
     positions = np.asarray(pc.fill_null(found, -1)).astype(np.intp)
     if (positions[expected] < 0).any():
         raise CorruptTableError(

@@ -28,6 +28,7 @@ from timeline.files.blocks import read_blocks
 from timeline.model.casting import promote
 from timeline.model.file_group import LogFile
 from timeline.model.internal_schema import SchemaHistory
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import Storage
@@ -38,8 +39,6 @@ from timeline.rules.merging import ChangeKind, Changes
 from timeline.rules.ordering import Mask, ordering_column
 
 __all__ = ["LogRead", "read_logs"]
-
-_KEY = "_hoodie_record_key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         told = {
             name: silent
             for name in read.schema.names
-            if name.partition(".")[0] not in held and name != _KEY
+            if name.partition(".")[0] not in held and name != KEY_COLUMN
         }
     return Changes(rows=rows, kinds=kinds, told=told)
 
@@ -157,7 +156,7 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
     entries = open_hfile(BytesSource(content), len(content), path=block.path).read_all()
     values = entries.column("value").combine_chunks()
     rows = decode_datums(values, block.schema_json, wanted, path=block.path)
-    position = rows.schema.get_field_index(_KEY)
+    position = rows.schema.get_field_index(KEY_COLUMN)
     if position < 0:
         return rows
     # The file's key is not repeated inside the record.
@@ -168,7 +167,7 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
 def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     deletes = decode_deletes(content, path=block.path)
     commit_time = np.asarray(deletes.column("is_commit_time")).astype(np.bool_)
-    columns = {_KEY: deletes.column(_KEY)}
+    columns = {KEY_COLUMN: deletes.column(KEY_COLUMN)}
     if read.rules.reads_order:
         names = ordering_names(deletes)
         if read.rules.definition.precombines:
@@ -230,7 +229,7 @@ def _held(schema: pa.Schema, names: frozenset[str]) -> pa.Schema:
 
 
 def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.Table:
-    position = rows.schema.get_field_index(_KEY)
+    position = rows.schema.get_field_index(KEY_COLUMN)
     if keys is None:
         if position < 0 or rows.column(position).null_count:
             raise CorruptTableError(
@@ -248,8 +247,8 @@ def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.
             path=block.path,
         ) from error
     if position >= 0:
-        return rows.set_column(position, _KEY, computed)
-    return rows.append_column(_KEY, computed)
+        return rows.set_column(position, KEY_COLUMN, computed)
+    return rows.append_column(KEY_COLUMN, computed)
 
 
 @lru_cache(maxsize=64)

@@ -17,12 +17,10 @@ from timeline.files.parquet import base_file_bytes, read_footer
 from timeline.files.rewrite import FileGroupTask, placed_rows
 from timeline.model.filenames import IOType
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema
+from timeline.model.schema import KEY_COLUMN, TableSchema
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 
 __all__ = ["write_moved_rows"]
-
-_KEY = "_hoodie_record_key"
 
 
 def write_moved_rows(storage: Storage, task: FileGroupTask, rows: pa.Table) -> int:
@@ -67,7 +65,7 @@ def _bloom(task: FileGroupTask, rows: pa.Table) -> BloomFilter | None:
     if task.bloom is None or not task.stores_keys:
         return None
     made = BloomFilter(task.bloom.fitted(rows.num_rows))
-    made.add(rows.column(_KEY))
+    made.add(rows.column(KEY_COLUMN))
     return made
 
 

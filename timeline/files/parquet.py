@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.model.internal_schema import Renaming
-from timeline.model.schema import avro_with_meta, promote
+from timeline.model.schema import KEY_COLUMN, SEQUENCE_COLUMN, avro_with_meta, promote
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.rules.keys import java_order, key_range
 
@@ -41,7 +41,6 @@ __all__ = [
     "write_base_file",
 ]
 
-RECORD_KEY = "_hoodie_record_key"
 
 _AVRO_SCHEMA = "parquet.avro.schema"
 _BLOOM = "org.apache.hudi.bloomfilter"
@@ -49,7 +48,7 @@ _OLD_BLOOM = "com.uber.hoodie.bloomfilter"
 _BLOOM_KIND = "hoodie_bloom_filter_type_code"
 _KEY_MIN = "hoodie_min_record_key"
 _KEY_MAX = "hoodie_max_record_key"
-_NO_DICTIONARY = frozenset({RECORD_KEY, "_hoodie_commit_seqno"})  # every value differs
+_NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
 _BATCH_ROWS = 65_536
 
 
@@ -132,7 +131,7 @@ def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) ->
     metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
     if bloom is not None:
         metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
-    limits = key_range(rows.column(RECORD_KEY)) if RECORD_KEY in rows.schema.names else None
+    limits = key_range(rows.column(KEY_COLUMN)) if KEY_COLUMN in rows.schema.names else None
     if limits is not None:
         metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
     return metadata
@@ -335,11 +334,11 @@ class _ReadPlan:
 
 
 def _keys(file: pq.ParquetFile, path: str) -> pa.ChunkedArray:
-    if RECORD_KEY not in file.schema_arrow.names:
+    if KEY_COLUMN not in file.schema_arrow.names:
         raise CorruptTableError(
             f"a base file has no record keys; it cannot be updated: {path}", path=path
         )
-    return file.read(columns=[RECORD_KEY], use_threads=False).column(0)
+    return file.read(columns=[KEY_COLUMN], use_threads=False).column(0)
 
 
 def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:

@@ -31,7 +31,15 @@ from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.paths import check_partition_path, join
-from timeline.model.schema import META_COLUMNS, TableSchema, normalise, with_meta
+from timeline.model.schema import (
+    FILE_NAME_COLUMN,
+    KEY_COLUMN,
+    META_COLUMNS,
+    PARTITION_COLUMN,
+    TableSchema,
+    normalise,
+    with_meta,
+)
 from timeline.model.times import InstantTime
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 from timeline.rules.keys import VirtualKeys
@@ -54,7 +62,6 @@ __all__ = [
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
-_TIME, _SEQUENCE, _KEY, _PARTITION, _FILE = META_COLUMNS
 _APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
 
 
@@ -283,11 +290,13 @@ def _next_version(
     base = read_base_file(storage, base_path, schema=_merged_schema(schema))
     if task.virtual_keys is not None and task.operation not in _APPENDING:
         keys = task.virtual_keys.of(base)
-        base = base.set_column(base.schema.get_field_index(_KEY), base.schema.field(_KEY), keys)
+        base = base.set_column(
+            base.schema.get_field_index(KEY_COLUMN), base.schema.field(KEY_COLUMN), keys
+        )
     before = base
     base, incoming, left = take_out_leaving(base, incoming)
     if task.deletes is DeleteKind.EXPLICIT:
-        rows = incoming.select([_KEY])
+        rows = incoming.select([KEY_COLUMN])
     else:
         rows = filled_rows(task, incoming, written_schema(task, incoming).arrow)
     if task.operation in _APPENDING:
@@ -326,7 +335,7 @@ def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> p
     own = normalise(incoming, schema)
     sequence = pc.binary_join_element_wise(prefix, numbers, "")
     # A row without a key of its own gets its sequence number, as from Java (fmt 4.3).
-    key = sequence if task.automatic_keys else pc.cast(incoming.column(_KEY), pa.string())
+    key = sequence if task.automatic_keys else pc.cast(incoming.column(KEY_COLUMN), pa.string())
     columns = [_constant(task.requested_time, count), sequence, key, *own.columns]
     return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
 
@@ -340,7 +349,9 @@ def placed_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_nam
     time, sequence, key, *own = rows.columns
     constants = [_repeated(task.partition_path, count), _repeated(file_name, count)]
     fields = [
-        each.with_type(constants[0].type) if each.name in (_PARTITION, _FILE) else each
+        each.with_type(constants[0].type)
+        if each.name in (PARTITION_COLUMN, FILE_NAME_COLUMN)
+        else each
         for each in with_meta(schema)
     ]
     return pa.Table.from_arrays([time, sequence, key, *constants, *own], schema=pa.schema(fields))
@@ -380,7 +391,7 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
                     old.add(outcome.new_keys)
                     return old
     made = BloomFilter(task.bloom.fitted(rows))
-    made.add(outcome.table.column(_KEY))
+    made.add(outcome.table.column(KEY_COLUMN))
     return made
 
 
@@ -402,4 +413,10 @@ def _stat(task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int
 
 
 def _merged_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([each for each in with_meta(schema) if each.name not in (_PARTITION, _FILE)])
+    return pa.schema(
+        [
+            each
+            for each in with_meta(schema)
+            if each.name not in (PARTITION_COLUMN, FILE_NAME_COLUMN)
+        ]
+    )

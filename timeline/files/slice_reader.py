@@ -18,6 +18,7 @@ from timeline.files.log_files import LogRead, read_logs
 from timeline.files.parquet import filter_columns, read_base_file, read_batches
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.internal_schema import Renaming, SchemaHistory
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
 from timeline.ports.storage import Storage
@@ -28,7 +29,6 @@ from timeline.rules.merging import MergeOutcome, merge_changes
 
 __all__ = ["SliceRead", "merge_slice", "merged_slice_rows", "read_slice"]
 
-_KEY = "_hoodie_record_key"
 _BATCH_ROWS = 65_536
 
 
@@ -137,10 +137,10 @@ def merged_slice_rows(
         return None
     rows = merged.table
     del merged  # else a filter would hold the file group a third time
-    if read.keys is not None and _KEY in read.columns:
-        position = rows.schema.get_field_index(_KEY)
+    if read.keys is not None and KEY_COLUMN in read.columns:
+        position = rows.schema.get_field_index(KEY_COLUMN)
         nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
-        rows = rows.set_column(position, rows.schema.field(_KEY), nothing)
+        rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)
     if read.filter is not None:
         rows = rows.filter(read.filter)
     return rows.select(list(read.columns))
@@ -179,8 +179,8 @@ def merge_slice(
             renaming=read.renaming_for(one.base_file),
         )
         if read.keys is not None:
-            position = base.schema.get_field_index(_KEY)
-            base = base.set_column(position, schema.field(_KEY), read.keys.of(base))
+            position = base.schema.get_field_index(KEY_COLUMN)
+            base = base.set_column(position, schema.field(KEY_COLUMN), read.keys.of(base))
     return merge_changes(base, changes, read.rules)
 
 
@@ -192,7 +192,7 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 def _merge_schema(read: SliceRead) -> pa.Schema:
     """The wanted columns, those of the filter, and those that merging looks at."""
-    names = {_KEY, *read.columns, *read.rules.columns_for(read.file_schema)}
+    names = {KEY_COLUMN, *read.columns, *read.rules.columns_for(read.file_schema)}
     if read.keys is not None:
         names.update(name.partition(".")[0] for name in read.keys.fields)
     if read.filter is not None:

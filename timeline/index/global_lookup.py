@@ -22,14 +22,13 @@ from timeline.index.held import held_rows
 from timeline.index.lookup import tag
 from timeline.model.claim import FileGroupId
 from timeline.model.columns import one_array
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.ports.executor import Executor
 from timeline.ports.storage import Storage
 from timeline.rules.ordering import not_below, ordering_column
 from timeline.rules.placement import rows_by_number
 
 __all__ = ["Whereabouts", "find_everywhere"]
-
-_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,10 @@ def find_everywhere(
     Outside: at most 1 open_input a file, 1 more where moving rows lie and order decides.
     """
     files = [(path, each) for path, some in base_files.items() for each in some]
-    keys, own_paths = rows.column(_KEY), one_array(pc.cast(rows.column(_PARTITION), pa.string()))
+    keys, own_paths = (
+        rows.column(KEY_COLUMN),
+        one_array(pc.cast(rows.column(PARTITION_COLUMN), pa.string())),
+    )
     everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
     one_place = pa.repeat(pa.scalar(""), rows.num_rows)
     found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
@@ -108,6 +110,6 @@ def _replaces(
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
     held = held_rows(storage, file, rows.schema, ordering_fields)
-    older = held.take(pc.index_in(rows.column(_KEY), value_set=held.column(_KEY)))
+    older = held.take(pc.index_in(rows.column(KEY_COLUMN), value_set=held.column(KEY_COLUMN)))
     newer = [ordering_column(rows, name) for name in ordering_fields]
     return not_below(newer, older.columns[1:])

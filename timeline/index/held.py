@@ -17,13 +17,11 @@ from timeline.files.slice_reader import read_slice
 from timeline.files.virtual_keys import read_virtual_keys
 from timeline.index import IndexedFile, MergedSlice
 from timeline.machine import NullEvents
-from timeline.model.schema import META_COLUMNS
+from timeline.model.schema import KEY_COLUMN
 from timeline.ports.storage import Storage
 from timeline.rules.ordering import ordering_column
 
 __all__ = ["held_keys", "held_rows"]
-
-_KEY = META_COLUMNS[2]
 
 
 def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
@@ -66,19 +64,21 @@ def held_rows(
     if file.merged is not None:
         rows = _merged(storage, file.merged)
         read = file.merged.read
-        keys = rows.column(_KEY) if read.keys is None else pa.chunked_array([read.keys.of(rows)])
+        keys = (
+            rows.column(KEY_COLUMN) if read.keys is None else pa.chunked_array([read.keys.of(rows)])
+        )
         if file.merged.with_base:
             held = _base_keys(storage, file)
             added = keys.filter(pc.invert(pc.is_in(keys, value_set=held)))
-            return pa.table([pa.chunked_array([*held.chunks, *added.chunks])], names=[_KEY])
+            return pa.table([pa.chunked_array([*held.chunks, *added.chunks])], names=[KEY_COLUMN])
         rows = rows.select(wanted.names).cast(wanted)
     else:
         keys = held_keys(storage, file)
         if not ordering:
-            return pa.table([keys], names=[_KEY])
+            return pa.table([keys], names=[KEY_COLUMN])
         rows = read_base_file(storage, file.path, schema=wanted)
     values = [ordering_column(rows, name) for name in ordering]
-    return pa.table([keys, *values], names=[_KEY, *ordering])
+    return pa.table([keys, *values], names=[KEY_COLUMN, *ordering])
 
 
 def _merged(storage: Storage, merged: MergedSlice) -> pa.Table:

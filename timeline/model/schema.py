@@ -38,9 +38,14 @@ from timeline.model.evolution import (
 )
 
 __all__ = [
+    "COMMIT_TIME_COLUMN",
+    "FILE_NAME_COLUMN",
     "IS_DELETED_COLUMN",
+    "KEY_COLUMN",
     "META_COLUMNS",
     "META_FIELDS",
+    "PARTITION_COLUMN",
+    "SEQUENCE_COLUMN",
     "MissingColumns",
     "SchemaRules",
     "TableSchema",
@@ -57,12 +62,17 @@ __all__ = [
     "with_meta",
 ]
 
+COMMIT_TIME_COLUMN = "_hoodie_commit_time"
+SEQUENCE_COLUMN = "_hoodie_commit_seqno"
+KEY_COLUMN = "_hoodie_record_key"
+PARTITION_COLUMN = "_hoodie_partition_path"
+FILE_NAME_COLUMN = "_hoodie_file_name"
 META_COLUMNS = (
-    "_hoodie_commit_time",
-    "_hoodie_commit_seqno",
-    "_hoodie_record_key",
-    "_hoodie_partition_path",
-    "_hoodie_file_name",
+    COMMIT_TIME_COLUMN,
+    SEQUENCE_COLUMN,
+    KEY_COLUMN,
+    PARTITION_COLUMN,
+    FILE_NAME_COLUMN,
 )
 IS_DELETED_COLUMN = "_hoodie_is_deleted"  # the one reserved-looking name that is data (fmt 7)
 META_FIELDS = tuple(pa.field(name, pa.string()) for name in META_COLUMNS)

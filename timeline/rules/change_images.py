@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from timeline.errors import InvariantError
 from timeline.model.change_log import OPERATIONS
 from timeline.model.columns import one_array, ranks
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.rules.merging import MergeOutcome, key_codes
 from timeline.rules.ordering import Mask, Positions
@@ -34,8 +35,6 @@ __all__ = [
     "operation_texts",
 ]
 
-_KEY: Final = "_hoodie_record_key"
-_TIME: Final = "_hoodie_commit_time"
 _NOWHERE: Final = -1
 
 Values = tuple[pa.Array, pa.Array]
@@ -147,8 +146,8 @@ def changes_of_merge(
     left = table.num_rows - outcome.inserted
     stays = np.ones(base.num_rows, np.bool_)
     if left != base.num_rows:
-        kept = table.column(_KEY).slice(0, left)
-        stays = np.asarray(pc.is_in(base.column(_KEY), value_set=kept)).astype(np.bool_)
+        kept = table.column(KEY_COLUMN).slice(0, left)
+        stays = np.asarray(pc.is_in(base.column(KEY_COLUMN), value_set=kept)).astype(np.bool_)
     old = np.flatnonzero(stays)
     if len(old) != left:
         raise InvariantError(
@@ -180,7 +179,7 @@ def operation_texts(kinds: npt.NDArray[np.int8]) -> pa.Array:
 
 def _record_numbers(before: pa.Table, after: pa.Table) -> npt.NDArray[np.int64]:
     """A number for each record of both states: the n-th of a key in one is that of the other."""
-    both = pa.concat_tables([before.select([_KEY]), after.select([_KEY])])
+    both = pa.concat_tables([before.select([KEY_COLUMN]), after.select([KEY_COLUMN])])
     codes, distinct = key_codes(both)
     rank = np.concatenate([ranks(codes[: before.num_rows]), ranks(codes[before.num_rows :])])
     if not rank.any():
@@ -195,7 +194,9 @@ def _touched(
     values: Values | None,
 ) -> Mask:
     """Whether each pair of an old and a new row is an update."""
-    times = pc.fill_null(pc.equal(after.column(_TIME), requested_time), fill_value=False)
+    times = pc.fill_null(
+        pc.equal(after.column(COMMIT_TIME_COLUMN), requested_time), fill_value=False
+    )
     touched: Mask = np.asarray(times).astype(np.bool_)[pairs[1]]
     if values is not None:
         old, new = (side.take(pa.array(at)) for side, at in zip(values, pairs, strict=True))

@@ -12,10 +12,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.model.schema import KEY_COLUMN
+
 __all__ = ["LEAVES_COLUMN", "mark_leaving", "split_leaving", "take_out_leaving"]
 
 LEAVES_COLUMN = "_hoodoo_leaves"
-_KEY = "_hoodie_record_key"
 
 
 def mark_leaving(rows: pa.Table, leaving: pa.Table) -> pa.Table:
@@ -33,7 +34,7 @@ def split_leaving(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]
         return incoming, None
     leaves = incoming.column(LEAVES_COLUMN)
     staying = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
-    return staying, incoming.filter(leaves).column(_KEY)
+    return staying, incoming.filter(leaves).column(KEY_COLUMN)
 
 
 def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
@@ -46,7 +47,7 @@ def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.T
     staying, keys = split_leaving(incoming)
     if keys is None:
         return base, staying, 0
-    kept = base.filter(pc.invert(pc.is_in(base.column(_KEY), value_set=keys)))
+    kept = base.filter(pc.invert(pc.is_in(base.column(KEY_COLUMN), value_set=keys)))
     return kept, staying, base.num_rows - kept.num_rows
 
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from timeline.model.columns import JOINED_BYTES_MAX, distinct_codes, one_array
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
-from timeline.model.schema import META_COLUMNS
+from timeline.model.schema import KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.ports.merger import RecordMerger, Versions
 from timeline.rules.merge_rules import MergeRules, told_values
 from timeline.rules.ordering import Mask, Positions, not_below, order_numbers, ordering_column
@@ -44,8 +44,6 @@ __all__ = [
     "shaped",
 ]
 
-_KEY = "_hoodie_record_key"
-_PARTITION = "_hoodie_partition_path"
 _WIDER = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _PIECE_ROWS = 65_536
 
@@ -208,7 +206,7 @@ def merge_changes(
         Base rows in their order, changed ones in place, then the inserted ones. Unchanged
         rows keep all their columns.
     """
-    position = _lookup(base.column(_KEY), changes.rows.column(_KEY))
+    position = _lookup(base.column(KEY_COLUMN), changes.rows.column(KEY_COLUMN))
     matched_base = np.flatnonzero(position >= 0)
     matched = position[matched_base]
     if not (every_copy or changes.every_copy) and len(matched) and np.bincount(matched).max() > 1:
@@ -255,7 +253,7 @@ def merge_changes(
     updated_late = int(changed_late.sum())
     return MergeOutcome(
         table=_put_in_place(base, changes, places, filled),
-        new_keys=rows.column(_KEY).take(pa.array(inserted)),
+        new_keys=rows.column(KEY_COLUMN).take(pa.array(inserted)),
         inserted=len(inserted),
         updated=int(replaces.sum()) + updated_late,
         deleted=int(removes.sum()),
@@ -305,7 +303,7 @@ def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:
     """Add a batch behind the base's rows without looking at keys (the insert operation)."""
     return MergeOutcome(
         table=pa.concat_tables([base, incoming.select(base.schema.names)]),
-        new_keys=incoming.column(_KEY),
+        new_keys=incoming.column(KEY_COLUMN),
         inserted=incoming.num_rows,
         updated=0,
         deleted=0,
@@ -319,9 +317,9 @@ def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArr
 
     Shapes: (n rows) -> (n,), a count; every number is below the count.
     """
-    codes, keys = distinct_codes(table.column(_KEY))
-    if by_partition and _PARTITION in table.schema.names:
-        places, paths = distinct_codes(table.column(_PARTITION))
+    codes, keys = distinct_codes(table.column(KEY_COLUMN))
+    if by_partition and PARTITION_COLUMN in table.schema.names:
+        places, paths = distinct_codes(table.column(PARTITION_COLUMN))
         if len(paths) > 1:
             pairs, codes = np.unique(codes * len(paths) + places, return_inverse=True)
             return codes, len(pairs)
@@ -392,7 +390,7 @@ def _put_in_place(
         told, fills = changes.told.get(name), filled.get(name)
         replaces = None if told is None else told[chosen]
         count = len(chosen) if replaces is None else int(replaces.sum())
-        if not places.moves and (name == _KEY or (not count and fills is None)):
+        if not places.moves and (name == KEY_COLUMN or (not count and fills is None)):
             columns.append(column)  # what replaces a row has its key
             continue
         plain = replaces is None and fills is None

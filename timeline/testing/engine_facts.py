@@ -25,6 +25,7 @@ from timeline.codecs.slot import decode_slot
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import data_file_time, parse_base_file_name, parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Instant
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
 from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
@@ -52,7 +53,6 @@ _KINDS = {
     EngineKind.CANCEL: SlotKind.ABORT,  # both allow to delete what the target wrote
     EngineKind.CLEAN: SlotKind.CLEAN,
 }
-_RECORD_KEY = "_hoodie_record_key"
 
 
 @dataclass(slots=True)
@@ -347,7 +347,7 @@ class EngineFacts:
                 content = read_content(source, block)
                 if block.block_type is BlockType.DELETE:
                     deletes = decode_deletes(content, path=path)
-                    rows += [(key, None) for key in deletes.column(_RECORD_KEY).to_pylist()]
+                    rows += [(key, None) for key in deletes.column(KEY_COLUMN).to_pylist()]
                 else:
                     rows += self._stored(content)
         self._rows_of_files[path] = rows
@@ -356,7 +356,7 @@ class EngineFacts:
     def _stored(self, parquet: bytes) -> list[tuple[str, str | None]]:
         table = pq.read_table(
             pa.BufferReader(parquet),
-            columns=[_RECORD_KEY, self.operation_column],
+            columns=[KEY_COLUMN, self.operation_column],
             use_threads=False,
         )
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
