@@ -32,6 +32,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.columns import distinct_codes, one_array
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_instant_name
+from timeline.model.schema import KEY_COLUMN
 from timeline.model.table_config import TableConfig
 from timeline.places import METADATA_TABLE
 from timeline.ports.storage import Storage
@@ -102,13 +103,7 @@ class RecordIndex:
         ]
         return pa.concat_tables(parts)
 
-    def everything(self) -> pa.Table:
-        """Every key and where it lives. Shapes and errors as ``locate``."""
-        return pa.concat_tables(
-            [_LAYER.empty_table(), *(self._in_shard(shard, None) for shard in self.shards)]
-        )
-
-    def _in_shard(self, shard: FileSlice, keys: pa.Array | None) -> pa.Table:
+    def _in_shard(self, shard: FileSlice, keys: pa.Array) -> pa.Table:
         layers = [_LAYER.empty_table()]
         if shard.base_file is not None:
             path = shard.base_file.path
@@ -191,8 +186,8 @@ def _shard(group: FileGroupId) -> int:
     return int(found[1])
 
 
-def _changes(keys: pa.Array | None, block: LogBlock, content: bytes) -> pa.Table:
-    """What a block of a log says of some keys, or of all."""
+def _changes(keys: pa.Array, block: LogBlock, content: bytes) -> pa.Table:
+    """What a block of a log says of some keys."""
     if block.block_type is BlockType.HFILE_DATA:
         return _entries(BytesSource(content), len(content), keys, block.path)
     if block.block_type is not BlockType.DELETE:
@@ -201,17 +196,16 @@ def _changes(keys: pa.Array | None, block: LogBlock, content: bytes) -> pa.Table
             kind="record_index",
             path=block.path,
         )
-    gone = decode_deletes(content, path=block.path).column("_hoodie_record_key")
+    gone = decode_deletes(content, path=block.path).column(KEY_COLUMN)
     nowhere = pa.nulls(len(gone), pa.string())
     layer = pa.table([gone, nowhere, nowhere], schema=_LAYER)
-    return layer if keys is None else layer.filter(pc.is_in(gone, value_set=keys))
+    return layer.filter(pc.is_in(gone, value_set=keys))
 
 
-def _entries(source: ByteSource, size_bytes: int, keys: pa.Array | None, path: str) -> pa.Table:
-    """The locations an HFile holds, of some keys or of all."""
+def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> pa.Table:
+    """The locations an HFile holds of some keys."""
     file = open_hfile(source, size_bytes, path=path)
-    wanted = None if keys is None else sorted(key.encode() for key in keys.to_pylist())
-    rows = file.read_all() if wanted is None else file.look_up(wanted)
+    rows = file.look_up(sorted(key.encode() for key in keys.to_pylist()))
     if not rows.num_rows:
         return _LAYER.empty_table()
     schema = file.info.get(b"schema")
