@@ -390,6 +390,10 @@ def rivals_since(
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
     if fresh:
+        # What one of us published after ``head`` was read has a slot, which the next look meets.
+        later = context.chain.between(head, context.chain.head())
+        fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
+    if fresh:
         rivals.extend(foreign_rivals(context, timeline, fresh))
         rivals.sort(key=lambda rival: rival.completion_time)
     return rivals, Seen(head=head, completed=completed | ours | seen.completed)

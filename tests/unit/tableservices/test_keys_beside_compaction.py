@@ -100,6 +100,17 @@ def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table:
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
 
 
+def test_a_dropped_key_that_another_inserts_anew_is_not_brought_back_beside_it(table: Table):
+    planned = scheduled(table)
+
+    def meanwhile() -> None:
+        compact(table, planned)
+        assert upsert(opened(table), again(3)).rows_inserted == 1
+
+    upsert(table, again(4), meanwhile)
+    assert rows_of(table, "id", "v") == [("a", 4), ("b", 1)]
+
+
 def test_a_write_beside_a_compaction_that_drops_nothing_is_not_stopped():
     table = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
     upsert(table, FIRST)

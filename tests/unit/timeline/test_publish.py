@@ -24,7 +24,7 @@ from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.publish import take_turn
+from timeline.publish import Seen, rivals_since, take_turn
 from timeline.rules.retry import RetryBudget
 from timeline.setting_names import PublishLock
 from timeline.settle import completed_name, is_settled, settle
@@ -235,3 +235,16 @@ def test_a_turn_may_end_without_a_slot():
     table = new_table()
     assert take_turn(table.context, "look", lambda turn: None) == (None, 0)
     assert of_slots(table) == []
+
+
+def test_what_we_publish_while_another_looks_is_not_another_engines():
+    table = new_table()
+    context = table.context
+    seen = Seen.by(table.snapshot)
+    head = context.chain.head()
+    receipt = upsert(opened(table), ROWS)
+    rivals, seen = rivals_since(context, seen, context.active(), head=head)
+    assert rivals == []
+    rivals, _ = rivals_since(context, seen, context.active(), head=context.chain.head())
+    assert [one.requested_time for one in rivals] == [receipt.requested_time]
+    assert "another engine" not in rivals[0].writer
