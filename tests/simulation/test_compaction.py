@@ -235,3 +235,23 @@ def test_log_compaction_beside_a_compaction_and_writers() -> None:
         faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
         expect_healed(world, trace, f"seed {seed}")
+
+
+def test_a_key_that_a_compaction_drops_comes_back_once() -> None:
+    """CMP-4, C14: writers bring a deleted key back while its delete is compacted, and after."""
+    ends = set()
+    for seed in range(300 if NIGHTLY else 12):
+        world = logged("dropped-key")
+        gone = Job(operation="gone", keys=("a1",), kind=WriteOperation.DELETE)
+        play(world, [writer("D", [gone])], [])
+        run_round(open_table(outside(world, "planner")), SERVICE, Part.SCHEDULE, now=True)
+        actors = [
+            serving("C", execute),
+            writer("A", [Job(operation="A", keys=("a1",), pause_ms=seed % 4 * 25)]),
+            writer("W", [Job(operation="E", keys=("a1", "a2"))], start_after="C"),
+        ]
+        facts = EngineFacts(world, commits_retained=RETAINED)
+        trace = run(world, actors, seed=seed, check_step=facts.check_step)
+        ends.add(rows_now(world)["a1"])
+        expect_healed(world, trace, f"seed {seed}")
+    assert ends == {"A", "E"}
