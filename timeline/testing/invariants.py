@@ -230,7 +230,12 @@ def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
                     f"slot {slot.number} made {stat.path} from {stat.previous_base}, "
                     f"the newest was {source}",
                 )
-            newest[group] = max(newest.get(group, ("", "")), (slot.requested_time, stat.path))
+            above = newest.get(group, ("", ""))
+            if sources is newest and above[0] > slot.requested_time:
+                yield _broken(
+                    "I5", f"slot {slot.number} made {stat.path}, which {above[1]} hides (PUB-5)"
+                )
+            newest[group] = max(above, (slot.requested_time, stat.path))
         for group in slot.replaces:
             replaced[group] = slot.number
             newest.pop(group, None)
