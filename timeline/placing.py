@@ -115,10 +115,7 @@ def place(
     claimed: tuple[str, ...] = ()
     if operation.replaces:
         _refuse_fixed_file_ids(rules)
-        whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
-        slices = view.latest_slices(None if whole else touched)
-        replaced = tuple(one.file_group for one in slices)
-        claimed = (WHOLE_TABLE,) if whole else tuple(touched)
+        replaced, claimed = _replaced(view, operation, touched)
         _refuse_owned(replaced, reserved)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
@@ -137,19 +134,7 @@ def place(
     # In a bucket index only inserts that mind known keys look for them.
     looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
     candidates = _candidates(context, view, latest.values(), rules) if looks else {}
-    counts = workload.tag(candidates)
-    if rules.refuse_found and counts.updates:
-        raise InvalidInputError(
-            "the insert has keys that are there already; upsert them, or set "
-            "hoodie.datasource.insert.dup.policy to drop or none: "
-            f"{sum(counts.updates.values())} rows",
-            kind="duplicate_key",
-            rows=sum(counts.updates.values()),
-        )
-    if rules.partial:
-        _refuse_new(counts)
-    if rules.drop_found:
-        counts = WorkloadProfile(inserts=counts.inserts)
+    counts = _wanted(workload.tag(candidates), rules)
     if rules.buckets is not None and in_buckets:
         where = find_buckets(context.world.storage, begun.snapshot, rules.buckets, touched, latest)
         counts, buckets = _in_buckets(context, workload.spread(where.shares), where, operation)
@@ -184,6 +169,30 @@ def place(
         missed_in=tuple(counts.inserts) if deletes else (),
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
     )
+
+
+def _replaced(
+    view: FileSystemView, operation: WriteOperation, touched: tuple[str, ...]
+) -> tuple[tuple[FileGroupId, ...], tuple[str, ...]]:
+    """The file groups that an operation replaces, and what it claims for that."""
+    whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
+    slices = view.latest_slices(None if whole else touched)
+    return tuple(one.file_group for one in slices), (WHOLE_TABLE,) if whole else touched
+
+
+def _wanted(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
+    """What is written of the rows with known and with new keys; what may not be is refused."""
+    if rules.refuse_found and found.updates:
+        raise InvalidInputError(
+            "the insert has keys that are there already; upsert them, or set "
+            "hoodie.datasource.insert.dup.policy to drop or none: "
+            f"{sum(found.updates.values())} rows",
+            kind="duplicate_key",
+            rows=sum(found.updates.values()),
+        )
+    if rules.partial:
+        _refuse_new(found)
+    return WorkloadProfile(inserts=found.inserts) if rules.drop_found else found
 
 
 def _refuse_new(counts: WorkloadProfile) -> None:

@@ -87,9 +87,15 @@ def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     Raises:
         UnsupportedTableError: Neither is there, and so the table was never written.
     """
+    return _schema_and_folders(context, snapshot)[0]
+
+
+def _schema_and_folders(
+    context: TableContext, snapshot: Snapshot
+) -> tuple[TableSchema, FolderColumns | None]:
     stored = _stored_schema(context, snapshot)
     folders = _folder_columns(context, stored)
-    return stored if folders is None else stored.grown(folders.schema)
+    return stored if folders is None else stored.grown(folders.schema), folders
 
 
 def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
@@ -146,7 +152,7 @@ def plan_scan(
         UnsupportedTableError: A slice has log files that only a class of the table's owner
             merges (``custom_merger``).
     """
-    table_schema = read_schema(context, snapshot)
+    table_schema, folders = _schema_and_folders(context, snapshot)
     schema = with_meta(table_schema.arrow)
     names = (
         tuple(columns)
@@ -178,7 +184,7 @@ def plan_scan(
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
             history=schema_history(context.world.storage, snapshot),
-            folders=_folder_columns(context, _stored_schema(context, snapshot)),
+            folders=folders,
         ),
     )
 
