@@ -240,7 +240,7 @@ def test_log_compaction_beside_a_compaction_and_writers() -> None:
 def test_a_key_that_a_compaction_drops_comes_back_once() -> None:
     """CMP-4, C14: writers bring a deleted key back while its delete is compacted, and after."""
     ends = set()
-    for seed in range(300 if NIGHTLY else 12):
+    for seed in range(300 if NIGHTLY else 30):
         world = logged("dropped-key")
         gone = Job(operation="gone", keys=("a1",), kind=WriteOperation.DELETE)
         play(world, [writer("D", [gone])], [])
