@@ -270,7 +270,8 @@ def _candidates(
     """
     minds_logs = rules.lookup.whole_table or rules.partial
     minds_logs |= rules.drop_found or rules.refuse_found
-    listed = list(slices)
+    # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
+    listed = sorted(slices, key=_base_time, reverse=True)
     logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
     both = [] if minds_logs else list(may_bring_back(context, view, listed))
     merged = {one.file_group: False for one in logged} | {one.file_group: True for one in both}
@@ -290,6 +291,10 @@ def _candidates(
             )
         )
     return found
+
+
+def _base_time(one: FileSlice) -> InstantTime:
+    return one.base_file.requested_time if one.base_file is not None else ""
 
 
 def _read_of_keys(

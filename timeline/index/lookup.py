@@ -48,12 +48,12 @@ def tag(
     Tell each row's file group, null for a new record.
 
     A key that lies in several file groups (plain inserts may do that) is given to the first
-    in the view's order.
+    candidate.
 
     Args:
         storage: Where the table lies.
         executor: Looks into several files side by side.
-        base_files: Candidates by partition path, in the order of the view.
+        base_files: Candidates by partition path, the preferred ones first.
         keys: Record keys of the rows; may repeat.
         partition_paths: Where each row belongs; a key is looked for there only.
         filters: Ask ranges and bloom filters of footers before keys are read.

@@ -141,6 +141,19 @@ def test_a_second_delete_writes_nothing(table: Table) -> None:
     assert (receipt.rows_deleted, receipt.files_written) == (0, 0)
 
 
+@pytest.mark.parametrize("drop_found", [False, True])
+@pytest.mark.parametrize("ids", range(8))  # file ids are drawn anew, and with them their order
+def test_a_key_inserted_after_its_delete_is_changed_where_it_was_inserted(
+    drop_found: bool, ids: int
+) -> None:
+    table = new_table(table_type=MERGE_ON_READ)
+    upsert(table, START)
+    put(table, DELETE, [{"id": "a", "p": "x"}])
+    put(table, INSERT, [row("a", "x", 6, 2)], drop_found=drop_found)
+    upsert(table, [row("a", "x", 7, 3)])
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 1), ("c", 1)]
+
+
 def test_without_ordering_the_last_write_wins() -> None:
     table = new_table(ordering=(), table_type=MERGE_ON_READ)
     upsert(table, [{"id": key, "p": "x", "v": 5} for key in "ab"])
