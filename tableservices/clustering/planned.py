@@ -1,15 +1,11 @@
 """
 A clustering plan as Hudi records it, written from groups and read back with distrust.
 
-A plan is a file of the table that anybody may have written. Before a path of it is opened
-or deleted, every one must be where a data file of its partition lies and be named as one
-(SEC1, SEC2). Java's plans carry absolute paths: below this table's base they are reduced,
-those of a table that was moved since are rebuilt from partition and file name.
+Its names are proven by ``planned_slices``, its order and sizes here.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,12 +13,9 @@ from tableservices.clustering.classes import EXECUTION_DEFAULT, execution_class
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.clustering.plan import SliceGroup
 from tableservices.clustering.settings import ClusteringSettings
+from tableservices.planned_slices import bad_plan, planned_slice, refuse_repeated
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
-from timeline.errors import CorruptTableError, SettingError, UnsupportedTableError
-from timeline.model.claim import FileGroupId
-from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
-from timeline.model.paths import check_partition_path, join
+from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -37,7 +30,6 @@ __all__ = ["PlannedClustering", "plan_bytes", "read_plan"]
 
 _SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 _CURVE = "hoodie.layout.optimize.strategy"
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MB = 1024 * 1024
 _OUTPUTS_MAX = 100_000  # of one group
 
@@ -117,13 +109,9 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
     """
     plan = decode_requested_replace(data, path=path).clustering_plan
     if plan is None:
-        raise _bad(path, "it has no groups")
+        raise bad_plan(path, "it has no groups")
     groups = tuple(_group(storage, one, path) for one in plan.input_groups)
-    seen: set[FileGroupId] = set()
-    for one in (one for group in groups for one in group.slices):
-        if one.file_group in seen:
-            raise _bad(path, f"it names file group {one.file_group} twice")
-        seen.add(one.file_group)
+    refuse_repeated([one for group in groups for one in group.slices], path=path)
     strategy = plan.strategy or ClusteringStrategy()
     try:
         execution_class(strategy.strategy_class_name or EXECUTION_DEFAULT)
@@ -140,9 +128,9 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
     try:
         ordered_by = Curve(said)
     except ValueError:
-        raise _bad(path, f"its order is not known: {said[:100]!r}") from None
+        raise bad_plan(path, f"its order is not known: {said[:100]!r}") from None
     if len(columns) > COLUMNS_MAX:
-        raise _bad(path, f"it orders by {len(columns)} columns")
+        raise bad_plan(path, f"it orders by {len(columns)} columns")
     return PlannedClustering(
         groups=groups,
         sort_columns=columns,
@@ -152,82 +140,20 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
 
 
 def _group(storage: Storage, group: ClusteringGroup, path: str) -> SliceGroup:
-    slices = tuple(_slice(storage, one, path) for one in group.slices)
-    if len({one.file_group.partition_path for one in slices}) != 1:
-        raise _bad(path, "a group has no slice, or slices of several partitions")
-    if not 1 <= group.num_output_file_groups <= _OUTPUTS_MAX:
-        raise _bad(path, f"a group becomes {group.num_output_file_groups} files")
-    return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
-
-
-def _slice(storage: Storage, one: SliceInfo, path: str) -> FileSlice:
-    if one.bootstrap_file_path:
-        raise UnsupportedTableError(
-            f"bootstrapped files are not read by this release; let Java Hudi cluster: {path}",
-            kind="bootstrap",
+    slices = tuple(
+        planned_slice(
+            storage,
+            partition_path=one.partition_path,
+            file_id=one.file_id,
+            base_file=one.data_file_path,
+            log_files=one.delta_file_paths,
+            bootstrap_file=one.bootstrap_file_path,
             path=path,
         )
-    partition_path = check_partition_path(one.partition_path or "")
-    group = FileGroupId(partition_path, one.file_id or "")
-    base = None
-    if one.data_file_path:
-        name = _file_name(storage, partition_path, one.data_file_path, path)
-        parsed = parse_base_file_name(name)
-        if parsed is None or parsed.file_id != group.file_id:
-            raise _bad(path, f"no base file of {group}: {one.data_file_path[:300]!r}")
-        base = BaseFile(
-            file_group=group, name=name, requested_time=parsed.requested_time, size_bytes=0
-        )
-    logs = tuple(_log(storage, group, address, path) for address in one.delta_file_paths)
-    if base is None and not logs:
-        raise _bad(path, f"a slice without files: {group}")
-    first = base.requested_time if base else min(log.instant_time for log in logs)
-    ordered = tuple(sorted(logs, key=lambda log: log.order))
-    return FileSlice(file_group=group, base_instant_time=first, base_file=base, log_files=ordered)
-
-
-def _log(storage: Storage, group: FileGroupId, address: str, path: str) -> LogFile:
-    name = _file_name(storage, group.partition_path, address, path)
-    parsed = parse_log_file_name(name)
-    if parsed is None or parsed.is_cdc or parsed.file_id != group.file_id:
-        raise _bad(path, f"no log file of {group}: {address[:300]!r}")
-    return LogFile(
-        file_group=group,
-        name=name,
-        instant_time=parsed.instant_time,
-        log_version=parsed.log_version,
-        write_token=parsed.write_token,
-        size_bytes=0,
+        for one in group.slices
     )
-
-
-def _file_name(storage: Storage, partition_path: str, address: str, path: str) -> str:
-    """
-    The last part of an address that lies in its partition, of this table or of where it was.
-
-    An address below this table's base must be the very place of the file.
-    """
-    name = address.rpartition("/")[2]
-    if not name or "/../" in address or "/./" in address:
-        raise _bad(path, f"an address that leaves its folder: {address[:300]!r}")
-    plain = _plain(address)
-    expected = join(partition_path, name)
-    base = _plain(storage.base_uri).rstrip("/") + "/"
-    inside = plain.startswith(base)
-    if (inside and plain != base + expected) or not plain.endswith("/" + expected):
-        raise _bad(path, f"an address outside its partition {partition_path!r}: {address[:300]!r}")
-    return name
-
-
-def _plain(address: str) -> str:
-    """An address without its scheme and with one leading slash."""
-    return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
-
-
-def _bad(path: str, why: str) -> CorruptTableError:
-    return CorruptTableError(
-        f"a clustering plan is damaged or hostile; nothing was read or deleted, cancel it and "
-        f"plan anew: {path}: {why}",
-        kind="bad_plan",
-        path=path,
-    )
+    if len({one.file_group.partition_path for one in slices}) != 1:
+        raise bad_plan(path, "a group has no slice, or slices of several partitions")
+    if not 1 <= group.num_output_file_groups <= _OUTPUTS_MAX:
+        raise bad_plan(path, f"a group becomes {group.num_output_file_groups} files")
+    return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
