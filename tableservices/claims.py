@@ -8,6 +8,9 @@ executor that dies stops beating, and whoever comes after the tolerated silence 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from timeline.context import TableContext
 from timeline.errors import StorageUnavailableError
 from timeline.heartbeat import Heartbeat
@@ -18,7 +21,7 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.rules.liveness import seems_dead
 from timeline.setting_names import ForeignWriters
 
-__all__ = ["claim_plan", "is_claimed"]
+__all__ = ["claim_plan", "claimed", "is_claimed"]
 
 
 _FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
@@ -66,3 +69,17 @@ def claim_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
     elif is_claimed(context, plan):
         return None  # a beat that lives; without one, who names the plan takes it
     return Heartbeat.start(context.world, plan.requested_time, context.limits.heartbeat)
+
+
+@contextmanager
+def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
+    """Be the executor of a plan for a while. Answers, calls outside, errors: ``claim_plan``'s."""
+    heartbeat = claim_plan(context, plan)
+    if heartbeat is None:
+        context.world.events.emit("service.claimed_elsewhere", rt=plan.requested_time)
+        yield None
+        return
+    try:
+        yield heartbeat
+    finally:
+        heartbeat.stop()  # whatever happened: the plan may be run again at once

@@ -20,10 +20,11 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.publish import Published, Turn, take_turn
+from timeline.publish import Published
 from timeline.rules.succession import Residue
 from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 
 __all__ = ["Check", "Ended", "cancel", "complete", "withdraw"]
 
@@ -171,16 +172,12 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
     def decide(turn: Turn) -> Slot | None:
         if _ended(turn, plan) in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
             return None
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.CANCEL,
-            action=plan.action,
-            requested_time=plan.requested_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=plan.requested_time),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.CANCEL,
+            plan.action,
+            plan.requested_time,
             nonce=nonce,
-            owner=turn.owner,
         )
 
     slot, _ = take_turn(context, f"cancel {plan.requested_time}", decide)

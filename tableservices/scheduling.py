@@ -17,9 +17,9 @@ from timeline.context import TableContext
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 
 __all__ = ["PLANS", "pending_plans", "schedule"]
 

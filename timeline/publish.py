@@ -1,30 +1,23 @@
 """
-Publishing: the only critical section (PUB-1 to PUB-9).
+Publishing a write: judged against what others published, then made visible (PUB-1 to PUB-9).
 
 Theory of operation. Everything slow happened before: data is written and durable, stray
 files are gone. A candidate is first judged without the lock against everything published
-since its base snapshot; under the lock only the delta is judged. Then the order is: read
-the chain, list the timeline, settle what is unsettled, judge, draw the completion time
-above everything, create slot n+1, write the completed file. Creating the slot decides; the
-lock only spares work (SLOT-1). Upkeep (rollback, clean) takes its slots by the same turn.
+since its base snapshot; in its turn only the delta is judged, then the completion time is
+drawn above everything and the slot taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
 from timeline.begin import Begun
-from timeline.boundary import assert_held, assert_not_overrun, is_collected
+from timeline.boundary import assert_held
 from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
 from timeline.errors import (
-    BudgetSpentError,
-    HeartbeatExpiredError,
-    LeaseLostError,
-    OutcomeUnknownError,
     RolledBackError,
 )
 from timeline.foreign_begins import BeginWait, begins_unread
@@ -33,30 +26,24 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
-from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
-from timeline.model.times import InstantTime, WallMs
-from timeline.ports.lock import Lease
+from timeline.model.slot import Batch, Slot, SlotKind
+from timeline.model.times import InstantTime
 from timeline.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
-from timeline.rules.retry import pause_ms
-from timeline.rules.succession import Residue, next_instant_time
-from timeline.setting_names import PublishLock
-from timeline.settle import completed_ahead, finish, is_settled, settle
+from timeline.rules.succession import Residue
+from timeline.settle import is_settled
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 
 __all__ = [
     "Candidate",
     "Met",
     "Published",
     "Seen",
-    "Turn",
     "judge_early",
     "publish",
     "rivals_since",
-    "take_turn",
 ]
-
-_WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,22 +93,6 @@ class Met:
 
     verdict: Rebaseable | Refused
     seen: Seen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """The state of the table at the moment a slot may be taken."""
-
-    head: int
-    timeline: ActiveTimeline
-    newest_time: InstantTime | None
-    owner: SlotOwner
-
-    def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
-        """A time above everything in this turn (PUB-7)."""
-        newest = max(self.newest_time or "", above) or None
-        now = WallMs(context.world.clock.now_ms())
-        return next_instant_time(now, newest, residue, limits=context.limits.skew)
 
 
 def judge_early(
@@ -244,119 +215,6 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
                 rt=slot.requested_time,
                 advice="set hoodie.write.concurrency.mode on all writers of this table",
             )
-
-
-def take_turn(
-    context: TableContext, purpose: str, decide: Callable[[Turn], Slot | None]
-) -> tuple[Slot | None, int]:
-    """
-    Take the next slot of the chain: wait in the queue, look, decide, create, settle.
-
-    ``decide`` is called again after every lost slot, with a fresh look at the table; None
-    from it ends the turn without a slot. Returns the slot and the number of lost ones.
-
-    Raises:
-        BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
-    """
-    budget = context.limits.retry
-    for lost in range(budget.publish_attempts_max):
-        with _queue(context, purpose, lost) as lease:
-            started = context.world.clock.monotonic_ms()
-            overruns = context.pin.overruns
-            turn = _look(context, lease)
-            slot = decide(turn)
-            if slot is None:
-                return None, lost
-            last = lost + 1 == budget.publish_attempts_max
-            if _held(context, lease, last=last) and _take_and_settle(context, slot, overruns):
-                held = context.world.clock.monotonic_ms() - started
-                context.world.events.emit(
-                    "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
-                )
-                return slot, lost
-        context.world.events.emit("publish.slot_lost", number=slot.number)
-        context.world.clock.sleep_ms(pause_ms(lost, context.world.ids.jitter(), budget))
-    raise BudgetSpentError(
-        "other writers took the next commit slot every time; try again later or raise "
-        f"hoodie.write.commit.retry.max.attempts: {budget.publish_attempts_max} attempts",
-        attempts=budget.publish_attempts_max,
-    )
-
-
-def _held(context: TableContext, lease: Lease | None, *, last: bool) -> bool:
-    """Whether the queue is still ours; losing it costs a turn, never data (SLOT-1)."""
-    if lease is None:
-        return True
-    try:
-        lease.assert_held()
-    except LeaseLostError:
-        if last:
-            raise
-        context.world.events.emit("publish.lease_lost", owner=lease.owner)
-        return False
-    return True
-
-
-def _take_and_settle(context: TableContext, slot: Slot, overruns: int) -> bool:
-    """
-    Create the slot and do what it decided.
-
-    From the first request on nobody may conclude "failed" from an error: whatever else goes
-    wrong in here is an unknown outcome, so that no caller deletes what may be published.
-    """
-    try:
-        with completed_ahead(context.world.storage, slot):
-            if not context.chain.take(slot):
-                return False
-            if not is_collected(context, slot, overruns):
-                settle(context, slot)
-    except (OutcomeUnknownError, HeartbeatExpiredError):
-        raise
-    except Exception as error:
-        raise OutcomeUnknownError(
-            "an error struck while publishing; run 'hoodoo explain' on instant "
-            f"{slot.instant_time} before you repeat the write: {error}",
-            requested_time=slot.instant_time,
-            slot_number=slot.number,
-            nonce=slot.nonce,
-        ) from error
-    return True
-
-
-def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextManager[Lease | None]:
-    mode = context.limits.publish_lock
-    if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
-        return nullcontext(None)
-    return context.world.lock.acquire(purpose)
-
-
-def _look(context: TableContext, lease: Lease | None) -> Turn:
-    """Chain, then timeline, then settle everything up to the head (PUB-3)."""
-    head = context.chain.head()
-    assert_not_overrun(context)
-    timeline = context.active()
-    last = context.chain.read(head) if head else None
-    if last is not None and not is_settled(last, timeline):
-        context.world.events.emit("publish.helped", number=last.number)
-        finish(context, last)
-        timeline = context.active()
-    newest = max(
-        filter(None, (timeline.newest_time, last.newest_time if last else None)), default=None
-    )
-    who = context.world.ids.identity()
-    return Turn(
-        head=head,
-        timeline=timeline,
-        newest_time=newest,
-        owner=SlotOwner(
-            host=who.host,
-            pid=who.pid,
-            writer_id=who.writer_id,
-            application=who.application,
-            fencing_token=lease.fencing_token if lease is not None else None,
-        ),
-    )
 
 
 def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:

@@ -28,12 +28,12 @@ from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
-from timeline.publish import Turn, take_turn
 from timeline.rivals import rollback_target
 from timeline.rollback_documents import plan_document, result_document
 from timeline.rules.succession import Residue
 from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of, settle
+from timeline.turn import Turn, take_turn
 
 __all__ = ["RolledBack", "abandon", "rollback", "rollback_dead_writers"]
 
@@ -144,17 +144,13 @@ def _abort_slot(
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
     storage = context.world.storage
     files = data_files_of(storage, target.requested_time)
-    return Slot(
-        number=turn.head + 1,
-        table_id=context.table_id,
-        kind=SlotKind.ABORT,
-        action=target.action,
-        requested_time=target.requested_time,
-        own_requested_time=own_time,
-        completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
-        base=turn.head,
+    return turn.slot(
+        context,
+        SlotKind.ABORT,
+        target.action,
+        target.requested_time,
         nonce=nonce,
-        owner=turn.owner,
+        own_requested_time=own_time,
         body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
         plan=encode_rollback_plan(plan_document(storage, info, files)),
     )

@@ -34,10 +34,10 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of, settle
+from timeline.turn import Turn, take_turn
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
 
@@ -234,16 +234,12 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
             ceiling=planned.lines.ceiling,
             batches_since=batches_since,
         )
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.CUT,
-            action=Action.COMMIT,
-            requested_time=requested,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=requested),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.CUT,
+            Action.COMMIT,
+            requested,
             nonce=nonce,
-            owner=turn.owner,
             body=encode_boundary(boundary),
         )
 

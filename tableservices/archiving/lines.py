@@ -16,17 +16,14 @@ from tableservices.archiving.plan import (
     needed_since,
 )
 from tableservices.archiving.settings import ArchiveRules
-from tableservices.cleaning.facts import needing
+from tableservices.cleaning.facts import needing, read_last_clean
 from tableservices.cleaning.plan import retained_line
 from tableservices.cleaning.settings import CleaningSettings
-from tableservices.cleaning.trigger import last_completed_clean
 from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
 from timeline.active import ActiveTimeline
 from timeline.boundary import GRACE_OF_SILENCES
-from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
 from timeline.model.filenames import (
-    instant_file_name,
     parse_base_file_name,
     parse_log_file_name,
 )
@@ -35,8 +32,8 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_partition_path
 from timeline.model.slot import Slot
 from timeline.model.times import InstantTime, WallMs, instant_time
-from timeline.places import slot_path, timeline_path
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.places import slot_path
+from timeline.ports.storage import Storage
 from timeline.registry import registered_writers
 from timeline.snapshot import Snapshot
 
@@ -136,15 +133,9 @@ def _compaction_line(
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
-    last = last_completed_clean(active.instants)
-    if last is None:
-        return None
-    path = timeline_path(instant_file_name(last))
-    try:
-        data = context.world.storage.read(path)
-    except ObjectMissingError:
-        return None  # it was archived meanwhile, so a newer one retains more
-    return decode_clean(data, path=path).earliest_commit_to_retain or None
+    # One that was archived meanwhile has a successor, which retains more.
+    last = read_last_clean(context, active)
+    return last.earliest_commit_to_retain or None if last is not None else None
 
 
 def _unclean_replace(

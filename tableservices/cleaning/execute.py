@@ -32,9 +32,9 @@ from timeline.model.plans import (
 )
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.publish import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 from timeline.undo import rollback_dead_writers
 
 __all__ = ["CleanReceipt", "clean"]
@@ -144,16 +144,13 @@ def _publish(
             return None
         refuse_uncleanable(context)
         requested = turn.draw(context, Residue.SLOT_REQUESTED)
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.CLEAN,
-            action=Action.CLEAN,
-            requested_time=requested,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=requested),
-            base=gathered.snapshot.head,
+        return turn.slot(
+            context,
+            SlotKind.CLEAN,
+            Action.CLEAN,
+            requested,
             nonce=nonce,
-            owner=turn.owner,
+            base=gathered.snapshot.head,
             body=encode_clean(_metadata(settings, gathered, plan, requested, taken_ms)),
             plan=plan_bytes,
             deletes=plan.paths,

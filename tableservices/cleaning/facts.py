@@ -31,11 +31,11 @@ from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.publish import Turn
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn
 from timeline.view import FileSystemView, list_partition_paths
 
-__all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "savepoints_of"]
+__all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "read_last_clean", "savepoints_of"]
 
 #: Key of the extra metadata by which the next cleaner sees that a savepoint was removed.
 SAVEPOINTED = "savepointed_timestamps"
@@ -208,7 +208,7 @@ def _written_since_last_clean(
     context: TableContext, snapshot: Snapshot, savepoints: tuple[InstantTime, ...]
 ) -> list[str] | None:
     """Partitions that can hold something new to delete; None when any can."""
-    last = _last_clean(context, snapshot.active)
+    last = read_last_clean(context, snapshot.active)
     first = snapshot.active.first_write_time
     if last is None or first is None or not last.earliest_commit_to_retain:
         return None
@@ -226,7 +226,8 @@ def _written_since_last_clean(
     return sorted(touched)
 
 
-def _last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMetadata | None:
+def read_last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMetadata | None:
+    """What the clean that completed last recorded; None without one. Outside: 1 get."""
     last = last_completed_clean(timeline.instants)
     if last is None:
         return None

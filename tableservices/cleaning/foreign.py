@@ -30,9 +30,8 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanerPlan, CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import timeline_path
-from timeline.publish import Turn, take_turn
-from timeline.rules.succession import Residue
 from timeline.settle import settle
+from timeline.turn import Turn, take_turn
 
 __all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]
 
@@ -109,18 +108,12 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant,
         if now is None or now.completed or not gathered.still_holds(context, turn):
             return None
         refuse_uncleanable(context)
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.CLEAN,
-            action=Action.CLEAN,
-            requested_time=instant.requested_time,
-            completion_time=turn.draw(
-                context, Residue.SLOT_COMPLETION, above=instant.requested_time
-            ),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.CLEAN,
+            Action.CLEAN,
+            instant.requested_time,
             nonce=nonce,
-            owner=turn.owner,
             body=encode_clean(metadata),
             plan=data,
             deletes=tuple(path for paths in planned.values() for path in paths),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tableservices.claims import claim_plan
+from tableservices.claims import claimed
 from tableservices.clustering.outputs import GroupTask, file_groups_of, write_group
 from tableservices.clustering.planned import PlannedClustering, read_plan
 from tableservices.clustering.refusal import (
@@ -48,9 +48,10 @@ from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules
 from timeline.ports.storage import ObjectMissingError
-from timeline.publish import Seen, Turn, rivals_since
+from timeline.publish import Seen, rivals_since
 from timeline.read import plan_scan, view_of
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn
 
 __all__ = [
     "ClusteringReceipt",
@@ -119,18 +120,14 @@ def execute_clustering(
     plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
     refuse_unsortable(schema, plan.sort_columns)
     refuse_bucket_names(one.file_group for group in plan.groups for one in group.slices)
-    heartbeat = claim_plan(context, planned)
-    if heartbeat is None:
-        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
-        return None
-    try:
+    with claimed(context, planned) as heartbeat:
+        if heartbeat is None:
+            return None
         run = _Run(
             context=context, planned=planned, plan=plan, settings=settings, heartbeat=heartbeat
         )
         make_inflight(context, planned)
         return run.publish(run.written(files))
-    finally:
-        heartbeat.stop()  # whatever happened: the plan may be run again at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tableservices.claims import claim_plan
+from tableservices.claims import claimed
 from tableservices.compaction.file_group import compact_file_group
 from tableservices.compaction.plan import (
     CompactionOrder,
@@ -154,14 +154,10 @@ def execute_compaction(
     data, path = read_requested(context, planned)
     plan = decode_compaction_plan(data, path=path)
     slices = slices_of_plan(context.world.storage, plan, path=path)
-    heartbeat = claim_plan(context, planned)
-    if heartbeat is None:
-        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
-        return None
-    try:
+    with claimed(context, planned) as heartbeat:
+        if heartbeat is None:
+            return None
         return _execute(context, planned, slices, files, heartbeat)
-    finally:
-        heartbeat.stop()  # whatever happened: the plan may be run again at once
 
 
 def _execute(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tableservices.claims import claim_plan
+from tableservices.claims import claimed
 from tableservices.compaction.plan_files import slices_of_plan
 from tableservices.completing import Ended, cancel, complete, withdraw
 from tableservices.executing import commit_metadata, make_inflight, on_file_groups, read_requested
@@ -41,11 +41,11 @@ from timeline.pending_plans import (
 )
 from timeline.placing import FileRules
 from timeline.properties_file import load_config
-from timeline.publish import Turn
 from timeline.read import plan_scan, view_of
 from timeline.readable import refuse_unwritable
 from timeline.rivals import claim_of
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn
 
 __all__ = [
     "LogCompactionReceipt",
@@ -143,14 +143,10 @@ def execute_log_compaction(
     data, path = read_requested(context, planned)
     plan = decode_compaction_plan(data, path=path)
     slices = slices_of_plan(context.world.storage, plan, path=path)
-    heartbeat = claim_plan(context, planned)
-    if heartbeat is None:
-        context.world.events.emit("service.claimed_elsewhere", rt=planned.requested_time)
-        return None
-    try:
+    with claimed(context, planned) as heartbeat:
+        if heartbeat is None:
+            return None
         return _execute(context, planned, slices, files, heartbeat)
-    finally:
-        heartbeat.stop()  # whatever happened: the plan may be run again at once
 
 
 def _execute(

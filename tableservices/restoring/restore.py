@@ -37,12 +37,12 @@ from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties_file import load_config
-from timeline.publish import Turn, take_turn
 from timeline.readable import refuse_unwritable
 from timeline.rollback_documents import result_document
 from timeline.rules.succession import Residue
 from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 
 __all__ = [
     "PlannedRestore",
@@ -218,17 +218,13 @@ def _take(
         if _gone(context, now, target, force=force) != planned.instants:
             return None
         own_time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.RESTORE,
-            action=Action.RESTORE,
-            requested_time=target.requested_time,
-            own_requested_time=own_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.RESTORE,
+            Action.RESTORE,
+            target.requested_time,
             nonce=nonce,
-            owner=turn.owner,
+            own_requested_time=own_time,
             body=encode_restore(_result(context, infos, planned.files, own_time)),
             plan=plan,
         )
@@ -268,17 +264,13 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
         times = [one.requested_time for one in plan.instants_to_rollback]
         refuse_savepointed(savepoint_times(turn.timeline), frozenset(times))
         files = data_files_of(storage, *times)
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.RESTORE,
-            action=Action.RESTORE,
-            requested_time=plan.savepoint_to_restore_timestamp or own_time,
-            own_requested_time=own_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.RESTORE,
+            Action.RESTORE,
+            plan.savepoint_to_restore_timestamp or own_time,
             nonce=nonce,
-            owner=turn.owner,
+            own_requested_time=own_time,
             body=encode_restore(_result(context, plan.instants_to_rollback, files, own_time)),
             plan=data,
         )

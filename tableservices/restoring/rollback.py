@@ -28,12 +28,12 @@ from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.properties_file import load_config
-from timeline.publish import Turn, take_turn
 from timeline.readable import refuse_unwritable
 from timeline.rollback_documents import plan_document, result_document
 from timeline.rules.succession import Residue
 from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 from timeline.undo import rollback as undo
 
 __all__ = ["PlannedRollback", "RollbackReceipt", "plan_rollback", "rollback"]
@@ -187,17 +187,13 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
         own_time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.RESTORE,
-            action=Action.ROLLBACK,
-            requested_time=target.requested_time,
-            own_requested_time=own_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=own_time),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.RESTORE,
+            Action.ROLLBACK,
+            target.requested_time,
             nonce=nonce,
-            owner=turn.owner,
+            own_requested_time=own_time,
             body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
             plan=encode_rollback_plan(plan_document(storage, info, files)),
         )

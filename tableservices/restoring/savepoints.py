@@ -29,10 +29,9 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.publish import Turn, take_turn
 from timeline.readable import refuse_old_version
-from timeline.rules.succession import Residue
 from timeline.snapshot import Snapshot
+from timeline.turn import Turn, take_turn
 
 __all__ = ["Savepoint", "delete_savepoint", "plan_savepoint", "savepoint", "savepoints"]
 
@@ -188,18 +187,13 @@ def _take(
         _refuse_second(savepoint_times(turn.timeline), target)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         refuse_cleaned(context, now, target)  # a clean since may have taken what was listed
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.SAVEPOINT,
-            action=Action.SAVEPOINT,
-            requested_time=target.requested_time,
-            completion_time=turn.draw(
-                context, Residue.SLOT_COMPLETION, above=target.requested_time
-            ),
-            base=head,
+        return turn.slot(
+            context,
+            SlotKind.SAVEPOINT,
+            Action.SAVEPOINT,
+            target.requested_time,
             nonce=nonce,
-            owner=turn.owner,
+            base=head,
             body=body,
         )
 
@@ -232,16 +226,12 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
                 requested_time=requested_time,
             )
         found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
-        return Slot(
-            number=turn.head + 1,
-            table_id=context.table_id,
-            kind=SlotKind.UNSAVEPOINT,
-            action=Action.SAVEPOINT,
-            requested_time=requested_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=requested_time),
-            base=turn.head,
+        return turn.slot(
+            context,
+            SlotKind.UNSAVEPOINT,
+            Action.SAVEPOINT,
+            requested_time,
             nonce=nonce,
-            owner=turn.owner,
             deletes=tuple(timeline_path(instant_file_name(one)) for one in found),
         )
 

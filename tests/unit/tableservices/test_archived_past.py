@@ -25,13 +25,13 @@ from timeline.errors import HeartbeatExpiredError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HISTORY, SLOTS, WRITERS, slot_path
-from timeline.publish import Turn, take_turn
 from timeline.registry import enter
 from timeline.rules.succession import Residue
 from timeline.setting_names import PublishLock
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
+from timeline.turn import Turn, take_turn
 from timeline.undo import rollback
 
 RULES = ArchiveRules.from_properties(
