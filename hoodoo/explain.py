@@ -16,13 +16,14 @@ from typing import Any
 from timeline.active import ActiveTimeline
 from timeline.codecs.commit_body import FENCING_TOKEN_KEY
 from timeline.codecs.instant_avro import decode_clean, decode_rollback
-from timeline.codecs.legacy_commit import decode_archived_commit
+from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, wall_ms
 from timeline.ports.storage import ObjectMissingError
@@ -351,7 +352,7 @@ def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
         data = context.world.storage.read(path)
         if instant.action is Action.CLEAN:
             clean = decode_clean(data, path=path)
-            return {"files_deleted": clean.total_files_deleted, "operation": "clean"}
+            return _clean_fields(clean)
         if instant.action is Action.ROLLBACK:
             undone = decode_rollback(data, path=path)
             return {
@@ -361,6 +362,11 @@ def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
     except (CorruptTableError, ObjectMissingError):
         return {}
     return {}
+
+
+def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
+    told = {"files_deleted": clean.total_files_deleted, "operation": "clean"}
+    return {**told, **_writer_fields(clean.extra_metadata)}
 
 
 def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
@@ -378,13 +384,15 @@ def _archived(context: TableContext) -> list[Account]:
     told = []
     for row in context.history.instants(times_only=False):
         fields: dict[str, Any] = {}
-        if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
-            try:
-                path = f"history ({row.requested_time})"
+        path = f"history ({row.requested_time})"
+        try:
+            if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
                 metadata = decode_archived_commit(row.metadata, action=row.action, path=path)
                 fields = _commit_fields(metadata, in_full=False)
-            except CorruptTableError:
-                fields = {"remarks": ("its metadata cannot be read",)}
+            elif row.metadata and row.action == Action.CLEAN.value:
+                fields = _clean_fields(decode_archived_clean(row.metadata, path=path))
+        except CorruptTableError:
+            fields = {"remarks": ("its metadata cannot be read",)}
         told.append(
             Account(
                 requested_time=row.requested_time,

@@ -101,8 +101,7 @@ def commit_metadata(
     by_partition: dict[str, list[WriteStat]] = {}
     for stat in stats:
         by_partition.setdefault(stat.partition_path or "", []).append(stat)
-    who = context.world.ids.identity()
-    extra = {"hoodoo.writer": who.writer_id, "hoodoo.host": who.host, "hoodoo.pid": str(who.pid)}
+    extra = context.world.ids.identity().as_metadata
     if avro_json is not None:
         extra[SCHEMA_KEY] = avro_json
     return CommitMetadata(

@@ -126,17 +126,12 @@ def _missed_in(written: Written) -> tuple[str, ...]:
 
 
 def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:
-    who = context.world.ids.identity()
     extra = {
         **plan.extra_metadata,
         SCHEMA_KEY: written.schema.avro_json,
-        "hoodoo.writer": who.writer_id,
-        "hoodoo.host": who.host,
-        "hoodoo.pid": str(who.pid),
+        **context.world.ids.identity().as_metadata,
         "hoodoo.attempts": str(written.attempts),
     }
-    if who.application:
-        extra["hoodoo.application"] = who.application
     if plan.batch_id is not None:
         extra["hoodoo.batch_id"] = plan.batch_id
     if written.refusals:

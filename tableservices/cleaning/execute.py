@@ -151,7 +151,9 @@ def _publish(
             requested,
             nonce=nonce,
             base=gathered.snapshot.head,
-            body=encode_clean(_metadata(settings, gathered, plan, requested, taken_ms)),
+            body=encode_clean(
+                _metadata(context, settings, gathered, plan, requested, taken_ms=taken_ms)
+            ),
             plan=plan_bytes,
             deletes=plan.paths,
         )
@@ -195,10 +197,12 @@ def _cleaner_plan(
 
 
 def _metadata(
+    context: TableContext,
     settings: CleaningSettings,
     gathered: Gathered,
     plan: CleanPlan,
     requested: InstantTime,
+    *,
     taken_ms: int,
 ) -> CleanMetadata:
     line = gathered.facts.line
@@ -218,7 +222,8 @@ def _metadata(
         earliest_commit_to_retain=line.requested_time if line is not None else "",
         last_completed_commit_timestamp=_last_completed(gathered),
         partition_metadata=partitions,
-        extra_metadata=_extra(gathered),
+        # Who it was outlives the slot, which archiving removes.
+        extra_metadata={**_extra(gathered), **context.world.ids.identity().as_metadata},
     )
 
 

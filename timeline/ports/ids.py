@@ -18,6 +18,16 @@ class ProcessIdentity:
     writer_id: str  # unique per process and start
     application: str  # text the user gave (``hoodie.write.application.id``), may be empty
 
+    @property
+    def as_metadata(self) -> dict[str, str]:
+        """The same for the extra metadata of an instant, where it outlives the slot."""
+        told = {
+            "hoodoo.writer": self.writer_id,
+            "hoodoo.host": self.host,
+            "hoodoo.pid": str(self.pid),
+        }
+        return told | ({"hoodoo.application": self.application} if self.application else {})
+
 
 class Ids(Protocol):
     """Randomness and identity."""

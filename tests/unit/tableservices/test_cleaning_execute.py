@@ -183,7 +183,8 @@ def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
     assert bench.times_left() == [times[0], *times[2:]]
     (completed,) = bench.timeline_names(".clean")
     done = decode_clean(bench.storage.read(f".hoodie/timeline/{completed}"))
-    assert done.extra_metadata == {"savepointed_timestamps": times[0]}
+    who = bench.context.world.ids.identity()
+    assert done.extra_metadata == {"savepointed_timestamps": times[0], **who.as_metadata}
 
 
 def test_a_pending_instant_that_turns_up_late_stops_the_plan(bench: Any) -> None:
