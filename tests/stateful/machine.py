@@ -88,7 +88,7 @@ class TableMachine(RuleBasedStateMachine):
         self.model = self.chosen.model()
         self.moments: list[Moment] = []
         self.completions: dict[str, str] = {}  # requested time -> completion time
-        self.cleaned = False
+        self.cleaned = self.archived = False
         self.evolved = False
         self.steps = 0
         self.values = 0
@@ -184,7 +184,8 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def archive(self) -> None:
-        self.table.services.archive()
+        if self.table.services.archive() is not None:
+            self.archived = True
 
     @precondition(lambda self: self.chosen.appends)
     @rule()
@@ -197,7 +198,9 @@ class TableMachine(RuleBasedStateMachine):
         receipt = self.table.services.log_compact()
         self._moved(receipt)
         if receipt is not None:
-            self.model.join_logs(self._groups_with_log_of(receipt.requested_time))
+            time = receipt.requested_time
+            self.model.join_logs(self._groups_with_log_of(time), time)
+            self.completions[time] = receipt.completion_time or ""
 
     @precondition(lambda self: self.moments and not self.chosen.buckets)
     @rule(curve=st.sampled_from(["linear", "zorder", "hilbert"]))
@@ -273,7 +276,7 @@ class TableMachine(RuleBasedStateMachine):
         among = frozenset(time for time, done in self.completions.items() if done > since)
         found = in_order(self.table.changes(since).read_all().to_pylist())
         wanted = [self.model.changed(among)]
-        if self.cleaned:
+        if self.cleaned or self.archived:  # then a range is told from the newest slices (fmt 6.6)
             wanted.append(self.model.last_written(among))
         note(f"changes since {since}: {sorted(among)}")
         assert found in [in_order(self._filled(each)) for each in wanted]

@@ -10,7 +10,7 @@ copy-on-write forgets (fmt 7: a later record below a delete's ordering does not 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Row = dict[str, Any]
@@ -26,6 +26,7 @@ class Change:
     time: str  # requested time of its write
     order: tuple[int, ...]
     row: Row | None
+    joined: str = ""  # requested time of the log compaction that holds it
 
 
 @dataclass(slots=True)
@@ -64,12 +65,14 @@ class Model:
 
     def told(self, record: Record, among: frozenset[str] | None = None) -> Change | None:
         """What a read finds of a record, or of the writes among some requested times."""
-        kept = [one for one in record.logs if among is None or one.time in among]
+        kept = [one for one in record.logs if among is None or {one.time, one.joined} & among]
         base = record.base
         if base is not None and among is not None and base.time not in among:
             base = None
         found = self.merged(base, self.folded(kept))
-        return found if found is not None and found.row is not None else None
+        if found is None or found.row is None or (among is not None and found.time not in among):
+            return None
+        return found
 
     def folded(self, changes: Iterable[Change]) -> Change | None:
         """What several changes of a record are worth together."""
@@ -152,12 +155,12 @@ class Model:
             else:
                 record.base, record.logs = found, []
 
-    def join_logs(self, groups: Collection[object]) -> None:
+    def join_logs(self, groups: Collection[object], time: str) -> None:
         """Changes that lost against others are no more, not even for who asks for changes."""
         for record in self.records.values():
             folded = self.folded(record.logs)
             if record.group in groups and folded is not None:
-                record.logs = [folded]
+                record.logs = [replace(folded, joined=time)]
 
     def forget_all_but(self, groups: Collection[object]) -> None:
         """A file group that is no more remembers no deletes."""
