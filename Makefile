@@ -11,6 +11,7 @@ PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
     done),python3)
 WORKERS ?= 2
 SEED ?=
+SCHEDULES ?= 1000000
 ARGS ?=
 
 VENV := .venv
@@ -22,7 +23,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench bench-locks nightly sim clean
+        demo bench bench-locks nightly sim mutants clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,9 +77,14 @@ bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their 
 
 nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
+	$(PY) -m tests.simulation.campaign --nightly --workers $(WORKERS) --schedules $(SCHEDULES) --twice 10000
+	$(PY) -m tests.simulation.kill_mutants --search --workers $(WORKERS)
 
-sim: $(STAMP) ## one simulated run again: make sim SEED=17
-	HOODOO_SEED=$(SEED) $(PYTEST) tests/simulation $(ARGS)
+sim: $(STAMP) ## 20,000 simulated schedules; one of them again: make sim SEED=S3:17
+	$(PY) -m tests.simulation.campaign --workers $(WORKERS) $(SEED) $(ARGS)
+
+mutants: $(STAMP) ## each guard of the protocol dropped, and the schedule that notices
+	$(PY) -m tests.simulation.kill_mutants --workers $(WORKERS) $(ARGS)
 
 clean: ## remove what was built, but not the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-table

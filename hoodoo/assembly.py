@@ -14,7 +14,9 @@ from enum import Enum
 from itertools import accumulate
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
+from hoodoo.conflicts import conflict_strategy
 from lockproviders.registry import build_lock, registry_for
+from lockproviders.slot_stores import with_slot_store
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableLimits
 from timeline.errors import HoodooError, SettingError
@@ -30,11 +32,13 @@ from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
+from timeline.option_table import READ_OPTIONS
 from timeline.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.placing import FileRules
 from timeline.ports.events import EventSink
 from timeline.ports.world import World
 from timeline.properties_file import load_config
+from timeline.read_set import ReadSet
 from timeline.rules.bucketing import BucketRules
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.placement import SizeSettings
@@ -150,20 +154,20 @@ def assemble(
     clock = SystemClock()
     ids = SystemIds(application)
     executor = ThreadExecutor(events=sink)
-    storage = storage_for(address, options=properties)
+    place = storage_for(address, options=properties)
     lock = build_lock(
         properties,
-        storage=storage,
+        storage=place,
         clock=clock,
         ids=ids,
         events=sink,
         executor=executor,
-        table_identity=storage.base_uri,
+        table_identity=place.base_uri,
         table_address=os.fspath(address),
     )
     classes = read_option(properties.without_layer(TABLE_LAYER), KEY_OPTIONS["merger_classes"])
     return World(
-        storage=storage,
+        storage=with_slot_store(place, properties, clock=clock, ids=ids),
         clock=clock,
         ids=ids,
         events=sink,
@@ -174,8 +178,15 @@ def assemble(
     )
 
 
-def limits_of(settings: WriteSettings) -> TableLimits:
-    """The bounds every path needs, from the settings."""
+def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
+    """
+    The bounds every path needs, from the settings.
+
+    Raises:
+        SettingError: Neither we nor an allowed plug-in has the conflict strategy.
+        UnsafeSetupError: An allowed plug-in cannot be used.
+    """
+    strategy = conflict_strategy(settings, properties)
     return TableLimits(
         skew=SkewLimits(refuse_ms=settings.clock_ahead_ms_max),
         heartbeat=HeartbeatLimits(
@@ -187,13 +198,25 @@ def limits_of(settings: WriteSettings) -> TableLimits:
             pause_base_ms=settings.commit_retry_base_ms,
             pause_cap_ms=settings.commit_retry_cap_ms,
             total_ms_max=settings.commit_retry_total_ms,
+            policy=settings.retry_policy,
+            wasted_bytes_max=settings.retry_wasted_bytes_max,
+            queue_after=settings.retry_queue_after,
         ),
+        reader_lease_ms=_lease_ms(properties),
         instant_files_max=settings.timeline_instants_max * 3,
         publish_lock=settings.publish_lock,
         mode=settings.concurrency_mode,
         foreign_writers=settings.foreign_writers,
         clustering_updates=settings.clustering_updates,
+        strategy=strategy,
+        cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
+        isolation=settings.isolation,
     )
+
+
+def _lease_ms(properties: PropertySet) -> int:
+    found = read_option(properties, READ_OPTIONS["reader_lease_ms"])
+    return found if isinstance(found, int) else 0
 
 
 def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
@@ -292,6 +315,7 @@ def plan_of(
     batch_id: str | None = None,
     delete_partitions: tuple[str, ...] = (),
     partial: bool = False,
+    reads: ReadSet | None = None,
 ) -> WritePlan:
     """
     What one write does: table facts from the table, the rest from the settings.
@@ -329,6 +353,7 @@ def plan_of(
         delete_partitions=delete_partitions,
         extra_metadata=dict(settings.extra_metadata),
         batch_id=batch_id,
+        reads=reads,
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config),
     )

@@ -110,7 +110,7 @@ def create_table(
     settings = WriteSettings.from_properties(layers.load())
     planned = new_table_config(path, settings, schema)
     world = assemble(path, layers.load(), events=events)
-    core = CoreTable.create(world, planned.raw, limits_of(settings))
+    core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
     return Table(core, layers.load(core.config.raw), settings)
 
 

@@ -18,6 +18,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
+from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
 from timeline.known_keys import hudi_keys, key_warnings
@@ -242,6 +243,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *WRITE_OPTIONS.values(),
         *READ_OPTIONS.values(),
         *STORAGE_OPTIONS.values(),
+        *SLOT_OPTIONS.values(),
         *LOCK_OPTIONS.values(),
         *more,
     )

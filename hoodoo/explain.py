@@ -19,6 +19,7 @@ from timeline.codecs.instant_avro import decode_clean, decode_rollback
 from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
+from timeline.group_write import GROUP_KEY
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
@@ -34,6 +35,22 @@ __all__ = ["Account", "accounts_of", "explain_instant", "moment"]
 
 _REFUSALS_KEY = "hoodoo.refusals"
 _FILE_GROUPS_SHOWN_MAX = 50
+
+
+_ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
+#: What ends an instant and leaves no file of it -> its state, and how that is told.
+_ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
+    SlotKind.ABORT: _ROLLED_BACK,
+    SlotKind.RESTORE: _ROLLED_BACK,
+    SlotKind.CANCEL: ("cancelled", "cancelled by {who} at {when}, {number}"),
+    SlotKind.VOID: (
+        "void",
+        (
+            "its writer lost the lock before the completed file was there, and another engine went "
+            "on without it: {who} called it void at {when}, {number}"
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,35 +205,22 @@ def explain_instant(table: Table, requested_time: InstantTime) -> Account:
 def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Account:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
     for slot in context.chain.newest_first():
-        aborted = slot.kind is SlotKind.ABORT and slot.requested_time == time
-        if slot.kind is SlotKind.CANCEL and slot.requested_time == time:
-            return Account(
-                requested_time=time,
-                completion_time=None,
-                action=slot.action.value,
-                state="cancelled",
-                archived=False,
-                remarks=(
-                    (
-                        f"cancelled by {slot.owner.text} at {moment(slot.completion_time)} UTC, "
-                        f"number {slot.number} of this table"
-                    ),
-                ),
+        named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
+        if slot.kind in _ENDINGS and (named or time in withdrawn_by(slot)):
+            state, told = _ENDINGS[slot.kind]
+            remark = told.format(
+                who=slot.owner.text,
+                when=f"{moment(slot.completion_time)} UTC",
+                instant=slot.instant_time,
+                number=f"number {slot.number} of this table",
             )
-        if aborted or time in withdrawn_by(slot):
-            ended = _slots_by_instant(context).get(time, slot)
             return Account(
                 requested_time=time,
                 completion_time=None,
-                action=ended.action.value,
-                state="rolled back",
+                action=_slots_by_instant(context).get(time, slot).action.value,
+                state=state,
                 archived=False,
-                remarks=(
-                    (
-                        f"rolled back by {slot.owner.text} at {moment(slot.completion_time)} UTC, "
-                        f"as instant {slot.instant_time}, number {slot.number} of this table"
-                    ),
-                ),
+                remarks=(remark,),
             )
     for instant in active.completed_writes:
         metadata = _metadata_of(context, instant)
@@ -276,6 +280,7 @@ def _account(
                 remarks.append("its metadata cannot be read")
             else:
                 fields |= _commit_fields(metadata, in_full=in_full)
+                remarks.extend(_members(metadata, slot if in_full else None))
         else:
             fields |= _upkeep_fields(context, instant)
     elif in_full and active is not None:
@@ -289,6 +294,18 @@ def _account(
         remarks=tuple(remarks),
         **fields,
     )
+
+
+def _members(metadata: CommitMetadata, slot: Slot | None) -> list[str]:
+    """The writes that one instant published together (GRP-1), and the batches it holds."""
+    size = metadata.extra_metadata.get(GROUP_KEY)
+    told = [f"published {size} writes together"] if size else []
+    told.extend(
+        f"batch {batch.batch_id}: {batch.rows_inserted} inserted, {batch.rows_updated} updated, "
+        f"{batch.rows_deleted} deleted"
+        for batch in (slot.batches if slot is not None else ())
+    )
+    return told
 
 
 def _metadata_of(context: TableContext, instant: Instant) -> CommitMetadata | None:

@@ -6,34 +6,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hoodoo.assembly import file_rules_of
+from hoodoo.executors import working_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices import hookspecs
 from tableservices.archiving.execute import ArchiveReceipt, archive
 from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
+from tableservices.beside import Beside
 from tableservices.cleaning.execute import CleanReceipt, clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import CLUSTERING_OPTIONS, ClusteringSettings
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.completing import cancel
 from tableservices.inline import InlineOutcome, run_inline
 from tableservices.logcompaction.service import LogCompactionService
 from tableservices.logcompaction.settings import LogCompactionSettings
-from tableservices.planned_service import Part, PlannedService, run_round
+from tableservices.planned_service import Part, PlannedService, run_plan, run_round
 from tableservices.scheduling import pending_plans
 from tableservices.service import CleaningService, ServiceReceipt, TableService
 from tableservices.ttl.execute import TtlReceipt, TtlService, expire
 from tableservices.ttl.settings import TtlSettings
-from tableservices.worker import Served, run_worker
+from tableservices.worker import Served
+from tableservices.worker_settings import WorkerSettings
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant
 from timeline.options import CODE_LAYER, Option, as_property_set
-from timeline.ports.executor import Ticker
+from timeline.plan_ending import cancel
 from timeline.settings import WriteSettings
 from timeline.undo import RolledBack, rollback_dead_writers
 
@@ -55,6 +57,7 @@ _SETTINGS = (
     LogCompactionSettings,
     ClusteringSettings,
     TtlSettings,
+    WorkerSettings,
 )
 
 
@@ -186,6 +189,10 @@ class Services:
         self._join_writers = join_writers
         self._properties = properties
         self._settings = settings
+        self._running = WorkerSettings.from_properties(properties)
+        self._working: TableContext | None = None
+        self._started: list[Beside] = []
+        self._begun = False
         # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
         planning = planned_services_of(properties, settings=settings) if writable else ()
@@ -274,12 +281,13 @@ class Services:
         """
         return self._run(service, Part.SCHEDULE)
 
-    def start(self, *names: str, part: Part = Part.BOTH, interval_ms: int | None = None) -> Ticker:
+    def start(self, *names: str, part: Part = Part.BOTH, interval_ms: int | None = None) -> Beside:
         """
         Run services on a thread of this process, round after round, until stopped.
 
         The writer goes on beside them; no lock outside of this machine is needed. What fails
-        is an event (``service.failed``), and the next round tries again.
+        is an event (``service.failed``) and a warning of the next write or of ``close``, and
+        the next round tries again.
 
         Args:
             names: Which ones, all when none is named.
@@ -287,37 +295,77 @@ class Services:
             interval_ms: Pause between two rounds; default ``hoodoo.services.interval.ms``.
 
         Returns:
-            What ends them: ``stop()`` waits for nothing, the present round ends by itself.
+            What ends them: ``stop()`` waits for the present service. Closing the table does.
 
         Raises:
             InvalidInputError: There is no such service.
             WriterDisagreementError: A live writer is configured differently.
         """
         offered = services_of(self._properties, part, self._settings)
+        return self._start(chosen_services(offered, names), interval_ms)
+
+    def begin_beside(self) -> None:
+        """
+        What a writer does before its first write: start its asynchronous services.
+
+        They are those of ``hoodie.clean.async``, ``hoodie.archive.async``,
+        ``hoodie.datasource.compaction.async.enable`` and ``hoodie.clustering.async.enabled``,
+        unless ``hoodoo.services.beside.writers`` leaves them to workers. Errors: as ``start``.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        if not self._running.beside_writers:
+            return
+        offered = services_of(self._properties, settings=self._settings)
+        chosen = [one for one in offered if one.beside]
+        if chosen:
+            self._start(chosen, None)
+
+    def _start(self, services: Sequence[TableService], interval_ms: int | None) -> Beside:
+        world, config = self._at_work().world, self._context.config
         served = Served(
             # Of its own, because a table's view of its chain belongs to one thread.
-            context=TableContext.of(
-                self._context.world, self._context.config, self._context.limits
-            ),
-            services=chosen_services(offered, names),
+            context=TableContext.of(world, config, self._context.limits),
+            services=services,
         )
         self._join_writers()
-        pause = interval_ms or CleaningSettings.from_properties(self._properties).interval_ms
+        started = Beside(served, interval_ms=interval_ms or self._running.interval_ms)
+        self._started.append(started)
+        return started
 
-        def round_once() -> None:
-            run_worker([served], interval_ms=pause, rounds_max=1)
+    def take_failures(self) -> tuple[str, ...]:
+        """One line for each service on a thread that failed since they were taken last."""
+        return tuple(line for one in self._started for line in one.take_failures())
 
-        return self._context.world.executor.every(pause, round_once)
+    def close(self) -> tuple[str, ...]:
+        """End what ``start`` began, each after its present service; the last failures."""
+        for one in self._started:
+            one.stop()
+        last = self.take_failures()
+        self._started.clear()
+        return last
 
-    def execute(self, requested_time: str) -> ServiceReceipt | None:
+    def _at_work(self) -> TableContext:
+        if self._working is None:
+            self._working = working_context(self._context, self._properties)
+        return self._working
+
+    def execute(self, requested_time: str, *, wait_ms: int | None = None) -> ServiceReceipt | None:
         """
         Carry out one pending plan, this engine's or Java Hudi's.
 
+        Args:
+            requested_time: The plan's.
+            wait_ms: For how long to wait for another executor of it; a dead one's claim ends
+                with its heartbeat. None for ``hoodoo.services.wait.ms``.
+
         Returns:
-            None when another executor is at it.
+            None when it ended without this executor meanwhile.
 
         Raises:
             InstantNotFoundError: There is no such pending plan.
+            ServiceConflictError: Another executor is at it, and stayed.
             CorruptTableError, MalformedNameError: The plan is damaged or hostile.
             Others: As ``compact``.
         """
@@ -325,7 +373,8 @@ class Services:
         for service in planned_services_of(self._properties, settings=self._settings):
             if service.action is planned.action:
                 self._join_writers()
-                return service.execute(self._context, planned)
+                wait = self._running.wait_ms if wait_ms is None else wait_ms
+                return run_plan(self._at_work(), service, planned, wait_ms=wait)
         raise _no_service(planned.action.value)
 
     def cancel(self, requested_time: str) -> bool:
@@ -350,7 +399,9 @@ class Services:
         for service in planned_services_of(said, settings=self._settings):
             if service.name == name:
                 self._join_writers()
-                return run_round(self._context, service, part, now=True)
+                return run_round(
+                    self._at_work(), service, part, now=True, wait_ms=self._running.wait_ms
+                )
         raise _no_service(name)
 
     def archive(self) -> ArchiveReceipt | None:
@@ -396,7 +447,7 @@ class Services:
 
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
-        return run_inline(self._context, self._after_commit)
+        return run_inline(self._at_work(), self._after_commit)
 
 
 def _no_service(name: str) -> InstantNotFoundError:

@@ -7,6 +7,7 @@ Thin: options in, paths of ``timeline`` called, receipts out.
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
@@ -25,25 +26,29 @@ from hoodoo.assembly import (
     plan_of,
     properties_of_table,
 )
+from hoodoo.going_back import GoingBack
 from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
-from lockproviders.registry import ProviderRegistry, registry_for
-from tableservices.restoring.restore import RestoreReceipt, finish_restore, restore
-from tableservices.restoring.rollback import RollbackReceipt, rollback
-from tableservices.restoring.savepoints import Savepoint, delete_savepoint, savepoint, savepoints
-from timeline.errors import InvalidInputError, StorageCapabilityError
+from hoodoo.shared_lock import refuse_unshared_lock
+from lockproviders.registry import registry_for
+from timeline.errors import InvalidInputError
+from timeline.group_commit import GroupCommitter
 from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.options import PropertySet
-from timeline.point_lookup import plan_look_up
 from timeline.ports.events import EventSink
 from timeline.read import Filter
-from timeline.settings import FailedWritesPolicy, ForeignWriters, WriteSettings
+from timeline.read_set import ReadSet
+from timeline.refusal import RefusalReport
+from timeline.rehearsal import rehearse
+from timeline.rereading import from_fresh_reads
+from timeline.settings import FailedWritesPolicy, WriteSettings
+from timeline.snapshot import Snapshot
 from timeline.table import Table as CoreTable
-from timeline.table import TableSnapshot, TimelineEntry, collect, refuse_unwritable
+from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
 from timeline.unsupported import refuse_unsupported
 from timeline.workload import Workload
 from timeline.write import Receipt
@@ -51,7 +56,7 @@ from timeline.write import Receipt
 __all__ = ["Table"]
 
 
-class Table:
+class Table(GoingBack):
     """
     An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
 
@@ -65,6 +70,8 @@ class Table:
         self._buckets_kept = False
         self._services = Services(core.context, properties, settings, self.join_writers)
         self._supported = False
+        self._entering = threading.Lock()  # threads that hand their writes to one group
+        self._group = self._group_committer()
 
     @classmethod
     def open(
@@ -84,7 +91,7 @@ class Table:
         chosen = layers or Layers()
         properties, settings = properties_of_table(address, chosen)
         world = assemble(address, properties, events=events)
-        core = CoreTable.open(world, limits_of(settings))
+        core = CoreTable.open(world, limits_of(settings, properties))
         check_against_table(settings, core.config)
         return cls(core, properties, settings)
 
@@ -148,7 +155,7 @@ class Table:
             partitions: Partition paths to read; None for all.
             query_type: ``read_optimized`` reads base files only, as of their last compaction.
         """
-        return self._core.pin().scan(
+        return self._core.scan(
             columns=columns, filter=filter, partitions=partitions, query_type=query_type
         )
 
@@ -161,7 +168,7 @@ class Table:
         query_type: str = "snapshot",
     ) -> pa.Table:
         """The same rows in one Arrow table, files read side by side."""
-        return self._core.pin().to_arrow(
+        return self._core.to_arrow(
             columns=columns, filter=filter, partitions=partitions, query_type=query_type
         )
 
@@ -180,19 +187,20 @@ class Table:
             columns: Names to return; None for all.
             partitions: Partition paths to look in; None for all.
         """
-        pinned = self._core.pin()
-        plan = plan_look_up(
-            self._core.context,
-            pinned.snapshot,
-            pinned.file_slices(partitions),
-            keys,
-            columns=columns,
-        )
-        return collect(self._core.context, plan)
+        return self._core.look_up(keys, columns=columns, partitions=partitions)
+
+    def hold(self) -> TableSnapshot:
+        """
+        The table as it is now, kept from cleaning: ``with table.hold() as state: ...``.
+
+        Raises:
+            SnapshotExpiredError: Cleaning was faster again and again.
+        """
+        return self._core.hold()
 
     def as_of(self, time: str) -> TableSnapshot:
         """
-        The table as of a time; immutable.
+        The table as of a time; immutable. Its ``hold()`` keeps it from cleaning.
 
         Raises:
             InvalidInputError: Not a time.
@@ -225,7 +233,12 @@ class Table:
     # ---- writing
 
     def upsert(
-        self, data: object, *, batch_id: str | None = None, partial: bool = False
+        self,
+        data: object,
+        *,
+        batch_id: str | None = None,
+        partial: bool = False,
+        reads: ReadSet | None = None,
     ) -> Receipt:
         """
         Replace rows by key, insert what is new; or change some columns of rows that are there.
@@ -236,6 +249,8 @@ class Table:
             partial: Records keep the columns that the rows lack. Rows bring key, partition and
                 ordering fields and the columns to change. A merge-on-read table gets log
                 blocks of those columns alone, as from Java's ``MERGE INTO``.
+            reads: What the rows were made from (``TableSnapshot.reads``): refused at once when
+                it holds no longer, as ``hoodoo.write.isolation.level`` asks.
 
         Raises:
             InvalidInputError: The rows do not fit, or a partial one has a key that is not there
@@ -243,19 +258,60 @@ class Table:
             ConflictError: Refused, with a report of who won.
             OutcomeUnknownError: The storage never answered; do not repeat blindly.
         """
-        return self._write(WriteOperation.UPSERT, data, batch_id, partial=partial)
+        return self._write(WriteOperation.UPSERT, data, batch_id, partial=partial, reads=reads)
 
-    def insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+    def insert(
+        self, data: object, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
         """Append rows; small files are filled. Keys are not looked up. Errors: as ``upsert``."""
-        return self._write(WriteOperation.INSERT, data, batch_id)
+        return self._write(WriteOperation.INSERT, data, batch_id, reads=reads)
 
     def bulk_insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
         """Append rows into new files only. Errors: as ``upsert``."""
         return self._write(WriteOperation.BULK_INSERT, data, batch_id)
 
-    def delete(self, keys: object, *, batch_id: str | None = None) -> Receipt:
+    def delete(
+        self, keys: object, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
         """Delete by key; ``keys`` has the record key and partition columns. Errors: as ``upsert``."""
-        return self._write(WriteOperation.DELETE, keys, batch_id)
+        return self._write(WriteOperation.DELETE, keys, batch_id, reads=reads)
+
+    def delete_where(
+        self,
+        filter: Filter,  # noqa: A002 - the public word
+        partitions: Sequence[str] | None = None,
+        *,
+        batch_id: str | None = None,
+    ) -> Receipt:
+        """
+        Delete the rows that a filter finds, read anew when others change them meanwhile.
+
+        Args:
+            filter: As of ``scan``.
+            partitions: Partition paths to look in; None for all. Others cost no refusal there.
+            batch_id: As of ``upsert``.
+
+        Raises:
+            InvalidInputError: No filter, or it does not fit the table.
+            BudgetSpentError: Others were faster in every attempt.
+            ConflictError: As of ``upsert``.
+        """
+        if filter is None:
+            raise InvalidInputError(
+                "name the rows to delete by a filter; delete_partitions deletes whole partitions",
+                kind="no_filter",
+            )
+
+        def attempt() -> Receipt:
+            with self._core.hold() as state:
+                names = (*self.config.record_key_fields, *self.config.partition_fields)
+                keys = state.to_arrow(
+                    columns=tuple(dict.fromkeys(names)), filter=filter, partitions=partitions
+                )
+                reads = state.reads(filter=filter, partitions=partitions)
+                return self.delete(keys, batch_id=batch_id, reads=reads)
+
+        return from_fresh_reads(self._core.context, attempt)
 
     def insert_overwrite(self, data: object, *, batch_id: str | None = None) -> Receipt:
         """Replace every partition the rows belong to. Errors: as ``upsert``."""
@@ -277,12 +333,27 @@ class Table:
             raise InvalidInputError("name at least one partition path", kind="no_partition")
         return self.run(WriteOperation.DELETE_PARTITION, None, delete_partitions=tuple(partitions))
 
-    def write(self, data: object, operation: WriteOperation | None = None) -> Receipt:
+    def write(
+        self,
+        data: object,
+        operation: WriteOperation | None = None,
+        *,
+        reads: ReadSet | None = None,
+    ) -> Receipt:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
         chosen = operation or operation_of(self._settings, self.config.record_key_fields)
         if chosen is WriteOperation.DELETE_PARTITION:
             return self.delete_partitions(self._settings.partitions_to_delete)
-        return self._write(chosen, data, None)
+        return self._write(chosen, data, None, reads=reads)
+
+    def would_conflict(
+        self, data: object, operation: WriteOperation | None = None
+    ) -> tuple[RefusalReport, ...]:
+        """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
+        chosen = operation or operation_of(self._settings, self.config.record_key_fields)
+        plan = plan_of(self._settings, self.config, chosen)
+        context = self._core.context
+        return rehearse(context, plan, LocalWorkload(context.world, as_arrow(data)))
 
     def _write(
         self,
@@ -291,11 +362,12 @@ class Table:
         batch_id: str | None,
         *,
         partial: bool = False,
+        reads: ReadSet | None = None,
     ) -> Receipt:
         rows = as_arrow(data)
         workload = LocalWorkload(self._core.context.world, rows)
         try:
-            return self.run(operation, workload, batch_id=batch_id, partial=partial)
+            return self.run(operation, workload, batch_id=batch_id, partial=partial, reads=reads)
         finally:
             workload.release()
 
@@ -307,6 +379,7 @@ class Table:
         batch_id: str | None = None,
         delete_partitions: tuple[str, ...] = (),
         partial: bool = False,
+        reads: ReadSet | None = None,
     ) -> Receipt:
         """
         Run a write of rows that lie anywhere (this process, a Spark cluster).
@@ -315,11 +388,34 @@ class Table:
             WriterDisagreementError: A live writer is configured differently.
             TableConfigConflictError: The metadata table is on and was not switched off.
         """
+        with self._entering:
+            self._enter()
+        plan = plan_of(
+            self._settings,
+            self._core.config,
+            operation,
+            batch_id=batch_id or self._settings.batch_id,
+            delete_partitions=delete_partitions,
+            partial=partial,
+            reads=reads,
+        )
+        if self._group is not None:
+            return self._group.write(plan, workload)
+        looked = self._core.context.glance()
+        undone = self._undo_dead(looked)
+        receipt = self._core.write(plan, workload, None if undone else looked)
+        self._after_commit()
+        return receipt
+
+    def _enter(self) -> None:
+        """What comes before a write: refusals, and what the first one does for all."""
         if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
             self._core = self._core.switch_metadata_table_off()
+            self._services.close()
             self._services = Services(
                 self._core.context, self._properties, self._settings, self.join_writers
             )
+            self._group = self._group_committer()
             self._core.context.world.events.emit(
                 "metadata_table.switched_off", table=self._core.config.name
             )
@@ -328,23 +424,29 @@ class Table:
         self._refuse_unsupported()
         self._keep_buckets()
         self.join_writers()
-        plan = plan_of(
-            self._settings,
-            self._core.config,
-            operation,
-            batch_id=batch_id or self._settings.batch_id,
-            delete_partitions=delete_partitions,
-            partial=partial,
+        self._services.begin_beside()
+
+    def _group_committer(self) -> GroupCommitter | None:
+        if self._settings.group_writes_max < 2:
+            return None
+        return GroupCommitter(
+            self._core.context,
+            writes_max=self._settings.group_writes_max,
+            linger_ms=self._settings.group_linger_ms,
+            before=lambda: self._undo_dead(self._core.context.glance()),
+            after=self._after_commit,
         )
-        looked = self._core.context.glance()
-        undone = False
-        if self._settings.failed_writes_policy is FailedWritesPolicy.EAGER:
-            undone = bool(self.services.rollback_dead_writers(looked.active))  # RB-11
-        receipt = self._core.write(plan, workload, None if undone else looked)
+
+    def _undo_dead(self, looked: Snapshot) -> bool:
+        """RB-11."""
+        if self._settings.failed_writes_policy is not FailedWritesPolicy.EAGER:
+            return False
+        return bool(self.services.rollback_dead_writers(looked.active))
+
+    def _after_commit(self) -> None:
         outcome = self.services.after_commit()
-        for warning in outcome.warnings:
-            warnings.warn(warning, stacklevel=2)
-        return receipt
+        for warning in (*outcome.warnings, *self._services.take_failures()):
+            warnings.warn(warning, stacklevel=3)
 
     def _refuse_unsupported(self) -> None:
         """Asked by the first write, not by an opening: reading does not need these options."""
@@ -360,76 +462,6 @@ class Table:
         adopt_buckets(self._core.context, rules)
         self._buckets_kept = True
 
-    # ---- going back
-
-    def savepoint(self, instant: str | None = None, *, comments: str = "") -> Savepoint:
-        """
-        Keep the state as of a write, whatever cleaning would delete.
-
-        Args:
-            instant: The write's requested time; None for the newest completed one.
-            comments: Text for people.
-
-        Raises:
-            InstantNotFoundError: No such write, or files of that state were cleaned.
-            InvalidInputError: It has a savepoint already.
-        """
-        self.join_writers()
-        return savepoint(self._core.context, instant, comments=comments)
-
-    @property
-    def savepoints(self) -> list[Savepoint]:
-        """The states that are kept."""
-        return savepoints(self._core.context)
-
-    def delete_savepoint(self, instant: str) -> None:
-        """Give a kept state up. Raises: ``InstantNotFoundError`` where there is none."""
-        self.join_writers()
-        delete_savepoint(self._core.context, instant)
-
-    def rollback(self, instant: str, *, force: bool = False) -> RollbackReceipt:
-        """
-        Undo one write for good: a pending one, or the newest completed one.
-
-        Args:
-            instant: Its requested time.
-            force: Also while the writer of a pending one gives signs of life.
-
-        Raises:
-            InstantNotFoundError: No such write, or the state before it was cleaned.
-            InvalidInputError: Its writer is alive, a savepoint holds it, or it is needed.
-        """
-        self.join_writers()
-        return rollback(self._core.context, instant, force=force)
-
-    def restore(self, instant: str, *, force: bool = False) -> RestoreReceipt | None:
-        """
-        Take everything after a write away: the table reads as when that write completed.
-
-        Args:
-            instant: Its requested time, of a savepoint or any write that is not cleaned.
-            force: Also while writers of what goes give signs of life.
-
-        Returns:
-            None when nothing came after it.
-
-        Raises:
-            InstantNotFoundError: No such write, or files of that state were cleaned.
-            InvalidInputError: A later savepoint holds what would go, or a writer is alive.
-        """
-        self.join_writers()
-        return restore(self._core.context, instant, force=force)
-
-    def finish_restore(self) -> RestoreReceipt | None:
-        """
-        Carry out the restore that another engine, which has ended, planned and left.
-
-        Returns:
-            None when there is none.
-        """
-        self.join_writers()
-        return finish_restore(self._core.context)
-
     # ---- life
 
     def join_writers(self) -> None:
@@ -444,12 +476,15 @@ class Table:
         if self._core.registered:  # every write and service asks; properties never change
             return
         registry = registry_for(self._properties)
-        _refuse_lock_foreign_writers_do_not_know(self._settings, self._core, registry)
+        refuse_unshared_lock(self._settings, self._core.context.world.lock, registry)
         self._core.register(agreement_of(self._settings, self._core.context.world))
 
     def close(self) -> None:
-        """Leave the writer registry and give up connections; reads and writes end."""
+        """End services on threads, leave the writer registry and give up connections."""
+        failures = self._services.close()
         self._core.close()
+        for warning in failures:
+            warnings.warn(warning, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -461,22 +496,3 @@ class Table:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _refuse_lock_foreign_writers_do_not_know(
-    settings: WriteSettings, core: CoreTable, registry: ProviderRegistry
-) -> None:
-    """Writers of other engines know nothing but the lock: it must be one they take (FOR-1)."""
-    if settings.foreign_writers is not ForeignWriters.EXPECTED:
-        return
-    provider = core.context.world.lock.provider
-    if not registry.find(provider).capabilities.excludes_java:
-        shared = [entry.name for entry in registry.entries if entry.capabilities.excludes_java]
-        raise StorageCapabilityError(
-            "writers of other engines are expected (hoodoo.foreign.writers), and the lock "
-            f"provider {provider!r} does not exclude them; take turns with them, or use one that "
-            f"Java Hudi shares: {', '.join(shared)}",
-            kind="lock_not_shared",
-            missing="excludes_java",
-            provider=provider,
-        )

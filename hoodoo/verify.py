@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from hoodoo.history import check_history
 from hoodoo.record_checks import check_records
 from timeline.active import ActiveTimeline
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_that_seem_dead
+from timeline.history import ArchivedTimes
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
 from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
@@ -36,6 +39,7 @@ from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
+from timeline.rules.anomalies import Anomaly
 from timeline.settle import completed_name, is_settled
 from timeline.snapshot import Snapshot
 from timeline.table import Table
@@ -98,27 +102,42 @@ def verify_at(
     layers: Layers,
     *,
     history: bool = False,
+    journals: Sequence[Path] = (),
     all_columns: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
     Verify the table at an address; damaged properties are a finding, not an error.
 
+    With ``history`` what happened is judged as well, with what ``journals`` of clients tell.
+
     Raises:
+        InvalidInputError: A journal cannot be read.
         TableNotFoundError: There is no table.
         UnsupportedTableError: Its version or a feature is not handled by this release.
         SettingError: A property is wrong.
     """
     try:
         properties, settings = properties_of_table(address, layers)
-        table = Table.open(assemble(address, properties), limits_of(settings))
+        table = Table.open(assemble(address, properties), limits_of(settings, properties))
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
     try:
-        return verify(table.context, history=history, all_columns=all_columns, progress=progress)
+        found = verify(table.context, history=history, all_columns=all_columns, progress=progress)
+        if history and found.ok:  # a damaged table tells nothing about its history
+            if progress:
+                progress("history")
+            found = replace(found, problems=_findings(check_history(table.context, journals)))
     finally:
         table.close()
+    return found
+
+
+def _findings(anomalies: list[Anomaly]) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(kind=one.kind.value, path=one.item, message=one.message) for one in anomalies
+    )
 
 
 def verify(
@@ -191,7 +210,7 @@ class _Run:
         self.tell("files")
         sizes = self._listed()
         self._leftovers(snapshot, sizes)
-        self._unannounced(snapshot, sizes)
+        self._unannounced(snapshot, logs, sizes)
         self._needed(snapshot, written, logs, sizes)
         self.tell("records")
         recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
@@ -346,10 +365,12 @@ class _Run:
         pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
         done = {one.requested_time for one in now.completed_writes}
         dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
-        first = now.first_write_time
+        first = now.first_write_time or ""
+        exact = self.context.config.timeline_layout_version == 2  # older archives have holes
+        archived = self.context.history.times() if exact else ArchivedTimes({})
         for path in sizes:
             time = data_file_time(path.rpartition("/")[2])
-            if time is None or time in done or (first is not None and time < first):
+            if time is None or time in done or (time < first and not archived.rules_out(time)):
                 continue
             if time in dead:
                 self.note("leftover", path, f"of the dead write {time}; the next clean removes it")
@@ -364,10 +385,17 @@ class _Run:
             if not entry.is_folder and entry.name in dead:
                 self.note("leftover", heartbeat_path(entry.name), "heartbeat of a dead write")
 
-    def _unannounced(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
+    def _unannounced(
+        self,
+        snapshot: Snapshot,
+        logs: list[tuple[Instant, str, WriteStat]],
+        sizes: dict[str, int],
+    ) -> None:
         """A file that carries a completed instant's time but is not in its metadata is visible."""
+        old = self.context.config.may_have_old_logs
+        told_of_old = {stat.path for _, _, stat in logs} if old else set()
         by_time: dict[InstantTime, set[str]] = {}
-        for path in sizes:
+        for path in sizes.keys() - told_of_old:
             if (time := data_file_time(path.rpartition("/")[2])) is not None:
                 by_time.setdefault(time, set()).add(path)
         for instant in snapshot.active.completed_writes:

@@ -9,12 +9,13 @@ imported (SEC4).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from timeline.errors import SettingError, UnsafeSetupError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
+from timeline.errors import UnsafeSetupError
+from timeline.option_settings import OptionSettings
+from timeline.options import Option, OptionKind
 from timeline.ports.storage import StorageCapabilities
 
 __all__ = ["JAVA_PROVIDERS_TO_COME", "LOCK_OPTIONS", "LockSettings", "default_provider"]
@@ -98,10 +99,10 @@ MS_MAX = 7 * 24 * 3_600_000  # a week; larger values are a wrong unit
 _Milliseconds = Annotated[int, Field(ge=0, le=MS_MAX)]
 
 
-class LockSettings(BaseModel):
+class LockSettings(OptionSettings):
     """Everything that can be set about a lock; the fields of ``LOCK_OPTIONS``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    options: ClassVar[Mapping[str, Option]] = LOCK_OPTIONS
 
     provider: str | None = None
     try_ms: _Milliseconds = 60_000
@@ -114,41 +115,6 @@ class LockSettings(BaseModel):
     plugins: tuple[str, ...] = ()
     filesystem_path: str | None = None
     filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = 0
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """
-        The lock settings among all properties; an empty text counts as not said.
-
-        Raises:
-            SettingError: A value is no number or out of range; names key, value and layer.
-        """
-        said = as_property_set(properties)
-        values: dict[str, Any] = {}
-        for field, option in LOCK_OPTIONS.items():
-            value = read_option(said, option)
-            if value not in (None, ""):
-                values[field] = value
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise _setting_error(error, said) from None
-
-
-def _setting_error(error: ValidationError, said: PropertySet) -> SettingError:
-    first = error.errors(include_url=False)[0]
-    option = LOCK_OPTIONS[str(first["loc"][0])]
-    value = said.get_option(option) or ""
-    layer = said.layer_of(option.key)
-    return SettingError(
-        f"{first['msg'].lower()}; {option.doc.rstrip('.').lower()}, "
-        f"default {option.default}: {option.key}={value[:200]!a} (from {layer})",
-        kind="setting_value",
-        key=option.key,
-        value=value,
-        layer=layer,
-        suggestion=f"default {option.default}",
-    )
 
 
 def default_provider(capabilities: StorageCapabilities) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 
+from tableservices.scheduling import pending_plans
 from timeline.context import TableContext
 from timeline.errors import StorageUnavailableError
 from timeline.heartbeat import Heartbeat
@@ -21,10 +23,19 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.rules.liveness import seems_dead
 from timeline.setting_names import ForeignWriters
 
-__all__ = ["claim_plan", "claimed", "is_claimed"]
+__all__ = ["Standing", "await_plan", "claim_plan", "claimed", "is_claimed"]
 
 
 _FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
+_LOOK_MS = 1_000  # how soon a free plan is noticed by who waits for it
+
+
+class Standing(Enum):
+    """How a plan stands for who would carry it out."""
+
+    FREE = "nobody is at it"
+    HELD = "another executor is at it"
+    ENDED = "it was completed or cancelled"
 
 
 def is_claimed(context: TableContext, plan: Instant) -> bool:
@@ -35,15 +46,59 @@ def is_claimed(context: TableContext, plan: Instant) -> bool:
     for it. So where they are expected, an inflight plan without a heartbeat is left to its
     owner for an hour; who knows better names the plan. Outside: 1 stat, 2 beside them.
     """
-    storage = context.world.storage
-    beat = storage.stat(heartbeat_path(plan.requested_time))
-    if beat is not None:
-        return not seems_dead(beat.modified_ms, storage.now_ms(), context.limits.heartbeat)
+    beats = _beats(context, plan)
+    if beats is not None:
+        return beats
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return False
+    storage = context.world.storage
     inflight = pending_file_names(plan.action, plan.requested_time)[0]
     begun = storage.stat(context.instant_path(inflight))
     return begun is not None and storage.now_ms() - begun.modified_ms < _FOREIGN_MS
+
+
+def _beats(context: TableContext, plan: Instant) -> bool | None:
+    """Whether the plan's heartbeat is of somebody who lives; None where there is none."""
+    storage = context.world.storage
+    beat = storage.stat(heartbeat_path(plan.requested_time))
+    if beat is None:
+        return None
+    return not seems_dead(beat.modified_ms, storage.now_ms(), context.limits.heartbeat)
+
+
+def await_plan(
+    context: TableContext, plan: Instant, *, wait_ms: int, named: bool = False
+) -> Standing:
+    """
+    Wait until no executor of a plan seems to live, or the plan has ended.
+
+    An executor that dies is silent for as long as is tolerated (HB-2), and then the plan is
+    free; a shorter wait outlasts only the living. Outside: as ``is_claimed``, and once a
+    second while another executor is at it; 1 list more when one was.
+
+    Args:
+        context: The table.
+        plan: Pending when it was looked at last.
+        wait_ms: For how long; 0 only looks.
+        named: Whether somebody names the plan, who then knows that no executor of another
+            engine, which does not beat, is at it.
+    """
+    clock = context.world.clock
+    until = clock.monotonic_ms() + wait_ms
+    waited = False
+    while bool(_beats(context, plan)) if named else is_claimed(context, plan):
+        left = until - clock.monotonic_ms()
+        if left <= 0:
+            return Standing.HELD
+        if not waited:
+            context.world.events.emit("service.waiting", rt=plan.requested_time, wait_ms=wait_ms)
+            waited = True
+        clock.sleep_ms(min(left, _LOOK_MS))
+    if waited and plan.requested_time not in {
+        one.requested_time for one in pending_plans(context.active(), plan.action)
+    }:
+        return Standing.ENDED
+    return Standing.FREE
 
 
 def claim_plan(context: TableContext, plan: Instant) -> Heartbeat | None:

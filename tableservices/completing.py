@@ -1,5 +1,5 @@
 """
-Completing a plan, or ending it without: both take a slot, and the first one counts (CAN-1).
+Completing a plan: the slot of its result or that of its cancel, whichever came first (CAN-1).
 
 The same turn as a write's: everything slow is done before. What a service must ask before
 its result may stand (nothing for a compaction, CMP-1) is a check of its own.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 
 from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
@@ -20,22 +19,14 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.plan_ending import Ended, how_it_ended
 from timeline.publish import Published
 from timeline.rules.succession import Residue
 from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
 from timeline.turn import Turn, take_turn
 
-__all__ = ["Check", "Ended", "cancel", "complete", "withdraw"]
-
-
-class Ended(Enum):
-    """Why a plan was not completed here."""
-
-    COMPLETED_ELSEWHERE = "another executor completed it"
-    CANCELLED = "it was cancelled"
-    ROLLED_BACK = "another engine rolled its execution back"
-    REFUSED = "what it was made from has changed"
+__all__ = ["Check", "complete", "withdraw"]
 
 
 #: Whether the result may stand in this turn, asked again after each lost slot.
@@ -77,7 +68,7 @@ def complete(
     def decide(turn: Turn) -> Slot | None:
         nonlocal ended
         heartbeat.check()
-        why = _ended(turn, plan)
+        why = how_it_ended(turn.timeline, plan)
         if why is None and check is not None and not check(turn):
             why = Ended.REFUSED
         if why is not None:
@@ -129,20 +120,6 @@ def complete(
     return Published(slot=slot, lost_slots=lost)
 
 
-def _ended(turn: Turn, plan: Instant) -> Ended | None:
-    timeline = turn.timeline
-    now = timeline.find(plan.requested_time, plan.action, plan.action.completes_as)
-    if now is not None and now.completed:
-        return Ended.COMPLETED_ELSEWHERE
-    inflight, requested = pending_file_names(plan.action, plan.requested_time)
-    if requested in timeline.file_names:
-        return None if inflight in timeline.file_names else Ended.ROLLED_BACK
-    first = timeline.first_write_time
-    if first is not None and plan.requested_time < first:
-        return Ended.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
-    return Ended.CANCELLED
-
-
 def _schema_in(context: TableContext, turn: Turn) -> str | None:
     """The table's schema now. Outside: 1 get when a commit came since it was last asked."""
     now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
@@ -151,41 +128,6 @@ def _schema_in(context: TableContext, turn: Turn) -> str | None:
 
 def _with_schema(metadata: CommitMetadata, schema: str) -> CommitMetadata:
     return replace(metadata, extra_metadata={**metadata.extra_metadata, SCHEMA_KEY: schema})
-
-
-def cancel(context: TableContext, plan: Instant) -> Slot | None:
-    """
-    End a plan that nobody shall complete; what was written for it goes (CAN-1).
-
-    Outside: 1 turn (lock, list, create), the listing of its files, the deletes.
-
-    Returns:
-        None when it had ended already, completed or cancelled.
-
-    Raises:
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publish.publish``; once the slot is taken the next turn of anybody
-            finishes the deletes.
-    """
-    nonce = context.world.ids.nonce()
-
-    def decide(turn: Turn) -> Slot | None:
-        if _ended(turn, plan) in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
-            return None
-        return turn.slot(
-            context,
-            SlotKind.CANCEL,
-            plan.action,
-            plan.requested_time,
-            nonce=nonce,
-        )
-
-    slot, _ = take_turn(context, f"cancel {plan.requested_time}", decide)
-    if slot is not None:
-        context.world.events.emit(
-            "service.cancelled", action=plan.action.value, rt=plan.requested_time
-        )
-    return slot
 
 
 def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Heartbeat) -> None:

@@ -11,6 +11,7 @@ from timeline.errors import InstantNotFoundError, StorageUnavailableError
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
+from timeline.ports.executor import SpreadingExecutor
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 
@@ -60,7 +61,7 @@ Result = TypeVar("Result")
 
 def spreads(world: World) -> bool:
     """Whether work on file groups is sent elsewhere, so that it costs this process no memory."""
-    return hasattr(world.executor, "spread")
+    return isinstance(world.executor, SpreadingExecutor)
 
 
 def on_file_groups(
@@ -69,13 +70,11 @@ def on_file_groups(
     """
     Run a function of the ports on one task for each file group; results in task order.
 
-    On the executor's threads, each told as an event (``service.progress``), or where it can
-    send it (``SparkExecutor.spread``): then the function meets ports of the place where it runs,
-    so it is a plain one and its tasks are values.
+    On the executor's threads, each told as an event (``service.progress``), or wherever a
+    ``SpreadingExecutor`` sends it.
     """
-    spread: Callable[..., list[Result]] | None = getattr(world.executor, "spread", None)
-    if spread is not None:
-        return spread(work, tasks)
+    if isinstance(world.executor, SpreadingExecutor):
+        return world.executor.spread(work, tasks)
     numbers = count(1)
 
     def told(task: Task) -> Result:

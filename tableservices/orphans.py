@@ -1,5 +1,5 @@
 """
-Orphans: data files that no instant, plan, marker or savepoint names (found, then removed).
+Orphans: files that no instant, plan, marker or savepoint names (found, then removed).
 
 A crash leaves none: what a dead writer wrote is found by its instant and markers. Orphans come
 from what no protocol covers: an instant's files deleted by hand, a task that ran on after its
@@ -8,9 +8,12 @@ job had ended, an engine without markers. Deleting is final, so the rules are na
 - the file follows the grammar of base and log files, and is older than the horizon;
 - the oldest pending instant is younger than the file's time, no marker folder has that time,
   no savepoint names the file, and no pending plan owns its file group;
-- its time is that of no active instant although the active timeline covers it, or that of an
-  instant which a slot ended, or of a completed one that names other base files only (its log
+- its time is that of no instant although the active timeline or the history covers it, or that
+  of an instant which a slot ended, or of a completed one that names other base files only (its log
   files stay: not every engine names all of them).
+
+A temporary file that a killed process left is an orphan by its name and age alone: whoever
+creates an object names or removes it within moments.
 
 Files are listed before the timeline: what begins or completes meanwhile is then seen there.
 """
@@ -25,13 +28,14 @@ from tableservices.restoring.savepoints import savepoints
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
+from timeline.history import ArchivedTimes
 from timeline.model.claim import FileGroupId
 from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.places import MARKERS
-from timeline.ports.storage import Storage
+from timeline.ports.storage import LeavesTemporaries, Storage
 from timeline.properties_file import load_config
 from timeline.readable import refuse_unwritable
 from timeline.view import list_partition_paths
@@ -44,7 +48,7 @@ HORIZON_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A data file of nobody."""
+    """A file of nobody."""
 
     path: str  # relative to the table
     size_bytes: int
@@ -57,7 +61,8 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
     Every orphan, sorted by path; nothing is changed.
 
     Outside: 1 list a partition, 3 lists, 1 get per pending plan, savepoint and completed
-    instant whose base files are not all known.
+    instant whose base files are not all known; where the storage leaves temporary files, 1
+    list of every folder.
 
     Args:
         context: The table.
@@ -76,11 +81,13 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             horizon_ms=horizon_ms,
         )
     refuse_unwritable(load_config(context.world.storage))
+    found = _old_temporaries(context.world.storage, horizon_ms)
     old = _old_files(context.world.storage, horizon_ms)
-    if not old:
-        return []
-    judge = _Judge.of(context)
-    return [one for one in (judge.orphan(path, *fact) for path, fact in old.items()) if one]
+    if old:
+        judge = _Judge.of(context)
+        judged = (judge.orphan(path, *fact) for path, fact in old.items())
+        found += [one for one in judged if one is not None]
+    return sorted(found, key=lambda one: one.path)
 
 
 def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
@@ -110,6 +117,22 @@ def _old_files(storage: Storage, horizon_ms: int) -> dict[str, tuple[int, int]]:
     }
 
 
+def _old_temporaries(storage: Storage, horizon_ms: int) -> list[Orphan]:
+    if not isinstance(storage, LeavesTemporaries):
+        return []
+    now = storage.now_ms()
+    return [
+        Orphan(
+            path=one.name,
+            size_bytes=one.size_bytes,
+            age_ms=now - one.modified_ms,
+            why="a process was killed while it created a file",
+        )
+        for one in storage.temporaries()
+        if now - one.modified_ms > horizon_ms
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judge:
     """What is known of instants, plans, markers and savepoints."""
@@ -121,6 +144,7 @@ class _Judge:
     kept: frozenset[str]
     owned: frozenset[FileGroupId]
     ended: frozenset[InstantTime]
+    archived: ArchivedTimes
     named: dict[InstantTime, frozenset[str]]
 
     @staticmethod
@@ -139,6 +163,7 @@ class _Judge:
             kept=frozenset(path for one in savepoints(context) for path in one.files),
             owned=frozenset(plans),
             ended=ended_times(context),
+            archived=context.history.times(),
             named={},
         )
 
@@ -170,6 +195,6 @@ class _Judge:
         if time in self.ended:
             return f"the instant {time} was ended"
         first = self.active.first_write_time
-        if first is None or time < first:
-            return None  # archived, hence committed (fmt 6.3)
+        if first is None or (time < first and not self.archived.rules_out(time)):
+            return None  # archived, hence committed (fmt 6.3, GC-7)
         return f"no instant has the time {time}"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tableservices.claims import is_claimed
-from tableservices.completing import cancel
+from tableservices.claims import Standing, await_plan
 from tableservices.scheduling import pending_plans
 from tableservices.service import ServiceReceipt, TableService
 from timeline.active import ActiveTimeline
@@ -24,13 +23,15 @@ from timeline.errors import (
     HoodooError,
     InstantNotFoundError,
     OutcomeUnknownError,
+    ServiceConflictError,
     UnavailableError,
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime, wall_ms
 from timeline.options import Option, OptionKind
+from timeline.plan_ending import cancel
 
-__all__ = ["PLAN_EXPIRY", "Part", "PlannedService", "ScheduledReceipt", "run_round"]
+__all__ = ["PLAN_EXPIRY", "Part", "PlannedService", "ScheduledReceipt", "run_plan", "run_round"]
 
 _EXPIRY_MS = 86_400_000
 
@@ -116,6 +117,45 @@ def _age_ms(context: TableContext, planned: Instant) -> int:
     return context.world.clock.now_ms() - wall_ms(planned.requested_time)
 
 
+def run_plan(
+    context: TableContext, service: PlannedService, planned: Instant, *, wait_ms: int = 0
+) -> ServiceReceipt | None:
+    """
+    Carry out one plan that somebody named.
+
+    Args:
+        context: The table.
+        service: The one of the plan's action.
+        planned: A pending plan.
+        wait_ms: For how long to wait for another executor of it.
+
+    Returns:
+        None when it ended without this executor: completed elsewhere, cancelled, or writers
+        changed all of it.
+
+    Raises:
+        ServiceConflictError: Another executor is at it and stayed for all that time.
+        Others: As ``PlannedService.execute``.
+    """
+    clock = context.world.clock
+    until = clock.monotonic_ms() + wait_ms
+    while True:
+        left = max(0, until - clock.monotonic_ms())
+        standing = await_plan(context, planned, wait_ms=left, named=True)
+        if standing is Standing.HELD:
+            raise ServiceConflictError(
+                "another executor is at this plan; wait longer for it, or cancel the plan: "
+                f"{planned}",
+                kind="plan_claimed",
+                requested_time=planned.requested_time,
+                waited_ms=wait_ms,
+            )
+        receipt = service.execute(context, planned) if standing is Standing.FREE else None
+        # Without a receipt it has ended, or another one claimed it just before.
+        if receipt is not None or await_plan(context, planned, wait_ms=0) is not Standing.HELD:
+            return receipt
+
+
 def run_round(
     context: TableContext,
     service: PlannedService,
@@ -123,6 +163,7 @@ def run_round(
     *,
     now: bool = False,
     expiry_ms: int = _EXPIRY_MS,
+    wait_ms: int = 0,
 ) -> ServiceReceipt | None:
     """
     Carry out what is planned, then plan anew if it is due and carry that out.
@@ -135,6 +176,8 @@ def run_round(
         expiry_ms: Age at which a plan that fails again is cancelled, else a damaged plan or
             one whose files are gone would stand in the way for ever. A storage or lock that
             does not answer says nothing about the plan.
+        wait_ms: For how long to wait for the executor of each plan that somebody is at; such
+            a plan is left to them afterwards.
 
     Returns:
         The last receipt; None when there was nothing to do.
@@ -147,7 +190,7 @@ def run_round(
     failure: HoodooError | None = None
     timeline = context.active()
     for planned in pending_plans(timeline, service.action) if part.executes else ():
-        if is_claimed(context, planned):
+        if await_plan(context, planned, wait_ms=wait_ms) is not Standing.FREE:
             continue
         try:
             receipt = service.execute(context, planned) or receipt

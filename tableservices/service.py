@@ -41,6 +41,10 @@ class TableService(Protocol):
     def inline(self) -> bool:
         """Whether a writer runs it after its own commit."""
 
+    @property
+    def beside(self) -> bool:
+        """Whether a writer runs it on a thread beside its writes."""
+
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """One round; None when there was nothing to do."""
 
@@ -57,6 +61,11 @@ class CleaningService:
     def inline(self) -> bool:
         """``hoodie.clean.automatic`` and not ``hoodie.clean.async``."""
         return self.settings.inline
+
+    @property
+    def beside(self) -> bool:
+        """``hoodie.clean.automatic`` and ``hoodie.clean.async``."""
+        return self.settings.beside
 
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """Clean once; errors as ``clean``."""

@@ -3,9 +3,9 @@ Upgrade of a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1
 
 Between 8 and 9 only ``hoodie.properties`` differs, in how it says that records merge; version
 6 has another timeline, too. Nothing may be in the making while it changes: no pending
-instant, no live writer, and of a merge-on-read table no log file, which another rule would
-merge differently (Java compacts first). A writer that opened the table before is refused when
-it publishes.
+instant, no live writer, and of a merge-on-read table no slice with logs, which another rule
+would merge differently: they are merged first, as Java does, those of version 8 by a compaction
+like any other. A writer that opened the table before is refused when it publishes.
 
 One thing is not as Java does it: a table of version 6 without a merge mode keeps the one its
 payload means, where Java says event time whenever there is an ordering field (fmt 11.2).
@@ -13,24 +13,30 @@ payload means, where Java says event time whenever there is an ordering field (f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tableservices.upgrade_timeline import (
-    delete_old_timeline,
-    refuse_logs_of_version_6,
-    write_new_timeline,
-)
+from tableservices.upgrade_logs import begun_merge, compact_logs, logged_slices, merge_logs
+from tableservices.upgrade_timeline import delete_old_timeline, write_new_timeline
+from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.errors import (
+    InvalidInputError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+    UnsupportedTableError,
+)
+from timeline.model.file_group import FileSlice
 from timeline.model.merge_definition import version_9_merging
 from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
+from timeline.placing import FileRules
+from timeline.ports.lock import Lease
+from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties_file import load_config, update_properties
-from timeline.read import view_of
 from timeline.readable import refuse_unwritable
 from timeline.registry import registered_writers
-from timeline.settle import finish, is_settled
+from timeline.turn import look
 
 __all__ = ["NEWEST_VERSION", "Upgrade", "plan_upgrade", "upgrade"]
 
@@ -54,27 +60,33 @@ _NEW_LAYOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """What changes in the properties; None takes a key away."""
+    """What changes in the properties; None takes a key away. File groups whose logs are merged."""
 
     from_version: int
     changes: Mapping[str, str | None]
+    file_groups_merged: int = 0
 
 
 def plan_upgrade(context: TableContext) -> Upgrade | None:
     """
     What ``upgrade`` would change, None when the table is of the newest version. Errors: as there.
 
-    Outside: 1 get, 1 list of the timeline, 1 list a partition of merge-on-read tables.
+    Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
     """
     config = load_config(context.world.storage)
     if config.table_version == NEWEST_VERSION:
         return None
     old_layout = config.timeline_layout_version == 1
+    if config.timeline_layout_version != context.config.timeline_layout_version:
+        raise TableConfigConflictError(
+            "the table was upgraded since it was opened; open it again: now it is of version "
+            f"{config.table_version}"
+        )
     refuse_unwritable(replace(config, timeline_layout_version=2))
     _refuse_unlike_keys(config)
-    if old_layout:
-        refuse_logs_of_version_6(context)
-    _refuse_work_in_progress(context)
+    snapshot = context.snapshot()
+    _refuse_work_in_progress(context, snapshot.active)
+    logged = logged_slices(context, snapshot)
     said = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
     if old_layout:
         said |= _NEW_LAYOUT
@@ -85,43 +97,85 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
         key: None for key in _LEFT_OUT if key in config.raw and key not in said
     }
     changes |= {key: text for key, text in said.items() if config.raw.get(key) != text}
-    return Upgrade(from_version=config.table_version, changes=dict(sorted(changes.items())))
+    return Upgrade(
+        from_version=config.table_version,
+        changes=dict(sorted(changes.items())),
+        file_groups_merged=len(logged),
+    )
 
 
-def upgrade(context: TableContext) -> Upgrade | None:
+def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | None:
     """
     Make the table one of version 9; open it again afterwards.
 
     Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes; of version 6 also 1 get, 1
-    put and 1 delete per file of the timeline.
+    put and 1 delete per file of the timeline, and where it has logs those of ``merge_logs``, of
+    version 8 those of a compaction.
+
+    Args:
+        context: The table.
+        files: How base files are made of logs.
 
     Returns:
         What was changed; None when it was of that version already.
 
     Raises:
-        UnsupportedTableError: Its merge mode is unknown, or its keys are written differently
-            in version 9.
-        TableConfigConflictError: The metadata table is on.
-        InvalidInputError: Something is pending, a writer lives, or logs are not compacted.
-        LockTimeoutError, StorageUnavailableError: Something outside did not answer; where the
-            change was cut off, the backup of the properties stands for them.
+        UnsupportedTableError: Its merge mode is unknown, its keys are written differently in
+            version 9, or its logs cannot be merged here.
+        TableConfigConflictError: The metadata table is on, or another process upgraded it.
+        InvalidInputError: Something is pending, a writer lives, or wrote logs meanwhile.
+        ServiceConflictError: Another executor compacts the table just now.
+        CorruptTableError, MissingFileError: As ``merge_logs``.
+        LockTimeoutError, LeaseLostError, StorageUnavailableError: Something outside did not
+            answer: upgrade again. Where the change was cut off, the backup of the properties
+            stands for them.
     """
-    with context.world.lock.acquire("upgrade the table"):
-        head = context.chain.head()
-        last = context.chain.read(head) if head else None
-        if last is not None and not is_settled(last, context.active()):
-            finish(context, last)
-        planned = plan_upgrade(context)
-        if planned is not None:
-            old_layout = context.config.timeline_layout_version == 1
-            if old_layout:
-                write_new_timeline(context)
-            now = instant_time(WallMs(context.world.clock.now_ms()))
-            update_properties(context.world.storage, planned.changes, now=now)
-            if old_layout:
-                delete_old_timeline(context)
-            context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
+    files = files or FileRules()
+    try:
+        if context.config.timeline_layout_version != 1:
+            _compact_first(context, files)
+        with context.world.lock.acquire("upgrade the table") as lease:
+            look(context, lease)
+            planned = plan_upgrade(context)
+            if planned is not None and context.config.timeline_layout_version == 1:
+                _upgrade_old_layout(context, planned, files, lease)
+            elif planned is not None:
+                _refuse_logs(logged_slices(context, context.snapshot()))
+                _change_properties(context, planned)
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; upgrade again: {error}", path=str(error)
+        ) from error
+    if planned is not None:
+        context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
     return planned
+
+
+def _compact_first(context: TableContext, files: FileRules) -> None:
+    """Version 8 knows compactions of ours; the upgrade refuses what somebody writes after it."""
+    planned = plan_upgrade(context)
+    if planned is not None and planned.file_groups_merged:
+        compact_logs(context, files)
+
+
+def _upgrade_old_layout(
+    context: TableContext, planned: Upgrade, files: FileRules, lease: Lease
+) -> None:
+    """Each step leaves a whole table of version 6 or 9, and is done again without harm."""
+    if planned.file_groups_merged or begun_merge(context, context.active()):
+        merge_logs(context, files)
+        lease.assert_held()
+        snapshot = context.snapshot()  # that took long, and Java begins without asking for a lock
+        _refuse_work_in_progress(context, snapshot.active)
+        _refuse_logs(logged_slices(context, snapshot))
+    write_new_timeline(context)
+    _change_properties(context, planned)
+    delete_old_timeline(context)
+
+
+def _change_properties(context: TableContext, planned: Upgrade) -> None:
+    now = instant_time(WallMs(context.world.clock.now_ms()))
+    update_properties(context.world.storage, planned.changes, now=now)
 
 
 def _refuse_unlike_keys(config: TableConfig) -> None:
@@ -137,9 +191,9 @@ def _refuse_unlike_keys(config: TableConfig) -> None:
         )
 
 
-def _refuse_work_in_progress(context: TableContext) -> None:
-    snapshot = context.snapshot()
-    pending = snapshot.active.pending
+def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> None:
+    begun = begun_merge(context, active)
+    pending = [one for one in active.pending if one != begun]
     if pending:
         raise InvalidInputError(
             "a table is upgraded when nothing is pending; finish it, roll it back or cancel it: "
@@ -155,12 +209,14 @@ def _refuse_work_in_progress(context: TableContext) -> None:
             kind="writers_at_work",
             writers=alive,
         )
-    logs = [one for one in view_of(context, snapshot).latest_slices() if one.log_files]
-    if logs:
+
+
+def _refuse_logs(logged: Sequence[FileSlice]) -> None:
+    if logged:
         raise InvalidInputError(
             "file groups have log files, which version 9 may merge differently; compact them "
             "first ('hoodoo services run --service compact'), then upgrade: "
-            f"{len(logs)} file groups, the first is {logs[0].file_group}",
+            f"{len(logged)} file groups, the first is {logged[0].file_group}",
             kind="logs_not_compacted",
-            file_groups=len(logs),
+            file_groups=len(logged),
         )

@@ -20,51 +20,28 @@ from tableservices.archiving.history_files import add_to_history
 from timeline.codecs.instant_avro import encode_commit
 from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError
 from timeline.model.filenames import (
     instant_file_name,
     parse_instant_name,
-    parse_log_file_name,
     pending_file_names,
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
-from timeline.places import HOODIE, timeline_path
-from timeline.view import list_partition_paths
+from timeline.places import HOODIE, TIMELINE, timeline_path
 
-__all__ = ["delete_old_timeline", "refuse_logs_of_version_6", "write_new_timeline"]
+__all__ = ["delete_old_timeline", "write_new_timeline"]
 
 _COMMITS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
-
-
-def refuse_logs_of_version_6(context: TableContext) -> None:
-    """
-    Pass when no log file is left: their names and blocks mean other things in version 6.
-
-    Outside: 1 list a partition.
-
-    Raises:
-        InvalidInputError: There is one.
-    """
-    storage = context.world.storage
-    for partition_path in list_partition_paths(storage):
-        for name in storage.names(partition_path):
-            if parse_log_file_name(name) is not None:
-                raise InvalidInputError(
-                    "log files of version 6 are not converted; let Java Hudi 1.2 upgrade this "
-                    f"table by one write: {partition_path}/{name}",
-                    kind="logs_of_version_6",
-                    path=f"{partition_path}/{name}",
-                )
 
 
 def write_new_timeline(context: TableContext) -> int:
     """
     Make every instant's files in the new layout, active and archived; returns how many.
 
-    Outside: 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few puts.
+    Outside: 1 delete, 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few puts.
     """
     storage = context.world.storage
+    storage.delete_folder(TIMELINE)  # of a try that was cut off; the old timeline went on since
     made = 0
     for name, data in _converted(context):
         storage.write(timeline_path(name), data, durable=True)
@@ -88,12 +65,19 @@ def _converted(context: TableContext) -> Iterator[tuple[str, bytes]]:
         )
         path = f"{HOODIE}/{old}"
         yield instant_file_name(new), _content(read(path), instant.action, path)
-        for name in pending_file_names(instant.action, instant.requested_time):
+        for name in _pending_names(instant):
             if name in active.file_names:
                 path = f"{HOODIE}/{name}"
                 inflight = name.endswith("inflight")
                 action = instant.action if inflight else Action.CLEAN  # plans are Avro already
                 yield name, _content(read(path), action, path)
+
+
+def _pending_names(instant: Instant) -> Iterator[str]:
+    """Names that its pending states may have; those of a compaction tell that it is one."""
+    for action in Action:
+        if action.completes_as is instant.action:
+            yield from pending_file_names(action, instant.requested_time)
 
 
 def _content(data: bytes, action: Action, path: str) -> bytes:

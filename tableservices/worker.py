@@ -9,14 +9,15 @@ longer pause, the other tables' do not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tableservices.service import ServiceReceipt, TableService
 from timeline.context import TableContext
 from timeline.ports.clock import Clock
 
-__all__ = ["Served", "StopFlag", "WorkerReport", "run_worker"]
+__all__ = ["Failing", "Served", "StopFlag", "Watcher", "WorkerReport", "run_worker"]
 
 _STEP_MS = 200  # how soon a stop is noticed
 _PAUSE_MAX_MS = 300_000
@@ -48,12 +49,53 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """A service whose last run on a table failed."""
+
+    table: str  # address
+    service: str
+    error: Exception
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.service} of {self.table} failed: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker did so far; rounds and the others summed over its tables."""
+    """What a worker did so far; numbers are summed over its tables."""
 
     rounds: int = 0
     receipts: int = 0
     failures: int = 0
+    failing: tuple[Failing, ...] = ()  # and has not succeeded since
+
+
+class Watcher(Protocol):
+    """Who is told what a worker does, on the worker's thread."""
+
+    def began(self, served: Served, service: TableService) -> None:
+        """A service begins its run on a table."""
+
+    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None:
+        """It had something to do, and did it."""
+
+    def failed(self, failing: Failing) -> None:
+        """It failed; the next round tries again."""
+
+    def rested(self, report: WorkerReport) -> None:
+        """A round of one table is over."""
+
+
+class _Nobody:
+    def began(self, served: Served, service: TableService) -> None: ...
+
+    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None: ...
+
+    def failed(self, failing: Failing) -> None: ...
+
+    def rested(self, report: WorkerReport) -> None: ...
 
 
 @dataclass(slots=True)
@@ -72,8 +114,7 @@ def run_worker(
     interval_ms: int,
     stop: StopFlag | None = None,
     rounds_max: int | None = None,
-    on_receipt: Callable[[Served, TableService, ServiceReceipt], None] | None = None,
-    on_round: Callable[[WorkerReport], None] | None = None,
+    watcher: Watcher | None = None,
 ) -> WorkerReport:
     """
     Run the services of every table every ``interval_ms`` until stopped.
@@ -84,13 +125,17 @@ def run_worker(
             round, up to five minutes, and back after a good one.
         stop: Looked at between services and while waiting.
         rounds_max: End after so many rounds of each table.
-        on_receipt: Told about every receipt, for progress.
-        on_round: Told after every round, for those who watch the worker's health.
+        watcher: Told about all of it, for progress and health.
     """
     flag = stop or StopFlag()
+    told: Watcher = watcher or _Nobody()
     clock = tables[0].context.world.clock
     turns = [_Turns(served) for served in tables]
+    failing: dict[tuple[str, str], Failing] = {}
     report = WorkerReport()
+    for one in tables:
+        names = ",".join(service.name for service in one.services)
+        one.context.world.events.emit("worker.began", table=_address(one), services=names)
     while not flag.is_set():
         left = [one for one in turns if rounds_max is None or one.rounds < rounds_max]
         if not left:
@@ -99,7 +144,7 @@ def run_worker(
         _wait_until(clock, flag, turn.due_ms)
         if flag.is_set():
             break
-        receipts, failures = _round(turn.served, flag, on_receipt)
+        receipts, failures = _round(turn.served, flag, told, failing)
         turn.rounds += 1
         turn.failed_in_row = turn.failed_in_row + 1 if failures else 0
         turn.due_ms = clock.monotonic_ms() + _pause_ms(interval_ms, turn.failed_in_row)
@@ -107,37 +152,43 @@ def run_worker(
             rounds=report.rounds + 1,
             receipts=report.receipts + receipts,
             failures=report.failures + failures,
+            failing=tuple(failing.values()),
         )
-        if on_round is not None:
-            on_round(report)
+        told.rested(report)
+    for turn in turns:
+        table = turn.served
+        table.context.world.events.emit("worker.ended", table=_address(table), rounds=turn.rounds)
     return report
 
 
+def _address(served: Served) -> str:
+    return served.context.world.storage.base_uri
+
+
 def _round(
-    served: Served,
-    flag: StopFlag,
-    on_receipt: Callable[[Served, TableService, ServiceReceipt], None] | None,
+    served: Served, flag: StopFlag, told: Watcher, failing: dict[tuple[str, str], Failing]
 ) -> tuple[int, int]:
     """Each service once; how many had work, and how many failed."""
     receipts = failures = 0
+    events = served.context.world.events
+    address = _address(served)
     for service in served.services:
         if flag.is_set():
             break
+        told.began(served, service)
         try:
             receipt = service.run_once(served.context)
         except Exception as error:  # noqa: BLE001 - the next round may succeed
             failures += 1
-            served.context.world.events.emit(
-                "service.failed",
-                table=served.context.config.name,
-                service=service.name,
-                why=str(error),
-            )
+            found = Failing(table=address, service=service.name, error=error)
+            failing[address, service.name] = found
+            events.emit("service.failed", table=address, service=service.name, why=str(error))
+            told.failed(found)
             continue
+        failing.pop((address, service.name), None)
         if receipt is not None:
             receipts += 1
-            if on_receipt is not None:
-                on_receipt(served, service, receipt)
+            told.did(served, service, receipt)
     return receipts, failures
 
 

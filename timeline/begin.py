@@ -35,6 +35,7 @@ from timeline.rules.transitions import Fate, check_transition
 from timeline.setting_names import ForeignWriters
 from timeline.settle import finish, is_settled
 from timeline.snapshot import Snapshot
+from timeline.turn import look
 
 __all__ = ["Begun", "begin", "make_inflight"]
 
@@ -77,6 +78,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
         StorageUnavailableError: The storage does not answer.
         LockTimeoutError: The lock, needed beside other engines or after too many redraws, was
             not free in time.
+        LeaseLostError: It was lost while an earlier publication was decided (FOR-4).
     """
     if renew_pin(context):
         before = None
@@ -90,7 +92,9 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
             return begun
         least, before = begun, None
     # Others keep publishing between our time and our look: take the queue (BEG-5).
-    with context.world.lock.acquire("begin"):
+    with context.world.lock.acquire("begin") as lease:
+        if shared:  # FOR-4: what is begun above an unsettled slot would make it void
+            look(context, lease)
         for _ in range(_DRAWS_MAX):
             begun = _try_begin(context, action, least, None)
             if isinstance(begun, Begun):
@@ -165,7 +169,8 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
         snapshot = context.snapshot()
     if any(i.action is Action.RESTORE for i in snapshot.active.pending):
         raise TableConfigConflictError(
-            "a restore of this table is under way; wait for it to finish, then write again",
+            "a restore of this table is under way; wait for it to finish, or when its engine has "
+            "ended finish it by 'hoodoo restore TABLE --finish', then write again",
             kind="restore_pending",
         )
     return snapshot

@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from timeline.begin import Begun
 from timeline.checks import WhatIPublish, further_checks
 from timeline.context import TableContext
+from timeline.files.markers import marker_files
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.paths import join
 from timeline.model.schema import TableSchema
 from timeline.model.slot import Batch
 from timeline.placing import Placement
 from timeline.publish import Candidate
+from timeline.read_set import READS_KEY
+from timeline.read_watch import ReadWatch
 from timeline.receipt import WritePlan
 from timeline.refusal import RefusalReport
 from timeline.rivals import claim_of
 
-__all__ = ["Written", "candidate_of", "planned_claim"]
+__all__ = ["Written", "candidate_of", "facts_of", "planned_claim", "reconcile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +41,51 @@ class Written:
     schema_before: str
     refusals: tuple[RefusalReport, ...]
     attempts: int
+    watch: ReadWatch | None = None  # of a plan with reads
+
+    def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
+        """Bytes written to some file groups, None for all."""
+        return sum(
+            stat.file_size_in_bytes
+            for task, stats in self.stats
+            for stat in stats
+            if file_groups is None or FileGroupId(task.partition_path, task.file_id) in file_groups
+        )
+
+
+def reconcile(
+    context: TableContext, begun: Begun, written: Written, attempted: frozenset[str] | None
+) -> None:
+    """
+    Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
+
+    A file of this instant that the commit metadata does not name would become visible with
+    it (fmt 4.1), so it goes before the slot. ``attempted``: as ``Workload.attempted``.
+    """
+    storage = context.world.storage
+    kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
+    if attempted is None:
+        marked = marker_files(storage, begun.requested_time)
+        attempted = frozenset(join(partition, name) for partition, name, _ in marked)
+    for path in sorted(attempted - kept):
+        storage.delete(path)
+    storage.sync_folders(
+        sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
+    )
 
 
 def candidate_of(
-    context: TableContext, begun: Begun, plan: WritePlan, written: Written
+    context: TableContext,
+    begun: Begun,
+    plan: WritePlan,
+    written: Written,
+    batches: tuple[Batch, ...] = (),
 ) -> Candidate:
-    """Everything an attempt offers for publication: what it touched, its metadata, its checks."""
+    """
+    Everything an attempt offers for publication: what it touched, its metadata, its checks.
+
+    ``batches`` are those of a group's members; a plan's own is added here.
+    """
     by_partition: dict[str, list[WriteStat]] = {}
     for task, stats in written.stats:
         by_partition.setdefault(task.partition_path, []).extend(stats)
@@ -72,9 +115,9 @@ def candidate_of(
         if not stats and _touch_of(task) is not Touch.NEW
     ]
     claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
-    batches: tuple[Batch, ...] = ()
     if plan.batch_id is not None:
         batches = (
+            *batches,
             Batch(
                 batch_id=plan.batch_id,
                 rows_inserted=metadata.total_rows_inserted,
@@ -82,31 +125,37 @@ def candidate_of(
                 rows_deleted=metadata.total_rows_deleted,
             ),
         )
+    check = further_checks(context, facts_of(begun, plan, written, claim, batches))
     return Candidate(
         claim=claim,
         metadata=metadata,
         read_only=tuple(idle),
+        logs_may_meet=written.placement.logs_may_meet,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
         batches=batches,
-        check=further_checks(
-            context,
-            WhatIPublish(
-                requested_time=begun.requested_time,
-                keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
-                whole_table=plan.rules.lookup.whole_table,
-                in_buckets=plan.rules.buckets is not None,
-                batch_id=plan.batch_id,
-                schemas=(written.schema.avro_json, written.schema_before),
-                claim=claim,
-                missed_in=_missed_in(written),
-                inserted_into=tuple(
-                    stat.path
-                    for _, stats in written.stats
-                    for stat in stats
-                    if stat.path and stat.num_inserts
-                ),
-            ),
+        check=check if written.watch is None else written.watch.before(check, claim),
+    )
+
+
+def facts_of(
+    begun: Begun, plan: WritePlan, written: Written, claim: Claim, batches: tuple[Batch, ...]
+) -> WhatIPublish:
+    """What the checks compare with what others published."""
+    return WhatIPublish(
+        requested_time=begun.requested_time,
+        keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
+        whole_table=plan.rules.lookup.whole_table,
+        in_buckets=plan.rules.buckets is not None,
+        batch_ids=tuple(batch.batch_id for batch in batches),
+        schemas=(written.schema.avro_json, written.schema_before),
+        claim=claim,
+        missed_in=_missed_in(written),
+        inserted_into=tuple(
+            stat.path
+            for _, stats in written.stats
+            for stat in stats
+            if stat.path and stat.num_inserts
         ),
     )
 
@@ -132,6 +181,8 @@ def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) ->
         **context.world.ids.identity().as_metadata,
         "hoodoo.attempts": str(written.attempts),
     }
+    if plan.reads is not None:
+        extra[READS_KEY] = plan.reads.text
     if plan.batch_id is not None:
         extra["hoodoo.batch_id"] = plan.batch_id
     if written.refusals:

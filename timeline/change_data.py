@@ -42,8 +42,9 @@ _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePlan:
-    """The units in the order of completion, and how each is read."""
+    """The units in the order of completion, how each is read, and the snapshot they are from."""
 
+    snapshot: Snapshot
     units: tuple[ChangeUnit, ...]
     read: ChangeRead
 
@@ -94,7 +95,8 @@ def plan_changes(
         for unit in _units(context, write, groups)
     ]
     slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
-    return ChangePlan(units=tuple(units), read=_read(context, snapshot, slices, columns, groups))
+    read = _read(context, snapshot, slices, columns, groups)
+    return ChangePlan(snapshot=snapshot, units=tuple(units), read=read)
 
 
 def stream_changes(context: TableContext, plan: ChangePlan) -> Iterator[pa.RecordBatch]:
@@ -257,13 +259,12 @@ class _Groups:
     def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
         self._context = context
         self._snapshot = snapshot
-        self._history = context.history
         self._archived: Mapping[InstantTime, InstantTime] = {}
         self._view = FileSystemView(
             storage=context.world.storage,
             snapshot=snapshot,
             pending_compactions={},
-            history=self._history,
+            history=context.history,
             show_replaced=True,
         )
 
@@ -342,7 +343,7 @@ class _Groups:
         known = self._snapshot.completions.get(time)
         if known is not None:
             return known
-        self._archived = self._history.completions
+        self._archived = self._view.archived.completions
         return self._archived.get(time)
 
 

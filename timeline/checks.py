@@ -24,13 +24,13 @@ from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import InstantTime
-from timeline.pending_plans import pending_compactions, reserved_file_groups
+from timeline.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
 from timeline.properties_file import load_config
 from timeline.rules.bucketing import bucket_of
 from timeline.rules.conflicts import Refused, Rival, RuleId
 from timeline.rules.keys import VirtualKeys
 
-__all__ = ["WhatIPublish", "further_checks"]
+__all__ = ["WhatIPublish", "further_checks", "refused_by"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class WhatIPublish:
 
     requested_time: InstantTime
     keys_looked_up: bool  # a key that is new here must be new there too
-    batch_id: str | None
+    batch_ids: tuple[str, ...]
     schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
     claim: Claim
     missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
@@ -59,23 +59,24 @@ def further_checks(
     """
 
     def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
-        for rival in rivals:
-            if mine.batch_id is not None and mine.batch_id in rival.batches:
-                return Refused(
-                    RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,)
-                )
-            if rival.schema and rival.schema not in mine.schemas:
-                return Refused(
-                    RuleId.SCHEMA_CHANGED,
-                    "the other changed the table's schema; mine must be fitted to it",
-                    (rival,),
-                )
+        refused = _replaced_ground(mine, rivals)
+        if refused is not None:
+            return refused
         # Through the backup when another writer is changing the properties just now (fmt 1.3).
         config = load_config(context.world.storage)
         if config.table_version != context.config.table_version:
             return Refused(
                 RuleId.TABLE_UPGRADED,
                 f"the table is of version {config.table_version} now; open it again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        changed = config.differs_for_writers(context.config)
+        if changed:
+            return Refused(
+                RuleId.PROPERTIES_CHANGED,
+                f"the table's properties were changed meanwhile ({', '.join(changed)}); open it "
+                "again, then write",
                 (),
                 retry_can_succeed=False,
             )
@@ -87,18 +88,45 @@ def further_checks(
                 (),
                 retry_can_succeed=False,
             )
-        refused = (
+        return (
             _owned_by_new_plan(context, timeline, mine.claim)
             or _hidden_by_new_plan(context, timeline, mine)
-            or _missed_key(mine, rivals)
+            or _met_keys(context, mine, rivals)
         )
-        if refused is None and mine.in_buckets:
-            refused = _same_bucket(mine, rivals)
-        if refused is not None or not mine.keys_looked_up:
-            return refused
-        return _dropped_key(mine, rivals) or _same_new_key(context, mine, rivals)
 
     return check
+
+
+def refused_by(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    The part of the checks that looks at rivals alone: what members of a group ask of each other.
+
+    Outside: the new files of both where both inserted into one partition.
+    """
+    return _replaced_ground(mine, rivals) or _met_keys(context, mine, rivals)
+
+
+def _replaced_ground(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """Whether a rival published the same batch, or another schema than my files have."""
+    for rival in rivals:
+        if set(mine.batch_ids) & set(rival.batches):
+            return Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
+        if rival.schema and rival.schema not in mine.schemas:
+            return Refused(
+                RuleId.SCHEMA_CHANGED,
+                "the other changed the table's schema; mine must be fitted to it",
+                (rival,),
+            )
+    return None
+
+
+def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    refused = _missed_key(mine, rivals)
+    if refused is None and mine.in_buckets:
+        refused = _same_bucket(mine, rivals)
+    if refused is not None or not mine.keys_looked_up:
+        return refused
+    return _dropped_key(mine, rivals) or _same_new_key(context, mine, rivals)
 
 
 def _owned_by_new_plan(
@@ -107,17 +135,7 @@ def _owned_by_new_plan(
     if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
         return None
     owned = reserved_file_groups(context, timeline)
-    mine = {item.file_group for item in claim.file_groups}
-    met = tuple(sorted(mine & owned.keys()))
-    if not met:
-        return None
-    return Refused(
-        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-        f"a clustering was planned on it meanwhile: {owned[met[0]]}",
-        (),
-        met,
-        retry_can_succeed=False,
-    )
+    return owned_by_plans(owned, (item.file_group for item in claim.file_groups))
 
 
 def _hidden_by_new_plan(
@@ -164,7 +182,7 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
             met = tuple(sorted(rival.claim.inserting))
         if met:
             return Refused(
-                RuleId.SAME_NEW_KEY,
+                RuleId.INSERTED_WHERE_I_MISSED,
                 "the other inserted keys where this delete did not find all of its own",
                 (rival,),
                 partitions=met,
@@ -232,21 +250,22 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
 
 def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     """
-    Whether another writer opened a bucket that I open too, under another file id (fmt 9).
+    Whether another writer put rows of a bucket of mine under another file id (fmt 9).
 
     Rows of one key would lie in both. The next attempt finds the other's file group.
     """
-    opened: dict[tuple[str, int | None], FileGroupId] = {
+    mine_of: dict[tuple[str, int | None], FileGroupId] = {
         (item.file_group.partition_path, number): item.file_group
         for item in mine.claim.file_groups
-        if item.touch is Touch.NEW and (number := bucket_of(item.file_group.file_id)) is not None
+        if item.touch is not Touch.REPLACE
+        and (number := bucket_of(item.file_group.file_id)) is not None
     }
     for rival in rivals:
         met = tuple(
             item.file_group
             for item in rival.claim.file_groups
             if item.touch is not Touch.REPLACE
-            and opened.get(
+            and mine_of.get(
                 (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
                 item.file_group,
             )
@@ -255,7 +274,7 @@ def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
         if met:
             return Refused(
                 RuleId.SAME_FILE_GROUP_WRITTEN,
-                "the other opened a bucket that is opened here too",
+                "the other opened another file group for a bucket of mine",
                 (rival,),
                 met,
             )

@@ -7,13 +7,13 @@ it as their first argument and keep nothing themselves.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.boundary import Pin
-from timeline.errors import CorruptTableError, StorageUnavailableError
+from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
+from timeline.errors import StorageUnavailableError, UnsafeSetupError
 from timeline.history import History
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
@@ -21,9 +21,11 @@ from timeline.model.times import InstantTime
 from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
+from timeline.rules.isolation import Isolation
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
 from timeline.rules.slicing import Slicing
+from timeline.rules.strategies import SIMPLE, ConflictStrategy
 from timeline.rules.succession import SkewLimits
 from timeline.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.slots import SlotChain
@@ -43,11 +45,15 @@ class TableLimits:
     heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
     retry: RetryBudget = field(default_factory=RetryBudget)
     unknown_ms_max: int = 60_000
+    reader_lease_ms: int = 900_000  # 0 for none
     instant_files_max: int = 3_000_000
     publish_lock: PublishLock = PublishLock.LOCK
     mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None
+    strategy: ConflictStrategy = SIMPLE
+    cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
+    isolation: Isolation = Isolation.SNAPSHOT
 
 
 @dataclass(slots=True)
@@ -81,7 +87,7 @@ class TableIdentity:
     Reading needs none, so that a table on a read-only disk can be opened.
     """
 
-    known: str | None
+    known: TableFacts | None
 
     def ensure(self, world: World) -> str:
         """
@@ -89,11 +95,23 @@ class TableIdentity:
 
         Raises:
             CorruptTableError: The file that holds it is damaged.
+            UnsafeSetupError: The table's slots are decided elsewhere than this process would
+                take them (SLOT-6).
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
-            self.known = _identity_in(_table_facts(world))
-        return self.known
+            self.known = decode_facts(_table_facts(world))
+        here = world.storage.capabilities.slots
+        if self.known.slots != here:
+            raise UnsafeSetupError(
+                "the commit slots of this table are decided elsewhere than this process is set up "
+                "for, so it would not see the other writers; set hoodoo.slots.* as they have it: "
+                f"the table says {self.known.slots!r}, this process {here!r}",
+                kind="slots_elsewhere",
+                table=self.known.slots,
+                process=here,
+            )
+        return self.known.table_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +124,7 @@ class TableContext:
     chain: SlotChain
     commits: CommitReader
     timelines: TimelineReader
+    history: History  # the archived instants, in the form of the timeline's layout
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
     looked: LastLook = field(default_factory=LastLook)
@@ -121,27 +140,35 @@ class TableContext:
             UnsafeSetupError: Several plug-ins answer to the table's merger.
         """
         chosen = limits or TableLimits()
+        history = _history_of(world, config)
         try:
-            known = _identity_in(world.storage.read(TABLE_FACTS))
+            known = decode_facts(world.storage.read(TABLE_FACTS))
         except ObjectMissingError:
             known = None
+        table_id = None if known is None else known.table_id
         return TableContext(
             world=world,
             config=replace(config, merge=config.merge.merged_by(world.mergers)),
             identity=TableIdentity(known),
-            chain=SlotChain(world, known, unknown_ms_max=chosen.unknown_ms_max),
+            chain=SlotChain(world, table_id, unknown_ms_max=chosen.unknown_ms_max),
             commits=CommitReader(
                 world.storage,
                 timeline_folder(config.timeline_layout_version),
-                _history_of(world, config),
+                history,
             ),
             timelines=TimelineReader(
                 world.storage,
                 layout_version=config.timeline_layout_version,
                 files_max=chosen.instant_files_max,
             ),
+            history=history,
             limits=chosen,
         )
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether writers append to one file group side by side (NBCC-1)."""
+        return self.limits.mode is ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL
 
     @property
     def table_id(self) -> str:
@@ -178,11 +205,6 @@ class TableContext:
             return self.snapshot()
         return self._snapshot(last, self.chain.known_head)
 
-    @property
-    def history(self) -> History:
-        """The archived instants, in the form of the timeline's layout."""
-        return _history_of(self.world, self.config)
-
     def instant_path(self, file_name: str) -> str:
         """Where the file of an instant lies in this table's layout."""
         return f"{timeline_folder(self.config.timeline_layout_version)}/{file_name}"
@@ -207,16 +229,6 @@ def _history_of(world: World, config: TableConfig) -> History:
     return History(world.storage, world.events, legacy_folder=folder)
 
 
-def _identity_in(data: bytes) -> str:
-    try:
-        identity = json.loads(data)["id"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptTableError(
-            f"the table's identity cannot be read: {TABLE_FACTS}", path=TABLE_FACTS
-        ) from error
-    return str(identity)
-
-
 def _table_facts(world: World) -> bytes:
     """What the file of the table's identity holds; whoever creates it first decides."""
     fresh = b""
@@ -224,7 +236,7 @@ def _table_facts(world: World) -> bytes:
         try:
             return world.storage.read(TABLE_FACTS)
         except ObjectMissingError:
-            fresh = fresh or json.dumps({"id": world.ids.uuid(), "slots": "storage"}).encode()
+            fresh = fresh or _fresh_facts(world)
         # Taken or not answered: the next look tells who made it (UNK-5).
         with suppress(ObjectExistsError, AmbiguousWriteError):
             world.storage.create(TABLE_FACTS, fresh)
@@ -232,3 +244,8 @@ def _table_facts(world: World) -> bytes:
     raise StorageUnavailableError(
         f"the storage did not answer; open the table again: {TABLE_FACTS}", path=TABLE_FACTS
     )
+
+
+def _fresh_facts(world: World) -> bytes:
+    slots = world.storage.capabilities.slots
+    return encode_facts(TableFacts(table_id=world.ids.uuid(), slots=slots))

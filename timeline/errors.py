@@ -41,6 +41,7 @@ __all__ = [
     "SchemaConflictError",
     "ServiceConflictError",
     "SettingError",
+    "SnapshotExpiredError",
     "StorageCapabilityError",
     "StorageUnavailableError",
     "TableConfigConflictError",
@@ -151,6 +152,13 @@ class BudgetSpentError(ConflictError):
     """All allowed attempts met a conflict; field ``attempts`` lists what each one met."""
 
     default_kind = "budget_spent"
+
+
+class SnapshotExpiredError(HoodooError):
+    """Files of the snapshot that was read are gone: it was read for longer than it is kept."""
+
+    reaction = Reaction.REDO
+    default_kind = "snapshot_expired"
 
 
 class UnavailableError(HoodooError):

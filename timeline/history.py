@@ -4,18 +4,22 @@ The history: instants archived below the timeline (fmt 8), or as version 6 did (
 Reading only. Neither the range in a file's name nor the order of rows or files is trusted:
 archives that Java migrated from version 6 have neither right.
 
-A snapshot never needs it (what is below the active timeline is committed); incremental
-reads of old ranges and the display of the whole timeline do.
+A snapshot needs it where files are older than the active timeline: to know that they are
+committed (GC-7) and when their logs completed. Incremental reads of old ranges and the display
+of the whole timeline read it, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from timeline.codecs.history_rows import (
     HistoryFile,
     HistoryInstant,
+    parse_history_completions,
     parse_history_rows,
     parse_manifest,
     parse_version,
@@ -31,10 +35,39 @@ from timeline.places import HISTORY
 from timeline.ports.events import EventSink
 from timeline.ports.storage import ObjectMissingError, Storage
 
-__all__ = ["ARCHIVED_WRITES", "History"]
+__all__ = ["ARCHIVED_WRITES", "ArchivedTimes", "History"]
 
 #: The actions that write rows, as the archive names them.
 ARCHIVED_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ArchivedTimes:
+    """
+    When every archived instant completed, by requested time.
+
+    Instants without completion time completed when they were requested, as Java takes it. A
+    savepoint is left out: it shares the requested time of its commit (trap 19).
+    """
+
+    completions: Mapping[InstantTime, InstantTime]
+
+    @cached_property
+    def _oldest(self) -> InstantTime | None:
+        return min(self.completions, default=None)
+
+    def rules_out(self, requested_time: InstantTime) -> bool:
+        """
+        Whether an instant below the active timeline was never archived, so never completed.
+
+        What lies before the oldest archived instant may have been in an archive that its owner
+        deleted, which many did before version 8: of that nothing can be said.
+        """
+        if requested_time in self.completions:
+            return False
+        return self._oldest is not None and requested_time > self._oldest
 
 
 class History:
@@ -51,6 +84,7 @@ class History:
         self._storage = storage
         self._events = events
         self._legacy_folder = legacy_folder
+        self._last: _LastTimes | None = None
 
     def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
         """
@@ -59,7 +93,8 @@ class History:
         Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file; of version 6
         1 list, 1 get per file.
         """
-        rows = self._rows(times_only) if self._legacy_folder is None else self._legacy(times_only)
+        legacy = self._legacy_folder is not None
+        rows = self._legacy(times_only) if legacy else self._rows(times_only)
         found = {(row.requested_time, row.action): row for row in rows}
         return [found[key] for key in sorted(found)]
 
@@ -76,21 +111,39 @@ class History:
                 return row
         return None
 
-    @cached_property
-    def completions(self) -> Mapping[InstantTime, InstantTime]:
+    def times(self) -> ArchivedTimes:
         """
-        Requested time -> completion time of every archived instant.
+        The times of every archived instant, as of now.
 
-        One without completion time completed when it was requested, as Java takes it. A
-        savepoint is left out: it shares the requested time of its commit (trap 19).
+        What is archived stays so: only files that were not there at the last call are read.
 
-        Outside: as ``instants``, once.
+        Outside: 1 get (version), and 1 get (manifest), 1 get per new file when it changed; of
+        version 6 as ``instants``.
         """
-        return {
-            row.requested_time: row.completion_time or row.requested_time
-            for row in self.instants()
-            if row.action != Action.SAVEPOINT.value
-        }
+        if self._legacy_folder is not None:
+            return ArchivedTimes(
+                {
+                    row.requested_time: row.completion_time or row.requested_time
+                    for row in self.instants()
+                    if row.action != Action.SAVEPOINT.value
+                }
+            )
+        number = self._manifest_number()
+        last = self._last
+        if last is not None and last.number == number:
+            return last.times
+        read = frozenset[str]() if last is None else last.file_names
+        files, found = self._each(
+            lambda one: one.file_name not in read,
+            lambda data, path: parse_history_completions(data, path=path),
+        )
+        known = dict(last.times.completions) if last is not None else {}
+        for completions in found:
+            known.update(completions)
+        names = frozenset(one.file_name for one in files)
+        # One value, replaced as a whole: readers on several threads need no lock.
+        self._last = _LastTimes(number=number, file_names=names, times=ArchivedTimes(known))
+        return self._last.times
 
     def writes_between(
         self,
@@ -120,21 +173,34 @@ class History:
                 yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 
     def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[HistoryInstant]:  # noqa: FBT001
+        """The rows of the newest files; only of those that may hold the time ``of``."""
+
+        def wanted(one: HistoryFile) -> bool:
+            return of is None or one.first_time <= of <= one.last_time
+
+        def parse(data: bytes, path: str) -> tuple[HistoryInstant, ...]:
+            return parse_history_rows(data, path=path, times_only=times_only)
+
+        return [row for rows in self._each(wanted, parse)[1] for row in rows]
+
+    def _each(
+        self, wanted: Callable[[HistoryFile], bool], parse: Callable[[bytes, str], T]
+    ) -> tuple[tuple[HistoryFile, ...], list[T]]:
         """
-        The rows of the newest files; an archiver may merge them and tidy up meanwhile.
+        The newest files, and what is in the wanted ones.
+
+        An archiver may merge them and tidy up meanwhile.
 
         Raises:
             MissingFileError: A file is gone that the newest manifest still names.
         """
         files = self._files()
         while True:
-            rows: list[HistoryInstant] = []
+            found: list[T] = []
             try:
-                for one in files:
-                    if of is None or one.first_time <= of <= one.last_time:
-                        path = f"{HISTORY}/{one.file_name}"
-                        data = self._storage.read(path)
-                        rows += parse_history_rows(data, path=path, times_only=times_only)
+                for one in filter(wanted, files):
+                    path = f"{HISTORY}/{one.file_name}"
+                    found.append(parse(self._storage.read(path), path))
             except ObjectMissingError as error:
                 before, files = files, self._files()
                 if files == before:
@@ -143,7 +209,7 @@ class History:
                         path=path,
                     ) from error
             else:
-                return rows
+                return files, found
 
     def _legacy(self, times_only: bool) -> Iterator[HistoryInstant]:  # noqa: FBT001
         folder = self._legacy_folder or ""
@@ -197,3 +263,12 @@ class History:
             if name.startswith("manifest_") and name.removeprefix("manifest_").isdigit()
         ]
         return max(numbers, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LastTimes:
+    """What ``times`` told last, and what that was read from."""
+
+    number: int | None
+    file_names: frozenset[str]
+    times: ArchivedTimes

@@ -1,9 +1,9 @@
 """
-The hook by which a plug-in merges records of tables in the merge mode CUSTOM.
+The hooks by which a plug-in merges records of tables in the merge mode CUSTOM, or judges conflicts.
 
 pluggy discovers, typed objects behave (architecture rule 6): a plug-in returns
-``RecordMerger`` values, everything afterwards is a call of one. A plug-in is a module or
-object with::
+``RecordMerger`` or ``ConflictStrategy`` values, everything afterwards is a call of one. A
+plug-in is a module or object with::
 
     from timeline.hookspecs import hookimpl
 
@@ -25,8 +25,9 @@ from collections.abc import Iterable
 import pluggy
 
 from timeline.ports.merger import RecordMerger
+from timeline.rules.strategies import ConflictStrategy
 
-__all__ = ["hookimpl", "record_mergers"]
+__all__ = ["conflict_strategies", "hookimpl", "record_mergers"]
 
 _PROJECT_NAME = "hoodoo"
 
@@ -37,3 +38,8 @@ hookimpl = pluggy.HookimplMarker(_PROJECT_NAME)
 @hookspec
 def record_mergers() -> Iterable[RecordMerger]:  # type: ignore[empty-body]
     """The mergers this plug-in offers."""
+
+
+@hookspec
+def conflict_strategies() -> Iterable[ConflictStrategy]:  # type: ignore[empty-body]
+    """What may be named in ``hoodie.write.lock.conflict.resolution.strategy`` beside ours."""

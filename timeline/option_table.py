@@ -14,6 +14,9 @@ from typing import Final
 from timeline.index.options import INDEX_OPTIONS
 from timeline.key_options import KEY_OPTIONS
 from timeline.options import Option, OptionKind
+from timeline.retry_options import RETRY_OPTIONS
+from timeline.rules.isolation import Isolation
+from timeline.rules.strategies import SIMPLE
 from timeline.setting_names import ClusteringUpdates
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS"]
@@ -271,26 +274,19 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         _INT,
         "Missed signs of life after which others take a write for dead.",
     ),
-    "conflict_retries": _option(
-        "hoodie.write.num.retries.on.conflict.failures",
-        "4",
+    **RETRY_OPTIONS,
+    "group_writes_max": _option(
+        "hoodoo.group.commit.max.writes",
+        "1",
         _INT,
-        "How often a refused write is done again; ours is 4 (Hudi: 0).",
+        "Most writes of this process's threads that one instant publishes together; 1: none do.",
     ),
-    "commit_attempts_max": _option(
-        "hoodie.write.commit.retry.max.attempts", "16", _INT, "Attempts of one publication."
-    ),
-    "commit_retry_base_ms": _option(
-        "hoodie.write.commit.retry.base.ms", "50", _MS, "First pause between attempts."
-    ),
-    "commit_retry_cap_ms": _option(
-        "hoodie.write.commit.retry.cap.ms", "10000", _MS, "Longest pause between attempts."
-    ),
-    "commit_retry_total_ms": _option(
-        "hoodie.write.commit.retry.total.timeout.ms",
-        "1800000",
+    "group_linger_ms": _option(
+        "hoodoo.group.commit.linger.ms",
+        "0",
         _MS,
-        "Time after which a write gives up, waiting for the lock included.",
+        "How long the first write of a group waits for others; writes that come while another "
+        "is published are waited for in any case.",
     ),
     "publish_lock": _option(
         "hoodoo.publish.lock",
@@ -313,6 +309,30 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "What a write into file groups of a pending clustering does: it is refused, or allowed "
         "and the clustering leaves them out. Unset: allowed, unless other engines write too.",
         choices=tuple(updates.value for updates in ClusteringUpdates),
+    ),
+    "conflict_strategy": _option(
+        "hoodie.write.lock.conflict.resolution.strategy",
+        SIMPLE.class_names[0],
+        OptionKind.TEXT,
+        "Who yields where both may: simple, bucket, prefer_writer (a pending clustering that would "
+        "refuse a write is cancelled), partition (one writer a partition at a time), the name of "
+        "a plug-in's, or Hudi's class of the same meaning.",
+    ),
+    "cancel_met_clustering": _option(
+        "hoodie.clustering.rollback.pending.replacecommit.on.conflict",
+        "false",
+        _BOOL,
+        "A pending clustering that would refuse a write is cancelled by the writer, as with "
+        "prefer_writer.",
+    ),
+    "isolation": _option(
+        "hoodoo.write.isolation.level",
+        Isolation.SNAPSHOT.value,
+        _ENUM,
+        "What a write is promised that tells what it was made from (reads=, delete_where): nobody "
+        "changed what it changes (snapshot), some serial order of the writes gives the same table "
+        "(write_serializable), or the order of publication does (serializable).",
+        choices=tuple(level.value for level in Isolation),
     ),
     # identity and safety
     "batch_id": _option(
@@ -400,6 +420,13 @@ READ_OPTIONS: Final[dict[str, Option]] = {
         "false",
         _BOOL,
         "Use the schema at the end of the range instead of the newest.",
+    ),
+    "reader_lease_ms": _option(
+        "hoodoo.reader.lease.ms",
+        "900000",
+        _MS,
+        "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
+        "use; 0 for no leases.",
     ),
     "timeline_instants_max": WRITE_OPTIONS["timeline_instants_max"],
     "metadata_bytes_max": WRITE_OPTIONS["metadata_bytes_max"],

@@ -8,7 +8,7 @@ that it planned, or may carry out, would silently vanish and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
@@ -19,12 +19,14 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import ClusteringPlan
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
+from timeline.rules.conflicts import Refused, RuleId
 from timeline.setting_names import ClusteringUpdates, ForeignWriters
 
 __all__ = [
     "RECHECKED",
     "file_groups_in_clustering",
     "moves_rows_only",
+    "owned_by_plans",
     "pending_compactions",
     "reserved_file_groups",
 ]
@@ -62,6 +64,31 @@ def reserved_file_groups(
         if all_of_them or RECHECKED not in plan.extra_metadata
         for partition_path, file_id in plan.file_groups()
     }
+
+
+def owned_by_plans(
+    owned: Mapping[FileGroupId, Instant], groups: Iterable[FileGroupId]
+) -> Refused | None:
+    """
+    What a write into these file groups meets, which pending plans own; None for nothing.
+
+    Args:
+        owned: As ``reserved_file_groups``.
+        groups: What is written or replaced.
+    """
+    met = tuple(sorted(owned.keys() & set(groups)))
+    if not met:
+        return None
+    plans = tuple(dict.fromkeys(owned[group] for group in met))
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        "a pending clustering owns it, and would lose the write; wait for it to complete, or "
+        f"cancel it: {plans[0]}",
+        (),
+        met,
+        retry_can_succeed=False,
+        plans=plans,
+    )
 
 
 def _pending_clusterings(

@@ -12,8 +12,11 @@ __all__ = [
     "HOODIE",
     "MARKERS",
     "METADATA_TABLE",
+    "OURS",
+    "OWED",
     "PROPERTIES",
     "PROPERTIES_BACKUP",
+    "READERS",
     "SCHEMAS",
     "SLOTS",
     "TABLE_FACTS",
@@ -22,6 +25,8 @@ __all__ = [
     "boundary_path",
     "heartbeat_path",
     "legacy_archive",
+    "owed_path",
+    "reader_path",
     "slot_path",
     "timeline_folder",
     "timeline_path",
@@ -36,9 +41,12 @@ MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
 METADATA_TABLE = ".hoodie/metadata"
+OURS = ".hoodie/.hoodoo"
 SLOTS = ".hoodie/.hoodoo/slots"
 BOUNDARIES = ".hoodie/.hoodoo/boundary"
 WRITERS = ".hoodie/.hoodoo/writers"
+READERS = ".hoodie/.hoodoo/readers"
+OWED = ".hoodie/.hoodoo/owed"  # what cleans left to readers
 TABLE_FACTS = ".hoodie/.hoodoo/table.json"
 
 
@@ -70,3 +78,13 @@ def boundary_path(number: int) -> str:
 def heartbeat_path(requested_time: InstantTime) -> str:
     """A pending instant's heartbeat."""
     return f"{HEARTBEATS}/{requested_time}"
+
+
+def reader_path(reader_id: str) -> str:
+    """A reader's lease."""
+    return f"{READERS}/{reader_id}.json"
+
+
+def owed_path(slot_number: int) -> str:
+    """The files that a clean spared because readers had leases."""
+    return f"{OWED}/{slot_number:020d}"

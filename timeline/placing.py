@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from timeline.begin import Begun
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, ServiceConflictError, UnsupportedTableError
+from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
 from timeline.files.slice_reader import SliceRead
@@ -28,9 +28,14 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_clustering, reserved_file_groups
+from timeline.pending_plans import (
+    file_groups_in_clustering,
+    owned_by_plans,
+    reserved_file_groups,
+)
 from timeline.read import plan_scan, view_of
 from timeline.rules.bucketing import BucketEngine
+from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind
 from timeline.rules.placement import (
     Bucket,
@@ -43,7 +48,7 @@ from timeline.snapshot import Snapshot
 from timeline.view import FileSystemView
 from timeline.workload import RowRules, Workload, WorkloadProfile
 
-__all__ = ["FileRules", "Placement", "place"]
+__all__ = ["FileRules", "Placement", "WriteBase", "place"]
 
 _LEARN_FILES_MAX = 4
 
@@ -69,19 +74,34 @@ class Placement:
     replaced: tuple[FileGroupId, ...]
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
+    met: Refused | None = None  # pending plans own what is written or replaced
+    logs_may_meet: bool = False  # beside logs of others in one file group (NBCC-1)
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
 
 
+class WriteBase(Protocol):
+    """What placing needs of a write: the time its files will carry, and what it saw."""
+
+    @property
+    def requested_time(self) -> InstantTime:
+        """Names the write."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The base of every decision."""
+
+
 def place(
     context: TableContext,
-    begun: Begun,
+    begun: WriteBase,
     workload: Workload | None,
     rules: RowRules,
     schema: TableSchema,
     *,
     files: FileRules,
     delete_partitions: Iterable[str] = (),
+    view: FileSystemView | None = None,
 ) -> Placement:
     """
     Decide where every row goes.
@@ -96,15 +116,15 @@ def place(
         schema: The schema to write with.
         files: How base files and log files are made.
         delete_partitions: Partitions to delete as wholes.
+        view: Of the write's snapshot, where writes share one.
 
     Raises:
         InvalidInputError: An insert that must not meet known keys meets some, or a partial
             update new ones (``partial_new_key``).
-        ServiceConflictError: A key lives in a file group that a pending clustering owns.
         UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
-    view = view_of(context, begun.snapshot)
+    view = view or view_of(context, begun.snapshot)
     # Rows that change records are looked up wherever they are: a new key must be refused.
     in_buckets = rules.buckets is not None and not rules.partial
     operation = rules.operation
@@ -116,7 +136,6 @@ def place(
     if operation.replaces:
         _refuse_fixed_file_ids(rules)
         replaced, claimed = _replaced(view, operation, touched)
-        _refuse_owned(replaced, reserved)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
         return Placement(
@@ -124,9 +143,14 @@ def place(
             replaced=replaced,
             claimed_partitions=claimed,
             profile=profile,
+            met=owned_by_plans(reserved, replaced),
         )
     # A bulk insert looks at no file that is there: it opens new file groups only.
     bulk = operation is WriteOperation.BULK_INSERT and not in_buckets
+    appends = context.config.table_type is TableType.MERGE_ON_READ
+    agreed = appends and in_buckets and context.non_blocking and not operation.replaces
+    # Java's bulk inserts make base files in agreed file groups, too, and are judged (NBCC-1).
+    free = agreed and operation is not WriteOperation.BULK_INSERT
     everywhere = rules.tags and rules.lookup.whole_table
     latest: Mapping[FileGroupId, FileSlice] = {}
     if not (operation.replaces or bulk):
@@ -136,13 +160,14 @@ def place(
     candidates = _candidates(context, view, latest.values(), rules) if looks else {}
     counts = _wanted(workload.tag(candidates), rules)
     if rules.buckets is not None and in_buckets:
-        where = find_buckets(context.world.storage, begun.snapshot, rules.buckets, touched, latest)
+        where = find_buckets(
+            context.world.storage, begun.snapshot, rules.buckets, touched, latest, agreed=agreed
+        )
         counts, buckets = _in_buckets(context, workload.spread(where.shares), where, operation)
     else:
         new = {} if operation is WriteOperation.DELETE else counts.inserts
         buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), new)
     updates = counts.updates
-    _refuse_owned(updates, reserved)
     ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
     workload.assign(buckets, ids)
     groups = dict.fromkeys(updates)
@@ -150,13 +175,12 @@ def place(
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
     mode = context.config.change_log_mode
-    common = _TaskFacts(begun.requested_time, rules, schema, files, mode)
+    common = _TaskFacts(begun.requested_time, rules, schema, files, mode, opens_logs=free)
     # Rows that fill a small file are found again in a base file only: it is written anew, as
     # Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
         set() if in_buckets else {FileGroupId(b.partition_path, b.file_id or "") for b in buckets}
     )
-    appends = context.config.table_type is TableType.MERGE_ON_READ
     tasks = tuple(
         _task(common, group, latest.get(group), number, appends=appends and group not in rewritten)
         for number, group in enumerate(groups)
@@ -166,6 +190,9 @@ def place(
         replaced=replaced,
         claimed_partitions=claimed,
         profile=_profile(operation, planned, latest),
+        met=owned_by_plans(reserved, (*replaced, *updates)),
+        # Whether keys are there already is promised of the moment of publication.
+        logs_may_meet=free and not (rules.drop_found or rules.refuse_found),
         missed_in=tuple(counts.inserts) if deletes else (),
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
     )
@@ -308,17 +335,6 @@ def _read_of_keys(
     return plan_scan(context, snapshot, slices, columns=columns).read
 
 
-def _refuse_owned(groups: Iterable[FileGroupId], owned: Mapping[FileGroupId, object]) -> None:
-    for group in groups:
-        if group in owned:
-            raise ServiceConflictError(
-                "a pending clustering owns this file group, and would lose the write; wait for "
-                f"it to complete or cancel it: {group} of {owned[group]}",
-                file_group=str(group),
-                plan=str(owned[group]),
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class _InsertPlan:
     """What decides where new records go, beside their number."""
@@ -391,6 +407,7 @@ class _TaskFacts:
     schema: TableSchema
     files: FileRules
     change_log: ChangeLogMode | None = None
+    opens_logs: bool = False  # a new file group begins with a log file
 
 
 def _task(
@@ -401,6 +418,8 @@ def _task(
     log = None
     if appends and newest is not None:
         log = LogTarget(settings=files.logs, logs=newest.log_files)
+    elif common.opens_logs:
+        log = LogTarget(settings=files.logs)
     deletes = DeleteKind.NONE
     if rules.operation is WriteOperation.DELETE:
         deletes = DeleteKind.EXPLICIT

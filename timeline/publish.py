@@ -28,9 +28,12 @@ from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.plan_ending import make_way
 from timeline.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
+from timeline.rules.strategies import objection_to
 from timeline.rules.succession import Residue
+from timeline.second_look import without_void
 from timeline.settle import is_settled
 from timeline.snapshot import Snapshot
 from timeline.turn import Turn, take_turn
@@ -43,6 +46,7 @@ __all__ = [
     "judge_early",
     "publish",
     "rivals_since",
+    "verdict_on",
 ]
 
 
@@ -71,6 +75,7 @@ class Candidate:
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
+    logs_may_meet: bool = False  # NBCC-1
     check: Callable[[ActiveTimeline, list[Rival]], Refused | None] | None = None
 
 
@@ -96,7 +101,7 @@ class Met:
 
 
 def judge_early(
-    context: TableContext, begun: Begun, claim: Claim, seen: Seen
+    context: TableContext, begun: Begun, claim: Claim, seen: Seen, *, logs_may_meet: bool = False
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
     """
     Judge a planned claim before any file is written, without the lock.
@@ -104,7 +109,7 @@ def judge_early(
     Finding the keys of a big batch takes long; what was published meanwhile is cheaper to
     meet now than after writing (early conflict detection). Outside: 1 list, chain probes.
     """
-    planned = Candidate(claim=claim, metadata=CommitMetadata())
+    planned = Candidate(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
     return _judge_unlocked(context, begun, planned, seen)
 
 
@@ -130,6 +135,27 @@ def publish(
         OutcomeUnknownError: The storage never answered the decisive request.
         BudgetSpentError: Too many slots were lost to others.
     """
+    outcome = _try_publish(context, begun, candidate, seen)
+    for _ in range(context.limits.retry.publish_attempts_max):
+        plans = _in_the_way(outcome)
+        if not (plans and context.limits.cancels_met_plans):
+            break
+        make_way(context, plans)
+        # Judged anew against all since ``seen``: what else was met then was not looked at.
+        outcome = _try_publish(context, begun, candidate, seen)
+    return outcome
+
+
+def _in_the_way(outcome: Published | Met) -> tuple[Instant, ...]:
+    """The plans without which a candidate would not have been refused."""
+    if isinstance(outcome, Met) and isinstance(outcome.verdict, Refused):
+        return outcome.verdict.plans
+    return ()
+
+
+def _try_publish(
+    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
+) -> Published | Met:
     begun.heartbeat.check()
     verdict, seen = _judge_unlocked(context, begun, candidate, seen)
     if not isinstance(verdict, Clean):
@@ -201,7 +227,7 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
     """
     if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
         return
-    for slot in context.chain.newest_first(mine.number - 1):
+    for slot in without_void(context.chain.newest_first(mine.number - 1)):
         if slot.number <= known:
             break
         planned = slot.action.completes_as is not slot.action
@@ -270,12 +296,7 @@ def _judge_since(
     rivals, now_seen = rivals_since(context, seen, timeline, head=head)
     verdict: Clean | Rebaseable | Refused = Clean()
     if rivals:
-        judged = Claim.of(
-            [*candidate.claim.file_groups, *candidate.read_only],
-            candidate.claim.partitions,
-            candidate.claim.inserting,
-        )
-        verdict = judge(judged, begun.requested_time, rivals)
+        verdict = verdict_on(context, candidate, begun.requested_time, rivals)
     # Asked also when a file group can be redone: the redo never sees these rivals again, and
     # merging anew answers neither a changed schema nor a key inserted elsewhere.
     if candidate.check is not None and not isinstance(verdict, Refused):
@@ -283,6 +304,21 @@ def _judge_since(
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
+
+
+def verdict_on(
+    context: TableContext, candidate: Candidate, requested_time: InstantTime, rivals: list[Rival]
+) -> Clean | Rebaseable | Refused:
+    """What the conflict matrix says of a candidate beside its rivals, and after it the strategy."""
+    judged = Claim.of(
+        [*candidate.claim.file_groups, *candidate.read_only],
+        candidate.claim.partitions,
+        candidate.claim.inserting,
+    )
+    verdict = judge(judged, requested_time, rivals, logs_may_meet=candidate.logs_may_meet)
+    if isinstance(verdict, Refused):
+        return verdict
+    return objection_to(judged, rivals, context.limits.strategy) or verdict
 
 
 def _judge_unlocked(
@@ -326,4 +362,6 @@ def _slots_not_seen(
         return slots
     key = (last.instant_time, last.completion_time)
     shows = key in timeline.completed_times or not is_settled(last, timeline)
-    return [last, *slots] if shows and key not in seen.completed else slots
+    if shows and key not in seen.completed:
+        slots = [last, *slots]
+    return list(without_void(reversed(slots)))[::-1]

@@ -18,8 +18,13 @@ from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules
+from timeline.read_set import ReadSet
 from timeline.refusal import RefusalReport
+from timeline.second_look import without_void
+from timeline.setting_names import ForeignWriters
+from timeline.settle import is_settled
 from timeline.snapshot import Snapshot
+from timeline.turn import take_turn
 from timeline.withdrawal import withdrawn_by
 from timeline.workload import RowRules
 
@@ -37,6 +42,7 @@ class WritePlan:
     choose_partitions: Callable[[Snapshot], tuple[str, ...]] | None = None
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
+    reads: ReadSet | None = None  # what the rows were made from
     detect_early: bool = True  # look for conflicts before files are written, too
     schema: SchemaRules = field(
         default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
@@ -67,13 +73,18 @@ class Receipt:
     files_written: int = 0
     bytes_written: int = 0
     refusals: tuple[RefusalReport, ...] = ()
+    redone: str = "nothing"  # "publication", "file groups" or "everything"
+    lost_slots: int = 0  # others published first, and no data had to be touched
     already_published: bool = False  # a batch id that was published before
+    group: int = 1  # writes that one instant published together (GRP-1)
 
 
 def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
     """The receipt of a batch id that was published before (BATCH-1)."""
     if plan.batch_id is None:
         return None
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        _decide_last(context)
     withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
     for one in _published_batches(context, withdrawn):
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
@@ -93,6 +104,14 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
     return None
 
 
+def _decide_last(context: TableContext) -> None:
+    """A slot whose file is missing may still become void (FOR-4). Outside: 1 get, 1 list."""
+    head = context.chain.head()
+    last = context.chain.read(head) if head else None
+    if last is not None and not is_settled(last, context.active()):
+        take_turn(context, f"settle {last.instant_time}", lambda _: None)
+
+
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
     """Whether another engine's restore took a published instant away. Outside: 1 list."""
     timeline = context.active()
@@ -105,7 +124,7 @@ def _published_batches(
     context: TableContext, withdrawn: set[InstantTime]
 ) -> Iterator[PublishedBatch]:
     """Newest first; what is collected while slots are read is in the boundary by then (BATCH-2)."""
-    for slot in context.chain.newest_first():
+    for slot in without_void(context.chain.newest_first()):
         withdrawn |= withdrawn_by(slot)
         yield from batches_of(slot)
     yield from read_boundary(context.world.storage).batches

@@ -23,19 +23,36 @@ from timeline.errors import (
 from timeline.model.times import InstantTime
 from timeline.rules.conflicts import Rebaseable, Refused, RuleId
 
-__all__ = ["RefusalReport", "as_error", "report_of"]
+__all__ = ["KINDS", "RefusalReport", "as_error", "report_of"]
 
 _SHOWN_MAX = 20
 
-_ERRORS: dict[RuleId, type[ConflictError]] = {
-    RuleId.PARTITION_CLAIMED_BY_OTHER: ClaimConflictError,
-    RuleId.WRITTEN_INTO_MY_CLAIM: ClaimConflictError,
-    RuleId.PENDING_PLAN_OWNS_FILE_GROUP: ServiceConflictError,
-    RuleId.SAME_NEW_KEY: DuplicateKeyError,
-    RuleId.SCHEMA_CHANGED: SchemaConflictError,
-    RuleId.METADATA_TABLE_SWITCHED_ON: TableConfigConflictError,
-    RuleId.TABLE_UPGRADED: TableConfigConflictError,
+#: Rule -> its error and the error's kind. A class says what a caller does, a kind what it met.
+_ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
+    RuleId.SAME_FILE_GROUP_WRITTEN: (WriteConflictError, "write_conflict"),
+    RuleId.FILE_GROUP_REPLACED: (WriteConflictError, "deleted_under_reader"),
+    RuleId.WRITTEN_WHAT_I_REPLACE: (WriteConflictError, "written_what_is_replaced"),
+    RuleId.PARTITION_CLAIMED_BY_OTHER: (ClaimConflictError, "partition_claimed"),
+    RuleId.WRITTEN_INTO_MY_CLAIM: (ClaimConflictError, "written_into_claim"),
+    RuleId.TARGET_OF_ROLLBACK: (RolledBackError, "rolled_back"),
+    RuleId.SOURCE_NOT_NEWEST: (WriteConflictError, "source_cleaned"),
+    RuleId.PENDING_PLAN_OWNS_FILE_GROUP: (ServiceConflictError, "service_conflict"),
+    RuleId.SAME_NEW_KEY: (DuplicateKeyError, "duplicate_key"),
+    RuleId.SCHEMA_CHANGED: (SchemaConflictError, "schema_conflict"),
+    RuleId.SAME_BATCH: (WriteConflictError, "same_batch"),
+    RuleId.METADATA_TABLE_SWITCHED_ON: (TableConfigConflictError, "metadata_table_on"),
+    RuleId.TABLE_UPGRADED: (TableConfigConflictError, "table_version_changed"),
+    RuleId.KEYS_DROPPED: (WriteConflictError, "keys_dropped"),
+    RuleId.REPLACED_TWICE: (WriteConflictError, "deleted_twice"),
+    RuleId.INSERTED_WHERE_I_MISSED: (WriteConflictError, "appended_into_read"),
+    RuleId.PROPERTIES_CHANGED: (TableConfigConflictError, "properties_changed"),
+    RuleId.STRATEGY_REFUSED: (WriteConflictError, "strategy"),
+    RuleId.READ_WAS_CHANGED: (WriteConflictError, "changed_under_read"),
 }
+
+
+#: Rule -> the stable code of its errors and reports.
+KINDS: dict[RuleId, str] = {rule: kind for rule, (_, kind) in _ERRORS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +61,7 @@ class RefusalReport:
 
     instant: InstantTime
     rule: str
+    kind: str  # as of the error that a last attempt raises
     why: str
     winners: tuple[str, ...]  # "<requested time> <action> by <who>"
     file_groups: tuple[str, ...]
@@ -72,6 +90,7 @@ def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalRep
     return RefusalReport(
         instant=instant,
         rule=verdict.rule.value,
+        kind=KINDS[verdict.rule],
         why=verdict.why,
         winners=tuple(
             f"{rival.requested_time} {rival.action.value}"
@@ -86,12 +105,14 @@ def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalRep
 
 
 def as_error(report: RefusalReport, rule: RuleId) -> ConflictError | RolledBackError:
-    """The error class of a rule, carrying the report (field ``report``)."""
-    if rule is RuleId.TARGET_OF_ROLLBACK:
-        return RolledBackError(
+    """The error of a rule, with its kind and the report (field ``report``)."""
+    error, kind = _ERRORS[rule]
+    document = report.as_document()
+    if issubclass(error, RolledBackError):
+        return error(
             f"{report.text}; write again",
+            kind=kind,
             requested_time=report.instant,
-            report=report.as_document(),
+            report=document,
         )
-    kind = _ERRORS.get(rule, WriteConflictError)
-    return kind(f"refused by a conflict: {report.text}", report=report.as_document())
+    return error(f"refused by a conflict: {report.text}", kind=kind, report=document)

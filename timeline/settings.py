@@ -23,6 +23,7 @@ from timeline.known_keys import is_known_key
 from timeline.model.appending import LogFormat
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
+from timeline.non_blocking import contradiction_of_non_blocking
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import (
     CODE_LAYER,
@@ -35,8 +36,12 @@ from timeline.options import (
     read_option,
     redact,
 )
+from timeline.retry_options import contradictions_of_retries, fill_from_preset
 from timeline.rules.bucketing import BucketEngine
+from timeline.rules.isolation import Isolation
 from timeline.rules.keys import KeyGenerator, infer_key_generator
+from timeline.rules.retry import RetryPolicy, RetryPreset
+from timeline.rules.strategies import SIMPLE
 from timeline.rules.timestamp_keys import TimestampKeys
 from timeline.setting_names import (
     BloomType,
@@ -191,10 +196,19 @@ class WriteSettings(_Settings):
     commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = 16
     commit_retry_base_ms: _Count = 50
     commit_retry_cap_ms: _Count = 10_000
-    commit_retry_total_ms: _Positive = 1_800_000
+    commit_retry_total_ms: _Count = 1_800_000
+    retry_policy: RetryPolicy = RetryPolicy.EXPONENTIAL_JITTER
+    retry_preset: RetryPreset | None = None
+    retry_wasted_bytes_max: _Count = 0
+    retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = 0
+    group_writes_max: Annotated[int, Field(ge=1, le=1000)] = 1
+    group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
     publish_lock: PublishLock = PublishLock.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None  # None: by whether there are foreign ones
+    conflict_strategy: str = SIMPLE.class_names[0]
+    cancel_met_clustering: bool = False
+    isolation: Isolation = Isolation.SNAPSHOT
 
     batch_id: str | None = None
     application_id: str = "Unknown"
@@ -222,6 +236,7 @@ class WriteSettings(_Settings):
         if values.get("insert_drop_duplicates") and "insert_duplicates" not in origins:
             values["insert_duplicates"] = InsertDuplicates.DROP.value
         values.pop("insert_drop_duplicates", None)
+        fill_from_preset(values, origins)
         prefix = properties.get_option(WRITE_OPTIONS["commit_metadata_prefix"])
         values["extra_metadata"] = _extra_metadata(properties, "_" if prefix is None else prefix)
         return cls(**values, origins=origins)
@@ -303,13 +318,10 @@ class WriteSettings(_Settings):
                 suggestion="leave it out",
                 kind="setting_contradiction",
             )
-        if self.commit_retry_base_ms > self.commit_retry_cap_ms:
-            self._refuse(
-                "commit_retry_base_ms",
-                "the first pause between attempts is above the longest one",
-                suggestion=f"use at most {self.commit_retry_cap_ms}",
-                kind="setting_contradiction",
-            )
+        for found in (contradictions_of_retries(self), contradiction_of_non_blocking(self)):
+            if found is not None:
+                field, message, suggestion = found
+                self._refuse(field, message, suggestion=suggestion, kind="setting_contradiction")
         self._refuse_fields()
         return self
 
@@ -340,6 +352,7 @@ class ReadSettings(_Settings):
     begin_time: str | None = None
     end_time: str | None = None
     schema_of_end_time: bool = False
+    reader_lease_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = 900_000
     timeline_instants_max: _Positive = 1_000_000
     metadata_bytes_max: _Positive = 268_435_456
 

@@ -8,7 +8,7 @@ same name. For upkeep (abort, clean, restore) settling repeats the deletes, then
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from timeline.active import ActiveTimeline
@@ -24,11 +24,13 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
+from timeline.reader_lease import spare_leased
 from timeline.view import list_partition_paths
 from timeline.withdrawal import withdrawn_by, withdrawn_files
 
 __all__ = [
     "completed_ahead",
+    "completed_name",
     "data_files_of",
     "finish",
     "is_settled",
@@ -37,9 +39,14 @@ __all__ = [
 
 
 #: What only takes away, or concerns no instant, leaves no file of its own.
-_FILELESS = frozenset({SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT})
+_FILELESS = frozenset(
+    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
+)
 #: Upkeep whose pending files are written by the slot as well: nobody saw them before.
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
+
+#: Upkeep that another engine may finish from its pending files.
+_ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
 
 
 def completed_name(slot: Slot) -> str | None:
@@ -76,13 +83,16 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
     Whether the slot's file exists, or was archived since (Java archives ours too).
 
-    A cancel and the end of a savepoint have none: their target's files must be gone.
+    A cancel, a void and the end of a savepoint have none: their target's files must be gone.
 
     Archived means: below the first active write instant, hence committed for every reader,
     and without pending files: a rollback or clean whose owner died between its deletes and
     its completed file may also lie below the first write that is left. A commit without any
     file is over, too: its requested file stays until it is archived, so another engine's
     restore took it away, and its data with it.
+
+    Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
+    and completes it under a time of its own: one end is enough.
     """
     name = completed_name(slot)
     if name is None:
@@ -91,9 +101,16 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
             return timeline.file_names.isdisjoint(pending)
         if slot.kind is SlotKind.UNSAVEPOINT:
             return timeline.find(slot.requested_time, Action.SAVEPOINT) is None
+        if slot.kind is SlotKind.VOID:
+            names = (path.rpartition("/")[2] for path in slot.deletes)
+            return timeline.file_names.isdisjoint(names)
         return True
     if name in timeline.file_names:
         return True
+    if slot.kind in _ENDED_BY_ANYBODY:
+        shown = timeline.find(slot.instant_time, _action_of(slot))
+        if shown is not None and shown.completed:
+            return True
     pending = pending_file_names(_action_of(slot), slot.instant_time)
     if not timeline.file_names.isdisjoint(pending):
         return False
@@ -101,11 +118,21 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     return slot.kind is SlotKind.COMMIT or (first is not None and slot.instant_time < first)
 
 
-def settle(context: TableContext, slot: Slot) -> None:
+def settle(
+    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
+) -> bool:
     """
     Do what the slot decided; doing it again changes nothing.
 
     Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for upkeep.
+
+    Args:
+        context: The table.
+        slot: What was decided.
+        may_show: Asked before every request for the completed file (FOR-4).
+
+    Returns:
+        Whether it is done; False when the completed file may not be written any more.
 
     Raises:
         OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
@@ -122,14 +149,17 @@ def settle(context: TableContext, slot: Slot) -> None:
         _withdraw(context, slot)
     elif slot.kind is SlotKind.CUT:
         _move_boundary(context, slot)
-    for path in slot.deletes:
+    leased = slot.kind is SlotKind.CLEAN and bool(slot.deletes)
+    for path in spare_leased(context, slot) if leased else slot.deletes:
         context.world.storage.delete(path)
     name = completed_name(slot)
     if name is None or is_archived_since(context, slot, overruns):
-        return
-    _create_surely(context, timeline_path(name), slot.body, slot)
+        return True
+    if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
+        return False
     if is_archived_since(context, slot, overruns):  # it came too late: take it away again
         context.world.storage.delete(timeline_path(name))
+    return True
 
 
 def _move_boundary(context: TableContext, slot: Slot) -> None:
@@ -139,7 +169,9 @@ def _move_boundary(context: TableContext, slot: Slot) -> None:
         _create_surely(context, boundary_path(number), slot.body, slot)
 
 
-def finish(context: TableContext, slot: Slot) -> None:
+def finish(
+    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
+) -> None:
     """
     Settle another's slot; that it cannot be done says nothing about the own write.
 
@@ -147,7 +179,7 @@ def finish(context: TableContext, slot: Slot) -> None:
         StorageUnavailableError: The storage did not let it be finished.
     """
     try:
-        settle(context, slot)
+        settle(context, slot, may_show=may_show)
     except OutcomeUnknownError as error:
         raise StorageUnavailableError(
             "the storage did not let this process finish an earlier publication; write again: "
@@ -168,16 +200,28 @@ def _write_pending(context: TableContext, slot: Slot) -> None:
     _create_surely(context, timeline_path(inflight), b"", slot)
 
 
-def _create_surely(context: TableContext, path: str, data: bytes, slot: Slot) -> None:
-    """Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5)."""
+def _create_surely(
+    context: TableContext,
+    path: str,
+    data: bytes,
+    slot: Slot,
+    may_create: Callable[[], bool] = lambda: True,
+) -> bool:
+    """
+    Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5).
+
+    Returns whether it does, unless it may not any more.
+    """
     clock = context.world.clock
     started = clock.monotonic_ms()
     pause = 10
     while True:
         try:
+            if not may_create():
+                return False
             context.world.storage.create(path, data)
         except ObjectExistsError:
-            return
+            return True
         except (AmbiguousWriteError, StorageUnavailableError) as error:
             if clock.monotonic_ms() - started > context.limits.unknown_ms_max:
                 raise OutcomeUnknownError(
@@ -191,7 +235,7 @@ def _create_surely(context: TableContext, path: str, data: bytes, slot: Slot) ->
             clock.sleep_ms(pause)
             pause = min(pause * 2, 1_000)
         else:
-            return
+            return True
 
 
 def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[Action]) -> None:

@@ -8,34 +8,30 @@ whatever is published meanwhile, as long as its files are retained.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from timeline.change_data import plan_changes, stream_changes
 from timeline.context import TableContext, TableLimits
-from timeline.errors import InvalidInputError
 from timeline.incremental import changed_since, range_of
-from timeline.model.file_group import FileSlice
+from timeline.leased_scan import PlannedRead, Replan, collect, leased
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
+from timeline.point_lookup import plan_look_up
+from timeline.ports.storage import close_storage
 from timeline.ports.world import World
 from timeline.properties_file import create_properties, load_config, switch_metadata_table_off
-from timeline.read import (
-    Filter,
-    ScanPlan,
-    plan_scan,
-    read_schema,
-    scan,
-    view_of,
-)
+from timeline.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
+from timeline.reader_lease import lease_newest
 from timeline.registry import Registration, enter
-from timeline.setting_names import QueryType
 from timeline.snapshot import Snapshot
 from timeline.storage.probe import prove_atomic_create
+from timeline.table_snapshot import TableSnapshot
 from timeline.time_travel import snapshot_as_of
 from timeline.view import FileSystemView
 from timeline.workload import Workload
@@ -60,130 +56,6 @@ class TimelineEntry:
     action: str
     state: str
     archived: bool
-
-
-class TableSnapshot:
-    """The table at one moment."""
-
-    def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
-        self._context = context
-        self._snapshot = snapshot
-        self._view: FileSystemView | None = None
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The visible instants."""
-        return self._snapshot
-
-    @property
-    def view(self) -> FileSystemView:
-        """Its file slices, listed when first needed and then kept."""
-        if self._view is None:
-            self._view = view_of(self._context, self._snapshot)
-        return self._view
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The table's columns without the meta columns."""
-        return read_schema(self._context, self._snapshot).arrow
-
-    def file_slices(
-        self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
-    ) -> list[FileSlice]:
-        """
-        The newest slice of each file group; with ``read_optimized`` its newest base file only.
-
-        Raises:
-            InvalidInputError: Another query type.
-        """
-        if query_type == QueryType.READ_OPTIMIZED.value:
-            return self.view.base_slices(partitions)
-        if query_type != QueryType.SNAPSHOT.value:
-            raise InvalidInputError(
-                "a snapshot is read as snapshot or read_optimized; what changed in a range is "
-                f"read by changes(): {query_type!r}",
-                kind="query_type",
-                query_type=query_type,
-            )
-        return self.view.latest_slices(partitions)
-
-    def plan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Iterable[str] | None = None,
-        with_hoodie_columns: bool = False,
-        query_type: str = "snapshot",
-    ) -> ScanPlan:
-        """Which files a scan reads and what comes out."""
-        return plan_scan(
-            self._context,
-            self._snapshot,
-            self.file_slices(partitions, query_type=query_type),
-            columns=columns,
-            filter=filter,
-            with_hoodie_columns=with_hoodie_columns,
-        )
-
-    def scan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Iterable[str] | None = None,
-        with_hoodie_columns: bool = False,
-        query_type: str = "snapshot",
-    ) -> pa.RecordBatchReader:
-        """
-        Stream the rows. Memory is bounded by a few batches, or by a file group that has logs.
-
-        With ``query_type="read_optimized"`` logs are left out: rows as of the last compaction
-        of their file group, at the price of reading base files.
-
-        Raises:
-            InvalidInputError: An unknown column, operator or query type.
-            MissingFileError: A file was cleaned since the snapshot was taken.
-        """
-        plan = self.plan(
-            columns=columns,
-            filter=filter,
-            partitions=partitions,
-            with_hoodie_columns=with_hoodie_columns,
-            query_type=query_type,
-        )
-        return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
-
-    def to_arrow(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Iterable[str] | None = None,
-        with_hoodie_columns: bool = False,
-        query_type: str = "snapshot",
-    ) -> pa.Table:
-        """The same rows collected, files read side by side by the executor."""
-        plan = self.plan(
-            columns=columns,
-            filter=filter,
-            partitions=partitions,
-            with_hoodie_columns=with_hoodie_columns,
-            query_type=query_type,
-        )
-        return collect(self._context, plan)
-
-
-def collect(context: TableContext, plan: ScanPlan) -> pa.Table:
-    """Every planned file's rows in one table, in the plan's order."""
-
-    def one(number: int) -> list[pa.RecordBatch]:
-        return list(scan(context, replace(plan, slices=(plan.slices[number],))))
-
-    pieces = context.world.executor.map(one, range(len(plan.slices)))
-    return pa.Table.from_batches(
-        [batch for piece in pieces for batch in piece], schema=plan.output_schema
-    )
 
 
 class Table(TableSnapshot):
@@ -255,6 +127,22 @@ class Table(TableSnapshot):
         """The table as it is now, for repeated reads of one state."""
         return TableSnapshot(self._context, self._context.snapshot())
 
+    def hold(self) -> TableSnapshot:
+        """
+        As ``pin``, and keep its files from cleaning until its ``release``, or in a ``with`` block.
+
+        Raises: as ``lease_newest``.
+        """
+        snapshot, lease = lease_newest(self._context)
+        return TableSnapshot(self._context, snapshot, lease)
+
+    def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
+        def planned() -> PlannedRead:
+            pinned = self.pin()
+            return pinned.snapshot, pinned.plan(**options)
+
+        return planned(), planned
+
     def as_of(self, time: str) -> TableSnapshot:
         """
         The table as of a time, by requested times, inclusive (fmt 6.5).
@@ -287,6 +175,24 @@ class Table(TableSnapshot):
             with_hoodie_columns=with_hoodie_columns,
             query_type=query_type,
         )
+
+    def look_up(
+        self,
+        keys: Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        partitions: Iterable[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some record keys now. Arguments, errors: as ``plan_look_up``."""
+
+        def planned() -> PlannedRead:
+            at = self.pin()
+            slices = at.file_slices(partitions)
+            return at.snapshot, plan_look_up(
+                self._context, at.snapshot, slices, keys, columns=columns
+            )
+
+        return collect(self._context, planned(), planned)
 
     def changes(
         self,
@@ -322,8 +228,10 @@ class Table(TableSnapshot):
         start, end = range_of(since, until)
         if images:
             found = plan_changes(self._context, start, end, columns=columns)
+            changes = stream_changes(self._context, found)
             return pa.RecordBatchReader.from_batches(
-                found.output_schema, stream_changes(self._context, found)
+                found.output_schema,
+                leased(self._context, found.snapshot, changes, since=start, until=end),
             )
         changed = changed_since(self._context, start, end)
         plan = plan_scan(
@@ -336,7 +244,9 @@ class Table(TableSnapshot):
             base_filter=changed.base_condition,
             visible=changed.visible,
         )
-        return pa.RecordBatchReader.from_batches(plan.output_schema, scan(self._context, plan))
+        rows = scan(self._context, plan)
+        batches = leased(self._context, changed.snapshot, rows, until=end)
+        return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
 
     def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
         """Every instant, ascending by requested time; archived ones on request."""
@@ -366,11 +276,13 @@ class Table(TableSnapshot):
 
         Raises:
             StorageCapabilityError: The storage cannot do that.
+            UnsafeSetupError: The table's slots are decided elsewhere (SLOT-6).
             WriterDisagreementError: A live writer is configured differently.
             UnsupportedTableError: The table is of version 6; nothing may change it.
         """
         refuse_old_version(self.config)
         if self._registration is None:
+            self._context.identity.ensure(self._context.world)
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 world = self._context.world
                 prove_atomic_create(world.storage, world.ids)
@@ -416,9 +328,11 @@ class Table(TableSnapshot):
             self._registration = None
 
     def close(self) -> None:
-        """Leave the registry and give up the lock's connections."""
+        """Leave the registry and give up the connections of lock and storage."""
         self._leave()
-        self._context.world.lock.close()
+        world = self._context.world
+        world.lock.close()
+        close_storage(world.storage)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Batches of the newest state."""

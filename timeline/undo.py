@@ -15,20 +15,25 @@ from timeline.begin import Begun
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
 from timeline.errors import (
-    CorruptTableError,
     OutcomeUnknownError,
     StorageUnavailableError,
     UnsupportedTableError,
 )
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import instants_that_seem_dead
+from timeline.left_upkeep import (
+    pending_rollback_of,
+    plan_bytes,
+    seems_left,
+    vanished_target,
+    was_overtaken,
+)
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
-from timeline.rivals import rollback_target
 from timeline.rollback_documents import plan_document, result_document
 from timeline.rules.succession import Residue
 from timeline.setting_names import ForeignWriters
@@ -75,8 +80,16 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
         if ending is not None:
             ended.append(ending)
             return None
-        own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=target.requested_time)
-        return _abort_slot(context, turn, target, own_time, nonce)
+        left = pending_rollback_of(context, turn.timeline, target.requested_time)
+        if left is not None and not seems_left(context, left):
+            if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+                # Java is at it without the lock, and fails when files it deletes are gone.
+                why = "another engine is rolling it back"
+                ended.append(RolledBack(target=target.requested_time, slot=None, why=why))
+                return None
+            left = None
+        info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+        return _abort_slot(context, turn, info, nonce, left=left)
 
     slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
     if slot is None:
@@ -97,6 +110,8 @@ def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack
             break  # every slot of the target was taken after its begin: times ascend
         if slot.requested_time != time:
             continue
+        if slot.kind is SlotKind.VOID:
+            break  # its commit slot right below never happened (FOR-4)
         if slot.kind is SlotKind.COMMIT:
             settle(context, slot)
             return RolledBack(target=time, slot=None, why="it was published")
@@ -106,53 +121,40 @@ def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack
     now = turn.timeline.find(time, target.action, target.action.completes_as)
     if now is None or now.completed:
         return RolledBack(target=time, slot=None, why="it is no longer pending")
-    if _undone_elsewhere(context, turn.timeline, time):
-        return RolledBack(target=time, slot=None, why="another engine is rolling it back")
+    if time in context.history.times().completions:
+        # RB-7: a request for a pending file landed after the archive; the data is a commit's.
+        for name in pending_file_names(target.action, time):
+            context.world.storage.delete(context.instant_path(name))
+        return RolledBack(target=time, slot=None, why="it was published and is archived")
     return None
 
 
-def _undone_elsewhere(context: TableContext, timeline: ActiveTimeline, time: InstantTime) -> bool:
-    """
-    Whether another engine planned this rollback a moment ago and is at it, without the lock.
-
-    Java fails when files it wants to delete are gone. What is pending within a turn is no
-    rollback of ours, and an old one was left behind by its owner.
-    """
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
-        return False
-    storage = context.world.storage
-    for instant in timeline.pending:
-        if instant.action is not Action.ROLLBACK:
-            continue
-        try:
-            if rollback_target(context, instant) != time:
-                continue
-        except CorruptTableError:
-            continue  # its owner's matter; it names nothing that we could spare
-        path = timeline_path(pending_file_names(Action.ROLLBACK, instant.requested_time)[-1])
-        stat = storage.stat(path)
-        if stat is None:
-            continue
-        if storage.now_ms() - stat.modified_ms <= context.limits.heartbeat.tolerated_ms:
-            return True
-    return False
-
-
 def _abort_slot(
-    context: TableContext, turn: Turn, target: Instant, own_time: InstantTime, nonce: str
+    context: TableContext,
+    turn: Turn,
+    target: InstantInfo,
+    nonce: str,
+    *,
+    left: Instant | None,
 ) -> Slot:
-    info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+    """The slot that ends a target, under the name of the rollback that another engine left."""
     storage = context.world.storage
     files = data_files_of(storage, target.requested_time)
+    if left is None:
+        above = target.requested_time
+        own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=above)
+        plan = encode_rollback_plan(plan_document(storage, target, files))
+    else:
+        own_time, plan = left.requested_time, plan_bytes(context, left)
     return turn.slot(
         context,
         SlotKind.ABORT,
-        target.action,
+        Action(target.action),
         target.requested_time,
         nonce=nonce,
         own_requested_time=own_time,
-        body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
-        plan=encode_rollback_plan(plan_document(storage, info, files)),
+        body=encode_rollback(result_document(storage, target, files, own_time=own_time)),
+        plan=plan,
     )
 
 
@@ -164,15 +166,70 @@ def rollback_dead_writers(
 
     The timeline is read before the heartbeats: a writer that published in between has no
     heartbeat any more, and the abort's own look then finds it completed (hole 8, M11).
+    What another engine had undone but for the last steps is brought to its end.
     """
-    pending = (timeline or context.active()).pending_ingestion
+    timeline = timeline or context.active()
+    pending = timeline.pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
     dead = set(instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat))
-    return [
+    done = [
         rollback(context, instant)
         for instant in reversed(pending)
         if instant.requested_time in dead
     ]
+    left = [one for one in timeline.pending if one.action is Action.ROLLBACK]
+    done.extend(filter(None, (_finish_left(context, timeline, one) for one in left)))
+    return done
+
+
+def _finish_left(
+    context: TableContext, timeline: ActiveTimeline, left: Instant
+) -> RolledBack | None:
+    """
+    End a rollback of another engine that has no pending target any more, else nothing.
+
+    Where its target is off the timeline its last steps are done; where the target completed
+    meanwhile it is taken away. Outside: 1 stat, 1 list; where it was left 2 gets, and 1 turn, the
+    listing of the target, the deletes, 2 creates.
+    """
+    if not seems_left(context, left):
+        return None
+    if not was_overtaken(context, timeline, left) and not vanished_target(context, timeline, left):
+        return None
+    nonce = context.world.ids.nonce()
+    ended: RolledBack | None = None
+
+    def decide(turn: Turn) -> Slot | None:
+        nonlocal ended
+        now = turn.timeline.find(left.requested_time, Action.ROLLBACK)
+        if now is None or now.completed:
+            return None
+        if was_overtaken(context, turn.timeline, now):
+            names = pending_file_names(Action.ROLLBACK, now.requested_time)
+            slot = turn.slot(
+                context,
+                SlotKind.NOOP,
+                Action.ROLLBACK,
+                now.requested_time,
+                nonce=nonce,
+                deletes=tuple(timeline_path(name) for name in names),
+            )
+            why = "what another engine was to roll back has completed since"
+            ended = RolledBack(target=now.requested_time, slot=slot, why=why)
+            return slot
+        target = vanished_target(context, turn.timeline, now)
+        if target is None:
+            return None
+        info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
+        slot = _abort_slot(context, turn, info, nonce, left=now)
+        ended = RolledBack(target=target, slot=slot, why="another engine had begun to roll it back")
+        return slot
+
+    slot, _ = take_turn(context, f"finish rollback {left.requested_time}", decide)
+    if slot is None or ended is None:
+        return None
+    context.world.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
+    return ended
 
 
 def abandon(context: TableContext, begun: Begun) -> None:

@@ -60,9 +60,6 @@ def _only(*accepted: str, reason: str) -> UnsupportedRule:
     return UnsupportedRule(frozenset(text.casefold() for text in accepted), reason)
 
 
-_SIMPLE_STRATEGY: Final = (
-    "org.apache.hudi.client.transaction.SimpleConcurrentFileWritesConflictResolutionStrategy"
-)
 _NO_INDEX: Final = (
     "rows are not placed by this index, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
 )
@@ -116,17 +113,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # how writing goes
-        "hoodie.write.concurrency.mode": _only(
-            "SINGLE_WRITER",
-            "OPTIMISTIC_CONCURRENCY_CONTROL",
-            reason="non-blocking concurrency control is not supported yet, "
-            "use OPTIMISTIC_CONCURRENCY_CONTROL",
-        ),
-        "hoodie.write.lock.conflict.resolution.strategy": _only(
-            _SIMPLE_STRATEGY,
-            "SimpleConcurrentFileWritesConflictResolutionStrategy",
-            reason="only the simple strategy decides conflicts",
-        ),
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
             "custom partitioners are not run"
         ),

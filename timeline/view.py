@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from timeline.errors import CorruptTableError
-from timeline.history import History
+from timeline.history import ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
-from timeline.rules.slicing import merged_slice, slice_files
+from timeline.rules.slicing import Slicing, merged_slice, slice_files
 from timeline.snapshot import Snapshot
 
 __all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
@@ -72,7 +73,8 @@ class FileSystemView:
 
     ``pending_compactions`` names, per file group, requested times of pending compactions.
     ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
-    ``history`` tells when archived instants completed, which decides the slice of their logs.
+    ``history`` tells which instants are archived, and when they completed, which decides the
+    slice of their logs.
     """
 
     storage: Storage
@@ -144,13 +146,16 @@ class FileSystemView:
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
             if base is not None:
                 group, time = base.file_group, base.requested_time
-                if group not in replaced and whole.is_committed(time):
+                if group in replaced or not whole.is_committed(time):
+                    continue
+                if not self._ruled_out(whole, time):
                     bases.setdefault((group, time), []).append(base)
                 continue
             log = LogFile.found(partition_path, entry.name, entry.size_bytes)
             if log is None or log.file_group in replaced:
                 continue
-            if whole.log_file_is_visible(log.instant_time):
+            time = log.instant_time
+            if whole.log_file_is_visible(time) and not self._ruled_out(whole, time):
                 logs.append(log)
         found = slice_files(
             [self._only(candidates) for candidates in bases.values()],
@@ -176,9 +181,25 @@ class FileSystemView:
                     kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
         return kept
 
+    def _ruled_out(self, whole: Snapshot, time: InstantTime) -> bool:
+        """
+        Whether an instant that seems archived never completed (GC-7); told in layout 2.
+
+        What a rolled back writer writes when it wakes up may lie below the active timeline by
+        then, where Java Hudi takes every file as committed.
+        """
+        if time in whole.completions or whole.slicing is not Slicing.BY_COMPLETION:
+            return False
+        return self.archived.rules_out(time)
+
+    @cached_property
+    def archived(self) -> ArchivedTimes:
+        """When archived instants completed. Outside: as ``History.times``, once."""
+        return ArchivedTimes({}) if self.history is None else self.history.times()
+
     def completed(self, time: InstantTime) -> InstantTime | None:
-        """Completion time of an archived instant. Outside: the history is read once."""
-        return None if self.history is None else self.history.completions.get(time)
+        """Completion time of an archived instant. Outside: as ``archived``."""
+        return self.archived.completions.get(time)
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:
         """One base file per file group and instant: a failed task's duplicate is not in the metadata."""

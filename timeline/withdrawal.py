@@ -15,7 +15,7 @@ from timeline.codecs.instant_avro import decode_restore_plan, decode_rollback_pl
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
+from timeline.model.times import InstantTime, is_between
 from timeline.ports.storage import Storage
 
 __all__ = ["fileless_since", "withdrawn_by", "withdrawn_files", "withdrawn_in"]
@@ -52,6 +52,7 @@ def fileless_since(slots: Sequence[Slot]) -> frozenset[int]:
 _ENDINGS = {
     SlotKind.CANCEL: SlotKind.PLAN,
     SlotKind.UNSAVEPOINT: SlotKind.SAVEPOINT,
+    SlotKind.VOID: SlotKind.COMMIT,
     SlotKind.RESTORE: None,
 }
 
@@ -73,10 +74,10 @@ def withdrawn_files(storage: Storage, slot: Slot, folder: str) -> tuple[list[str
 
     First the completed files, newest completion first, so that readers see an earlier state
     at every moment; the pending ones keep the instants known until their data is gone (fmt
-    6.3). As Java does, a restore also removes the rollbacks after its target. Outside: 1 list.
+    6.3). As Java does, a restore also removes the rollbacks after its target, and those which
+    an engine that died in its restore had begun for it. Outside: 1 list.
     """
     times = withdrawn_by(slot)
-    own = slot.instant_time
     completed: list[tuple[Instant, str]] = []
     pending: list[str] = []
     for name in storage.names(folder):
@@ -84,7 +85,8 @@ def withdrawn_files(storage: Storage, slot: Slot, folder: str) -> tuple[list[str
         if instant is None:
             continue
         if instant.action is Action.ROLLBACK:
-            if slot.action is Action.RESTORE and slot.requested_time < instant.requested_time < own:
+            after = is_between(instant.requested_time, slot.requested_time, slot.completion_time)
+            if after and slot.action is Action.RESTORE:
                 pending.append(name)
         elif instant.action in WRITE_ACTIONS and instant.requested_time in times:
             if instant.completed:

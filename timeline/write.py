@@ -10,54 +10,66 @@ publication is unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
 
 from timeline.begin import Begun, begin, make_inflight
 from timeline.boundary import keep_up
-from timeline.candidate import Written, candidate_of, planned_claim
+from timeline.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.context import GLANCE_MS, TableContext
 from timeline.errors import (
     BudgetSpentError,
+    ConflictError,
     HeartbeatExpiredError,
-    InvalidInputError,
     MissingFileError,
     OutcomeUnknownError,
     RolledBackError,
-    UnsupportedTableError,
 )
-from timeline.files.markers import delete_markers, marker_files
+from timeline.files.markers import delete_markers
 from timeline.files.rewrite import FileGroupTask
+from timeline.held_queue import holding_the_queue
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
+from timeline.model.schema import TableSchema
 from timeline.model.times import InstantTime
-from timeline.placing import place
+from timeline.placing import Placement, place
+from timeline.plan_ending import make_way
 from timeline.publish import Met, Published, Seen, judge_early, publish
+from timeline.read_watch import ReadWatch
 from timeline.receipt import Receipt, WritePlan, published_batch
 from timeline.refusal import RefusalReport, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
-from timeline.rules.retry import pause_ms
+from timeline.rules.retry import Redo, pause_ms, spent_bound
 from timeline.snapshot import Snapshot
 from timeline.undo import abandon
 from timeline.workload import Workload
+from timeline.write_schema import refuse_keyless, rows_schema, schema_for
 
-__all__ = ["Receipt", "WritePlan", "write"]
+__all__ = [
+    "Receipt",
+    "Work",
+    "WritePlan",
+    "action_of",
+    "clean_up",
+    "prepared",
+    "receipt_of",
+    "write",
+    "write_prepared",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What stays the same during one attempt."""
+class Work:
+    """A write whose rows are prepared: what stays the same during one attempt."""
 
     context: TableContext
     plan: WritePlan
     workload: Workload | None
     schema: TableSchema
     schema_before: str  # the table's own, "" for none
+    queued: bool = False  # nobody else publishes meanwhile
 
 
 def write(
@@ -86,52 +98,122 @@ def write(
     known = published_batch(context, plan)
     if known is not None:
         return known
-    _refuse_keyless(plan)
     asked_at_ms = context.world.clock.monotonic_ms()
     looked = looked or context.glance()
-    schema, before = _schema_for(context, looked, workload, plan)
-    if workload is not None:
-        workload.prepare(plan.rules, _rows_schema(context, schema, workload.schema, plan))
-    budget = context.limits.retry
+    work = prepared(context, plan, workload, looked)
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()
-    snapshot = looked if started - asked_at_ms <= GLANCE_MS else None
-    refusals: list[RefusalReport] = []
-    last: Met | None = None
-    for attempt in range(budget.conflict_retries_max + 1):
-        if attempt:
-            if context.world.clock.monotonic_ms() - started > budget.total_ms_max:
-                break
-            context.world.clock.sleep_ms(pause_ms(attempt - 1, context.world.ids.jitter(), budget))
-            snapshot = context.snapshot()
-            schema, before = _schema_for(context, snapshot, workload, plan)
-        work = _Work(
-            context=context, plan=plan, workload=workload, schema=schema, schema_before=before
-        )
-        outcome = _attempt(work, refusals, snapshot)
-        if isinstance(outcome, Receipt):
-            return outcome
-        last = outcome
-        if isinstance(outcome.verdict, Refused) and outcome.verdict.rule is RuleId.SAME_BATCH:
-            twin = published_batch(context, plan)
+    tries = _Tries(started_ms=started)
+    fresh = looked if started - asked_at_ms <= GLANCE_MS else None
+    return _to_its_end(work, tries, _attempt(work, tries, fresh))
+
+
+def prepared(
+    context: TableContext, plan: WritePlan, workload: Workload | None, looked: Snapshot
+) -> Work:
+    """
+    Fit the rows to the table; nothing is begun.
+
+    Raises:
+        InvalidInputError: The rows do not fit.
+    """
+    refuse_keyless(plan)
+    schema, before = schema_for(context, looked, workload, plan)
+    if workload is not None:
+        workload.prepare(plan.rules, rows_schema(context, schema, workload.schema, plan))
+    return Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
+
+
+def write_prepared(work: Work) -> Receipt:
+    """Run a write as an instant of its own, from a fresh look. Errors: as ``write``."""
+    known = published_batch(work.context, work.plan)
+    if known is not None:
+        return known
+    tries = _Tries(started_ms=work.context.world.clock.monotonic_ms())
+    return _to_its_end(work, tries, _afresh(work, tries))
+
+
+def _to_its_end(work: Work, tries: _Tries, outcome: Receipt | Met) -> Receipt:
+    context, plan = work.context, work.plan
+    while isinstance(outcome, Met):
+        if isinstance(outcome.verdict, Refused):
+            twin = None
+            if outcome.verdict.rule is RuleId.SAME_BATCH:
+                twin = published_batch(context, plan)
             if twin is not None:
                 return twin
-        if isinstance(outcome.verdict, Refused) and not outcome.verdict.retry_can_succeed:
-            break
-    return _give_up(last, refusals)
+            if not outcome.verdict.retry_can_succeed:
+                raise as_error(tries.refusals[-1], outcome.verdict.rule)
+        bound = tries.spent_bound(context)
+        if bound is not None:
+            raise _given_up(tries.refusals, outcome.verdict.rule, bound)
+        tries.pause(context)
+        outcome = _again(work, tries)
+    return outcome
 
 
-def _give_up(last: Met | None, refusals: Sequence[RefusalReport]) -> Receipt:
-    if last is not None and (
-        len(refusals) == 1
-        or (isinstance(last.verdict, Refused) and not last.verdict.retry_can_succeed)
-    ):
-        raise as_error(refusals[-1], last.verdict.rule)
-    raise BudgetSpentError(
+@dataclass(slots=True)
+class _Tries:
+    """What the attempts of one write met, and what they cost."""
+
+    started_ms: int
+    begun: int = 0
+    groups_redone: int = 0  # in the attempt that is going on
+    wasted_bytes: int = 0
+    last_pause_ms: int = 0
+    refusals: list[RefusalReport] = field(default_factory=list)
+
+    def spent_bound(self, context: TableContext) -> str | None:
+        """The option that forbids to do it again; None while it may be."""
+        return spent_bound(
+            context.limits.retry,
+            conflicts=len(self.refusals),
+            elapsed_ms=context.world.clock.monotonic_ms() - self.started_ms,
+            wasted_bytes=self.wasted_bytes,
+        )
+
+    def queues(self, context: TableContext) -> bool:
+        """Whether it lost so often that it may hold the queue."""
+        return 0 < context.limits.retry.queue_after <= len(self.refusals)
+
+    def pause(self, context: TableContext) -> None:
+        """Let others pass before everything is done again."""
+        world = context.world
+        self.last_pause_ms = pause_ms(
+            self.begun - 1,
+            world.ids.jitter(),
+            context.limits.retry,
+            previous_ms=self.last_pause_ms,
+        )
+        world.clock.sleep_ms(self.last_pause_ms)
+
+
+def _again(work: Work, tries: _Tries) -> Receipt | Met:
+    """The next attempt, from a fresh look; in the queue when others won too often."""
+    if not tries.queues(work.context):
+        return _afresh(work, tries)
+    purpose = f"write again after {len(tries.refusals)} conflicts"
+    with holding_the_queue(work.context, purpose) as held:
+        return _afresh(replace(work, context=held, queued=True), tries)
+
+
+def _afresh(work: Work, tries: _Tries) -> Receipt | Met:
+    snapshot = work.context.snapshot()
+    schema, before = schema_for(work.context, snapshot, work.workload, work.plan)
+    return _attempt(replace(work, schema=schema, schema_before=before), tries, snapshot)
+
+
+def _given_up(
+    refusals: Sequence[RefusalReport], rule: RuleId, bound: str
+) -> ConflictError | RolledBackError:
+    if len(refusals) == 1:
+        return as_error(refusals[-1], rule)
+    return BudgetSpentError(
         "every attempt met a conflict; write less at once, write at another time, or raise "
-        f"hoodie.write.num.retries.on.conflict.failures; last: {refusals[-1].text}",
+        f"{bound}; last: {refusals[-1].text}",
         attempts=[report.as_document() for report in refusals],
         report=refusals[-1].as_document(),
+        bound=bound,
     )
 
 
@@ -143,22 +225,22 @@ def action_of(context: TableContext, operation: WriteOperation) -> Action:
     return Action.DELTACOMMIT if merges else Action.COMMIT
 
 
-def _attempt(
-    work: _Work, refusals: list[RefusalReport], snapshot: Snapshot | None
-) -> Receipt | Met:
+def _attempt(work: Work, tries: _Tries, snapshot: Snapshot | None) -> Receipt | Met:
     """One instant from its begin to its end; a refused one leaves nothing behind."""
     context = work.context
+    tries.begun += 1
+    tries.groups_redone = 0
     begun = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
-        outcome = _write_and_publish(work, begun, refusals)
+        outcome = _write_and_publish(work, begun, tries)
     except OutcomeUnknownError:
         # UNK-3: nothing of it may be deleted; without a heartbeat others will find out.
         begun.heartbeat.stop()
         raise
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         abandon(context, begun)
-        outcome = _met_by_error(context, begun, error, refusals)
-        if len(refusals) > context.limits.retry.conflict_retries_max:
+        outcome = _met_by_error(context, begun, error, tries.refusals)
+        if tries.spent_bound(context) is not None:
             raise
     except Exception:
         abandon(context, begun)
@@ -192,17 +274,20 @@ def _met_by_error(
     return Met(verdict=verdict, seen=Seen.by(begun.snapshot))
 
 
-def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport]) -> Receipt | Met:
+def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met:
     context, plan, workload = work.context, work.plan, work.workload
-    placement = place(
-        context,
-        begun,
-        workload,
-        plan.rules,
-        work.schema,
-        files=plan.files,
-        delete_partitions=plan.partitions_deleted(begun.snapshot),
-    )
+    refusals = tries.refusals
+    if published_batch(context, plan) is not None:
+        # BATCH-1: a twin that published since the last look lies in the base snapshot, where
+        # nothing is judged any more; ``write`` answers with its receipt.
+        twin = Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
+        refusals.append(report_of(begun.requested_time, twin))
+        return Met(verdict=twin, seen=Seen.by(begun.snapshot))
+    placement = _placed(work, begun)
+    watch, stale = _watched(work, begun, placement)
+    if stale is not None:
+        refusals.append(report_of(begun.requested_time, stale))
+        return Met(verdict=stale, seen=Seen.by(begun.snapshot))
     make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
     # A key of a global index may have moved to another file group: it must be found again.
@@ -211,7 +296,13 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
     if plan.detect_early:
         # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
         # batch, keys inserted by both) can only be asked once the files are written.
-        verdict, met = judge_early(context, begun, planned_claim(placement), seen)
+        verdict, met = judge_early(
+            context,
+            begun,
+            planned_claim(placement),
+            seen,
+            logs_may_meet=placement.logs_may_meet,
+        )
         if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
             refusals.append(report_of(begun.requested_time, verdict))
             return Met(verdict=verdict, seen=met)
@@ -226,30 +317,70 @@ def _write_and_publish(work: _Work, begun: Begun, refusals: list[RefusalReport])
         schema_before=work.schema_before,
         refusals=tuple(refusals),
         attempts=len(refusals) + 1,
+        watch=watch,
     )
-    redone = 0
     while True:
-        _reconcile(context, begun, written, workload)
+        attempted = frozenset[str]() if workload is None else workload.attempted()
+        reconcile(context, begun, written, attempted)
         candidate = candidate_of(context, begun, plan, written)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
-            return _after(work, begun, candidate.metadata, outcome, written)
+            clean_up(context, begun)
+            return receipt_of(
+                context,
+                plan,
+                candidate.metadata,
+                outcome,
+                refusals=refusals,
+                redone=_redone(tries, outcome),
+            )
         refusals.append(report_of(begun.requested_time, outcome.verdict))
         context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
-        spent = len(refusals) > context.limits.retry.conflict_retries_max
-        if isinstance(outcome.verdict, Refused) or spent or anew or workload is None:
+        queues = tries.queues(context) and not work.queued
+        if isinstance(outcome.verdict, Refused) or workload is None or anew or queues:
+            tries.wasted_bytes += written.bytes_of(None)
             return outcome
-        redone += 1
-        written = _redo(workload, written, outcome.verdict, redone, refusals)
+        tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
+        if tries.spent_bound(context) is not None:
+            return outcome
+        tries.groups_redone += 1
+        written = _redo(workload, written, outcome.verdict, tries)
         seen = outcome.seen
+
+
+def _placed(work: Work, begun: Begun) -> Placement:
+    context, plan = work.context, work.plan
+    placement = place(
+        context,
+        begun,
+        work.workload,
+        plan.rules,
+        work.schema,
+        files=plan.files,
+        delete_partitions=plan.partitions_deleted(begun.snapshot),
+    )
+    if placement.met is not None:
+        if not context.limits.cancels_met_plans:
+            raise as_error(report_of(begun.requested_time, placement.met), placement.met.rule)
+        make_way(context, placement.met.plans)
+    return placement
+
+
+def _watched(
+    work: Work, begun: Begun, placement: Placement
+) -> tuple[ReadWatch | None, Refused | None]:
+    """Who looks after the reads of a plan that has some, and what it meets before it writes."""
+    if work.plan.reads is None:
+        return None, None
+    watch = ReadWatch(work.context, begun, work.plan.reads)
+    return watch, watch.before_begin(planned_claim(placement))
 
 
 def _redo(
     workload: Workload,
     written: Written,
     verdict: Rebaseable,
-    redone: int,
-    refusals: Sequence[RefusalReport],
+    tries: _Tries,
 ) -> Written:
     """Merge only the overlapping file groups again, on the winner's files."""
     stale = set(verdict.file_groups)
@@ -263,7 +394,7 @@ def _redo(
         again.append(
             replace(
                 task,
-                write_token=f"{task.task_number}-{redone}-0",
+                write_token=f"{task.task_number}-{tries.groups_redone}-0",
                 base_path=base_path,
                 base_requested_time=base_time,
             )
@@ -277,8 +408,8 @@ def _redo(
         written,
         stats=stats,
         placement=replace(written.placement, tasks=tuple(task for task, _ in stats)),
-        refusals=tuple(refusals),
-        attempts=len(refusals) + 1,
+        refusals=tuple(tries.refusals),
+        attempts=len(tries.refusals) + 1,
     )
 
 
@@ -309,51 +440,43 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
     return join(group.partition_path, name), time
 
 
-def _reconcile(
-    context: TableContext, begun: Begun, written: Written, workload: Workload | None
-) -> None:
-    """
-    Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
-
-    A file of this instant that the commit metadata does not name would become visible with
-    it (fmt 4.1), so it goes before the slot.
-    """
-    storage = context.world.storage
-    kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
-    attempted = frozenset[str]() if workload is None else workload.attempted()
-    if attempted is None:
-        marked = marker_files(storage, begun.requested_time)
-        attempted = frozenset(join(partition, name) for partition, name, _ in marked)
-    for path in sorted(attempted - kept):
-        storage.delete(path)
-    storage.sync_folders(
-        sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
-    )
-
-
-def _after(
-    work: _Work, begun: Begun, metadata: CommitMetadata, published: Published, written: Written
-) -> Receipt:
+def clean_up(context: TableContext, begun: Begun) -> None:
     """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
-    context = work.context
     try:
         delete_markers(context.world.storage, begun.requested_time)
         begun.heartbeat.stop()
         keep_up(context)
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+
+
+def receipt_of(
+    context: TableContext,
+    plan: WritePlan,
+    metadata: CommitMetadata,
+    published: Published,
+    *,
+    refusals: Sequence[RefusalReport] = (),
+    redone: Redo = Redo.NOTHING,
+    group: int = 1,
+) -> Receipt:
+    """What a published write is told; ``metadata`` are its own, also in a group."""
+    slot = published.slot
     receipt = Receipt(
-        action=begun.action.value,
-        operation=work.plan.operation.value,
-        requested_time=begun.requested_time,
-        completion_time=published.completion_time,
-        attempts=written.attempts,
+        action=slot.action.value,
+        operation=plan.operation.value,
+        requested_time=slot.requested_time,
+        completion_time=slot.completion_time,
+        attempts=len(refusals) + 1,
         rows_inserted=metadata.total_rows_inserted,
         rows_updated=metadata.total_rows_updated,
         rows_deleted=metadata.total_rows_deleted,
         files_written=metadata.total_files,
         bytes_written=metadata.total_bytes,
-        refusals=written.refusals,
+        refusals=tuple(refusals),
+        redone=redone.value,
+        lost_slots=published.lost_slots,
+        group=group,
     )
     context.world.events.emit(
         "write.done",
@@ -362,115 +485,15 @@ def _after(
         attempts=receipt.attempts,
         inserted=receipt.rows_inserted,
         updated=receipt.rows_updated,
+        group=group,
     )
     return receipt
 
 
-def _schema_for(
-    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
-) -> tuple[TableSchema, str]:
-    """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
-    text = snapshot.newest_schema_json or context.config.create_schema_json
-    _refuse_schema_on_read(snapshot)
-    if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
-        if text is None:
-            raise UnsupportedTableError(
-                "nothing was ever written to this table, so there is nothing to delete or update",
-                kind="no_schema",
-            )
-        schema = TableSchema.from_avro(text)
-        return schema, schema.avro_json
-    stored = _stored_columns(context, workload.schema)
-    if text is None:
-        _check_fields(context, workload.schema)
-        return TableSchema.from_arrow(stored, context.config.name), ""
-    before = TableSchema.from_avro(text)
-    changed, _ = reconcile(before, stored, plan.schema)
-    return changed, before.avro_json
-
-
-def _rows_schema(
-    context: TableContext, schema: TableSchema, incoming: pa.Schema, plan: WritePlan
-) -> TableSchema:
-    """
-    The columns of the rows as they are written: the table's, or those of a partial update.
-
-    Raises:
-        InvalidInputError: A partial update has columns that the table lacks.
-        UnsupportedTableError: Nobody could read it.
-    """
-    chosen = plan.rules.partial_columns
-    if chosen is None:
-        return schema
-    _refuse_partial(context)
-    names = drop_meta(_stored_columns(context, incoming)).names
-    if chosen:
-        names = [name for name in names if name in plan.schema.required.union(chosen)]
-    unknown = sorted({*names, *chosen}.difference(schema.arrow.names))
-    if unknown:
-        raise InvalidInputError(
-            "a partial update changes columns that the table has; add new ones with whole rows "
-            f"first: {unknown}; it has {schema.arrow.names}",
-            kind="unknown_column",
-            columns=unknown,
-        )
-    return schema.only(names)
-
-
-def _refuse_partial(context: TableContext) -> None:
-    config = context.config
-    if config.merge.merger is not None:
-        raise UnsupportedTableError(
-            "a plug-in merges whole rows of this table; upsert whole rows",
-            kind="custom_merger_partial",
-        )
-    if config.table_type is TableType.MERGE_ON_READ and not config.populate_meta_fields:
-        raise UnsupportedTableError(
-            "Java Hudi cannot read partial updates of a merge-on-read table whose files store no "
-            "keys (hoodie.populate.meta.fields); upsert whole rows",
-            kind="partial_virtual_keys",
-        )
-
-
-def _refuse_schema_on_read(snapshot: Snapshot) -> None:
-    """Rows written without column ids would lose the names that an ``alter table`` gave."""
-    if snapshot.newest_internal_schema_json:
-        raise UnsupportedTableError(
-            "the table's columns have ids (schema on read): this release reads such a table and "
-            "does not write it; write with Java Hudi and hoodie.schema.on.read.enable=true",
-            kind="schema_on_read",
-        )
-
-
-def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
-    """The columns that files will have: partition columns may be in the folder's name only."""
-    config = context.config
-    if not config.drop_partition_columns:
-        return incoming
-    return pa.schema([each for each in incoming if each.name not in config.partition_fields])
-
-
-def _refuse_keyless(plan: WritePlan) -> None:
-    """Rows without a key are only ever added: nothing can be found again by it."""
-    looks = plan.operation in (WriteOperation.UPSERT, WriteOperation.DELETE) or plan.rules.tags
-    if plan.rules.keys.automatic and looks:
-        raise InvalidInputError(
-            "the table has no record key fields, so its rows cannot be found again; insert, "
-            f"bulk_insert or overwrite instead: {plan.operation.value}",
-            kind="no_key_fields",
-            operation=plan.operation.value,
-        )
-
-
-def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
-    """A key, partition or ordering field the data does not have is found before anything begins."""
-    config = context.config
-    named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
-    missing = missing_fields(incoming, named)
-    if missing:
-        raise InvalidInputError(
-            f"the table is keyed, partitioned or ordered by columns the data does not have: "
-            f"{missing}; it has {list(incoming.names)}",
-            kind="missing_key_column",
-            columns=missing,
-        )
+def _redone(tries: _Tries, published: Published) -> Redo:
+    """The most that had to be done again."""
+    if tries.begun > 1:
+        return Redo.EVERYTHING
+    if tries.groups_redone:
+        return Redo.FILE_GROUPS
+    return Redo.PUBLICATION if published.lost_slots else Redo.NOTHING

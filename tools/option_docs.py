@@ -12,12 +12,14 @@ from pathlib import Path
 
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
+from lockproviders.slot_stores import SLOT_OPTIONS
 from tableservices.archiving.settings import ARCHIVING_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from tableservices.clustering.settings import CLUSTERING_OPTIONS
 from tableservices.compaction.settings import COMPACTION_OPTIONS
 from tableservices.logcompaction.settings import LOG_COMPACTION_OPTIONS
 from tableservices.ttl.settings import TTL_OPTIONS
+from tableservices.worker_settings import WORKER_OPTIONS
 from timeline.key_options import TIME_OPTIONS
 from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.options import Option
@@ -33,7 +35,7 @@ table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark ses
 
 A key that is known and not supported is refused by name; an unknown `hoodie.` key is warned about with the nearest known one.
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
-compression snappy (gzip), log blocks parquet (avro).
+compression snappy (gzip), log blocks parquet (avro), compaction beside the writes off (on, for streams alone).
 """
 
 
@@ -62,6 +64,7 @@ def page() -> str:
         + table("Folders of times", TIME_OPTIONS.values())
         + table("Reading", READ_OPTIONS.values())
         + table("Object stores", STORAGE_OPTIONS.values())
+        + table("Commit slots", SLOT_OPTIONS.values())
         + table("Locks", LOCK_OPTIONS.values())
         + table("Lock providers", of_providers())
         + table("Cleaning", CLEANING_OPTIONS.values())
@@ -70,6 +73,7 @@ def page() -> str:
         + table("Log compaction", LOG_COMPACTION_OPTIONS.values())
         + table("Clustering", CLUSTERING_OPTIONS.values())
         + table("Partition TTL", TTL_OPTIONS.values())
+        + table("Running services", WORKER_OPTIONS.values())
     )
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """
-Set up the Spark peer of `make bench`: PySpark 3.5 in its own environment, and Hudi's bundle.
+Set up the Spark peers of `make bench`: PySpark 3.5 in its own environment, the jars of Hudi and Delta.
 
-Both lie under `.work`, made once. Without maven or the network the benchmark goes on and says
-that Hudi was left out.
+They lie under `.work` and in maven's repository, fetched once. Without maven or the network the
+benchmark goes on and says who was left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".work" / "bench-spark"
 ORACLE = ROOT / "tests" / "interop" / "oracles" / "java_oracle.py"
+DELTA = "io.delta:delta-spark_2.12:3.3.2"
 PACKAGES = ["pyspark==3.5.*", "psutil", "numpy", "pyarrow", "kazoo", "pandas<3", "setuptools<81"]
 
 
@@ -27,6 +28,8 @@ def main() -> int:
         subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(VENV)], check=True)
         install = [uv, "pip", "install", "-q", "-p", str(python), *PACKAGES]
         subprocess.run(install, check=True)
+    fetch = ["mvn", "-q", "-B", "dependency:get", f"-Dartifact={DELTA}"]
+    subprocess.run(fetch, stdout=subprocess.DEVNULL, check=True)
     setup = [sys.executable, str(ORACLE), "setup", "--work", str(ROOT / ".work" / "hudi-oracle")]
     return subprocess.run(setup, stdout=subprocess.DEVNULL, check=False).returncode
 
@@ -35,5 +38,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the Spark peer could not be set up, Hudi is left out: {error}", file=sys.stderr)
+        print(f"the Spark peers could not be set up, some are left out: {error}", file=sys.stderr)
         sys.exit(0)

@@ -170,6 +170,19 @@ class Hoodoo(Adapter):
             raise Unsupported("nothing to cluster")
         return {"did": receipt.text}
 
+    def pack(self, table: str) -> dict[str, Any]:
+        plan = {"hoodie.clustering.plan.strategy.max.num.groups": "1000"}
+        with hoodoo.open_table(
+            self.path(table), properties={**self.properties(shared=False), **plan}
+        ) as opened:
+            receipt = opened.services.cluster()
+        if receipt is None:
+            raise Unsupported("nothing to cluster")
+        return {"did": receipt.text}
+
+    def live_files(self, table: str) -> list[str]:
+        return self.base_files(table)
+
     # -- merge-on-read
 
     def compact(self, table: str) -> dict[str, Any]:

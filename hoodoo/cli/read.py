@@ -79,7 +79,7 @@ def read(
     elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, conditions, meta=meta)
     else:
-        pinned = table.as_of(settings.as_of) if settings.as_of else table.core.pin()
+        pinned = table.as_of(settings.as_of) if settings.as_of else table.core
         batches = iter(
             pinned.scan(
                 columns=names,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from timeline.rules.retry import Redo
 from timeline.write import Receipt
 
 __all__ = ["nothing_done", "receipt_document"]
 
 
 def receipt_document(receipt: Receipt) -> dict[str, Any]:
-    """The promised shape; refused attempts are added when there were any."""
+    """The promised shape; what had to be done again and why is added when there was anything."""
     document: dict[str, Any] = {
         "action": receipt.action,
         "operation": receipt.operation,
@@ -23,8 +24,13 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "files_written": receipt.files_written,
         "bytes_written": receipt.bytes_written,
     }
+    if receipt.redone != Redo.NOTHING.value:
+        document["redone"] = receipt.redone
+        document["lost_slots"] = receipt.lost_slots
     if receipt.refusals:
         document["refusals"] = [report.as_document() for report in receipt.refusals]
+    if receipt.group > 1:
+        document["group"] = receipt.group
     if receipt.already_published:
         document["already_published"] = True
     return document

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
+from hoodoo.cli.exits import ERROR, exit_code
 from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.cli.progress import shown_progress
 from hoodoo.cli.receipts import nothing_done
+from hoodoo.cli.service_reports import WorkerTold, print_receipt, tell_events
+from hoodoo.executors import working_context
+from hoodoo.service_previews import preview
 from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
 from hoodoo.table import Table
-from tableservices.archiving.execute import preview
-from tableservices.archiving.settings import ArchiveRules
-from tableservices.cleaning.execute import CleanReceipt
-from tableservices.cleaning.facts import gather
-from tableservices.cleaning.plan import plan_clean
-from tableservices.cleaning.settings import CleaningSettings
-from tableservices.completing import cancel as cancel_plan
-from tableservices.planned_service import Part, PlannedService, run_round
-from tableservices.service import ServiceReceipt
-from tableservices.ttl.execute import TtlReceipt, expired_partitions
-from tableservices.ttl.settings import TtlSettings
-from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
+from tableservices.planned_service import Part, PlannedService, run_plan, run_round
+from tableservices.worker import Served, StopFlag, run_worker
+from tableservices.worker_settings import WORKER_OPTIONS, ServiceExecutor, WorkerSettings
+from timeline.errors import HoodooError
+from timeline.plan_ending import cancel as cancel_plan
 
 __all__ = ["services"]
 
@@ -38,22 +34,59 @@ def services() -> None:
     """Table services: cleaning, compaction; once, planned ahead, or by a worker."""
 
 
+def working(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that does the work of services the options of where and how much."""
+    command = click.option(
+        "--max-file-groups",
+        "file_groups_max",
+        type=click.IntRange(min=1),
+        metavar="NUMBER",
+        help="At work at a time; as many as there are processors.",
+    )(command)
+    return click.option(
+        "--executor",
+        type=click.Choice([one.value for one in ServiceExecutor]),
+        help="Where file groups are worked on: here, or by a Spark session's cluster.",
+    )(command)
+
+
+def _said(**values: object) -> dict[str, object]:
+    """Options of the command line as the properties they stand for."""
+    return {WORKER_OPTIONS[name].key: value for name, value in values.items() if value is not None}
+
+
 @services.command()
 @click.argument("address", metavar="TABLE")
 @click.option("--service", default="clean", show_default=True, help="Which one.")
 @click.option("--instant", metavar="INSTANT", help="Carry out this pending plan, nothing else.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="For another executor of a plan; without, its plan is left to it.",
+)
+@working
 @changing
-def run(invocation: Invocation, *, address: str, service: str, instant: str | None) -> None:
+def run(
+    invocation: Invocation,
+    *,
+    address: str,
+    service: str,
+    instant: str | None,
+    wait_s: float | None,
+    executor: str | None,
+    file_groups_max: int | None,
+) -> None:
     """Run one round of a service now, due or not."""
+    wait_ms = None if wait_s is None else round(wait_s * 1000)
+    said = _said(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
     with (
         shown_progress(invocation) as told,
-        invocation.open_table(address, told=told) as opened,
+        invocation.open_table(address, said, told=told) as opened,
     ):
         context = opened.core.context
-        planning = {
-            one.name: one
-            for one in planned_services_of(opened.properties, settings=opened.settings)
-        }
+        planning = _planning(opened)
         if instant is not None:
             planned = find_plan(context, instant)
             by_action = {one.action: one for one in planning.values()}
@@ -62,18 +95,19 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
             services_of(opened.properties, settings=opened.settings), (service,)
         )
         if invocation.dry_run:
-            invocation.printer.document(
-                {**nothing_done(service, service), **_preview(opened, service, planning)}
-            )
+            shown = preview(context, chosen, opened.properties, planning)
+            invocation.printer.document({**nothing_done(service, service), **shown})
             return
         opened.join_writers()
+        context = working_context(context, opened.properties)
+        wait_ms = WorkerSettings.from_properties(opened.properties).wait_ms
         if instant is not None:
-            receipt = planning[service].execute(context, find_plan(context, instant))
+            receipt = run_plan(context, planning[service], planned, wait_ms=wait_ms)
         elif service in planning:
-            receipt = run_round(context, planning[service], now=True)
+            receipt = run_round(context, planning[service], now=True, wait_ms=wait_ms)
         else:
             receipt = chosen.run_once(context)
-    _print(invocation, chosen.name, receipt)
+    print_receipt(invocation.printer, chosen.name, receipt)
 
 
 @services.command()
@@ -81,19 +115,31 @@ def run(invocation: Invocation, *, address: str, service: str, instant: str | No
 @click.option("--service", default="compact", show_default=True, help="Which one.")
 @changing
 def plan(invocation: Invocation, *, address: str, service: str) -> None:
-    """Put a plan on the timeline, due or not; a worker or Java Hudi carries it out."""
+    """
+    Put a plan on the timeline, due or not; a worker or Java Hudi carries it out.
+
+    With --dry-run it tells of any service what it would do.
+    """
     with invocation.open_table(address) as opened:
-        [chosen] = chosen_services(
-            planned_services_of(opened.properties, settings=opened.settings), (service,)
-        )
         context = opened.core.context
+        planning = _planning(opened)
         if invocation.dry_run:
-            preview = {"would_plan": dict(chosen.preview(context))}
-            invocation.printer.document({**nothing_done(service, service), **preview})
+            [any_one] = chosen_services(
+                services_of(opened.properties, settings=opened.settings), (service,)
+            )
+            shown = preview(context, any_one, opened.properties, planning)
+            invocation.printer.document({**nothing_done(service, service), **shown})
             return
+        [chosen] = chosen_services(tuple(planning.values()), (service,))
         opened.join_writers()
         receipt = run_round(context, chosen, Part.SCHEDULE, now=True)
-    _print(invocation, service, receipt)
+    print_receipt(invocation.printer, service, receipt)
+
+
+def _planning(opened: Table) -> dict[str, PlannedService]:
+    return {
+        one.name: one for one in planned_services_of(opened.properties, settings=opened.settings)
+    }
 
 
 @services.command()
@@ -132,12 +178,18 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
     help="Of services that plan first, one part.",
 )
 @click.option("--interval-ms", type=click.IntRange(min=100), help="Pause between two rounds.")
-@click.option("--rounds", type=click.IntRange(min=1), help="End after so many rounds.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="End after so many rounds; the exit code then tells of services that fail.",
+)
 @click.option(
     "--health",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File that tells after each round, as JSON, how the worker fares.",
+    help="File that tells, as JSON, what the worker does and which services fail.",
 )
+@click.option("--events", is_flag=True, help="Tell every event on standard error.")
+@working
 @reading
 def worker(
     invocation: Invocation,
@@ -148,95 +200,53 @@ def worker(
     interval_ms: int | None,
     rounds: int | None,
     health: Path | None,
+    events: bool,
+    executor: str | None,
+    file_groups_max: int | None,
 ) -> None:
-    """Run the services of tables round after round until SIGTERM or Ctrl-C."""
+    """
+    Run the services of tables round after round until SIGTERM or Ctrl-C.
+
+    The first signal lets the present service end, a second one breaks it off; its plan stays,
+    and the next worker carries it out.
+    """
     part = Part(only) if only else Part.BOTH
     stop = StopFlag()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda *_: _ask(stop))
+    if events:
+        tell_events()
+    said = _said(executor=executor, file_groups_max=file_groups_max, interval_ms=interval_ms)
     with ExitStack() as held:
-        tables = [held.enter_context(invocation.open_table(address)) for address in addresses]
+        tables = [held.enter_context(invocation.open_table(one, said)) for one in addresses]
         served = []
         for opened in tables:
             chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
             opened.join_writers()
-            served.append(Served(context=opened.core.context, services=chosen))
-        several = len(served) > 1
-        report = run_worker(
-            served,
-            interval_ms=interval_ms or _interval_ms(tables),
-            stop=stop,
-            rounds_max=rounds,
-            on_receipt=lambda table, service, receipt: _print(
-                invocation,
-                service.name,
-                receipt,
-                table=table.context.world.storage.base_uri if several else None,
-            ),
-            on_round=None if health is None else lambda now: _tell_health(health, now),
+            context = working_context(opened.core.context, opened.properties)
+            served.append(Served(context=context, services=chosen))
+        told = WorkerTold(
+            printer=invocation.printer,
+            clock=served[0].context.world.clock,
+            several=len(served) > 1,
+            health=health,
         )
+        pause = min(WorkerSettings.from_properties(one.properties).interval_ms for one in tables)
+        report = run_worker(served, interval_ms=pause, stop=stop, rounds_max=rounds, watcher=told)
+        told.ended()
     invocation.printer.remark(
         f"{report.rounds} rounds, {report.receipts} with work, {report.failures} failed"
     )
+    for failing in report.failing:
+        invocation.printer.remark(failing.text)
+    if report.failing and not stop.is_set():
+        error = report.failing[0].error
+        code = exit_code(error) if isinstance(error, HoodooError) else ERROR
+        raise click.exceptions.Exit(code)
 
 
-def _interval_ms(tables: Iterable[Table]) -> int:
-    return min(CleaningSettings.from_properties(one.properties).interval_ms for one in tables)
-
-
-def _preview(opened: Table, service: str, planning: dict[str, PlannedService]) -> dict[str, object]:
-    context = opened.core.context
-    if service in planning:
-        return {"would_plan": dict(planning[service].preview(context))}
-    if service == "ttl":
-        ttl = TtlSettings.from_properties(opened.properties)
-        return {"would_delete_partitions": list(expired_partitions(context, ttl))}
-    if service == "archive":
-        rules = ArchiveRules.from_properties(opened.properties)
-        return {"would_archive": list(preview(context, rules))}
-    settings = CleaningSettings.from_properties(opened.properties)
-    gathered = gather(context, context.snapshot(), settings)
-    return {"would_delete": list(plan_clean(gathered.facts, settings).paths)}
-
-
-def _tell_health(path: Path, report: WorkerReport) -> None:
-    """Replaced as a whole, so that whoever looks never reads half of it."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(
-        json.dumps(
-            {"rounds": report.rounds, "receipts": report.receipts, "failures": report.failures}
-        ),
-        encoding="utf-8",
-    )
-    beside.replace(path)
-
-
-def _print(
-    invocation: Invocation,
-    service: str,
-    receipt: ServiceReceipt | None,
-    *,
-    table: str | None = None,
-) -> None:
-    printer = invocation.printer
-    if printer.for_people:
-        where = "" if table is None else f"{table}: "
-        if receipt is None:
-            printer.line(f"{where}{service}: nothing to do")
-        else:
-            printer.line(f"{where}{service} {receipt.requested_time}: {receipt.text}")
-        return
-    document: dict[str, Any] = nothing_done(service, service)
-    if table is not None:
-        document["table"] = table
-    if receipt is not None:
-        document["requested_time"] = receipt.requested_time
-        document["completion_time"] = receipt.completion_time
-        document["attempts"] = 1
-        document["text"] = receipt.text
-    if isinstance(receipt, CleanReceipt):
-        document["files_deleted"] = list(receipt.files)
-    if isinstance(receipt, TtlReceipt):
-        document["partitions_deleted"] = list(receipt.partitions)
-    printer.document(document)
+def _ask(stop: StopFlag) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt
+    stop.set()

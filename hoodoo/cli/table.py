@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from hoodoo.assembly import file_rules_of
 from hoodoo.catalog import create_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
@@ -168,16 +169,36 @@ def _facts(opened: Table) -> dict[str, Any]:
 
 @table.command()
 @click.argument("address", metavar="TABLE")
-@click.option("--history", is_flag=True, help="Check the archived timeline too.")
+@click.argument(
+    "journals", nargs=-1, metavar="[JOURNAL]...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "--history", is_flag=True, help="Check the archived timeline, and look for lost updates."
+)
 @click.option("--all-columns", is_flag=True, help="Decode all of every row, not its key only.")
 @reading
-def verify(invocation: Invocation, *, address: str, history: bool, all_columns: bool) -> None:
-    """Check a table from its properties to its keys; exit code 5 when there are problems."""
+def verify(
+    invocation: Invocation,
+    *,
+    address: str,
+    journals: tuple[Path, ...],
+    history: bool,
+    all_columns: bool,
+) -> None:
+    """
+    Check a table from its properties to its keys; exit code 5 when there are problems.
+
+    With --history also what happened: lost updates, duplicates, dirty and non-repeatable reads,
+    write skew and cycles, from the timeline, slots and rows, and from JOURNALs of clients.
+    """
     printer = invocation.printer
+    if journals and not history:
+        raise click.UsageError("journals are judged with --history")
     found = verify_at(
         address,
         invocation.layers,
         history=history,
+        journals=journals,
         all_columns=all_columns,
         progress=printer.progress,
     )
@@ -204,7 +225,11 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
 @click.argument("address", metavar="TABLE")
 @changing
 def upgrade(invocation: Invocation, *, address: str) -> None:
-    """Make TABLE one of the newest table version; nothing may be pending, no writer at work."""
+    """
+    Make TABLE one of the newest table version; nothing may be pending, no writer at work.
+
+    Logs of a table of version 6 are merged into base files first.
+    """
     with invocation.open_table(address) as opened:
         context = opened.core.context
         planned = plan_upgrade(context)
@@ -213,7 +238,7 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
                 f"upgrade from version {planned.from_version} to {NEWEST_VERSION}, which older "
                 "releases of Hudi cannot open?"
             )
-            planned = upgrade_table(context)
+            planned = upgrade_table(context, file_rules_of(opened.settings))
         config = opened.config
     invocation.printer.document(
         {
@@ -221,6 +246,7 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
             "from_version": planned.from_version if planned else config.table_version,
             "version": NEWEST_VERSION,
             "changes": dict(planned.changes) if planned else {},
+            "file_groups_merged": planned.file_groups_merged if planned else 0,
             "upgraded": planned is not None and not invocation.dry_run,
         }
     )

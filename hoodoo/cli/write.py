@@ -13,13 +13,15 @@ from hoodoo.catalog import create_table
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
+from hoodoo.cli.row_filter import parse_filter
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
-from timeline.model.schema import TableSchema, drop_meta
+from timeline.model.schema import TableSchema, drop_meta, with_meta
 from timeline.read import read_schema
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
+from timeline.write import Receipt
 
 __all__ = ["write"]
 
@@ -42,6 +44,9 @@ _FINAL = frozenset(
     help="Rows: .parquet .csv .ndjson .arrow",
 )
 @click.option("--operation", type=click.Choice(_OPERATIONS), help="Default: upsert.")
+@click.option(
+    "--filter", "condition", metavar="TEXT", help="With --operation delete, instead of rows: which."
+)
 @click.option("--key", metavar="A,B,..", help="Record key columns, when the table is new.")
 @click.option("--partition-by", metavar="A,B,..", help="Partition columns, when it is new.")
 @click.option("--ordering", metavar="A,..", help="Ordering columns, when it is new.")
@@ -53,6 +58,7 @@ def write(
     address: str,
     source: Path | None,
     operation: str | None,
+    condition: str | None,
     key: str | None,
     partition_by: str | None,
     ordering: str | None,
@@ -68,6 +74,16 @@ def write(
     code = {name: value for name, value in told.items() if value is not None}
     table = _existing(invocation, address, code, may_create=key is not None)
     chosen = WriteOperation(operation or "upsert") if table is None else table.settings.operation
+    if condition is not None:
+        if table is None or chosen is not WriteOperation.DELETE or source is not None:
+            raise InvalidInputError(
+                "--filter says which rows of an existing table are deleted: use it with "
+                "--operation delete and without --input",
+                kind="filter",
+            )
+        with table:
+            _delete_where(invocation, table, condition, batch_id)
+        return
     rows = None
     if chosen is not WriteOperation.DELETE_PARTITION:
         if source is None:
@@ -88,6 +104,18 @@ def write(
         if chosen in _FINAL:
             invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
         _write(invocation, table, chosen, rows, batch_id)
+
+
+def _delete_where(
+    invocation: Invocation, table: Table, condition: str, batch_id: str | None
+) -> None:
+    conditions = parse_filter(condition, with_meta(table.schema))
+    if invocation.dry_run:
+        keys = table.to_arrow(table.config.record_key_fields, conditions)
+        invocation.printer.document({**nothing_done("commit", "delete"), "rows": keys.num_rows})
+        return
+    invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")
+    _tell(invocation, table.delete_where(conditions, batch_id=batch_id))
 
 
 def _existing(
@@ -162,6 +190,11 @@ def _write(
             "the table's metadata table was switched off, as hoodie.metadata.enable=false says; "
             "Java Hudi builds it again when it is told to"
         )
+    _tell(invocation, receipt)
+
+
+def _tell(invocation: Invocation, receipt: Receipt) -> None:
+    printer = invocation.printer
     if printer.for_people:
         printer.line(
             f"{receipt.operation.lower()} {receipt.requested_time}: "

@@ -1,4 +1,4 @@
-"""``hoodoo writers``: who writes to a table."""
+"""``hoodoo writers``: who writes to a table, and whom cleaning must wait for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
+from timeline.reader_lease import registered_readers
 from timeline.registry import registered_writers
 
 __all__ = ["writers"]
@@ -16,9 +17,10 @@ __all__ = ["writers"]
 @click.argument("address", metavar="TABLE")
 @reading
 def writers(invocation: Invocation, *, address: str) -> None:
-    """Show every registered writer and whether it still gives signs of life."""
+    """Show every registered writer and every reader with a lease, and who seems alive."""
     with invocation.open_table(address) as opened:
         found = registered_writers(opened.core.context)
+        readers = registered_readers(opened.core.context)
     if invocation.printer.for_people:
         invocation.printer.grid(
             ("application", "pid", "host", "since", "last sign of life", "seems"),
@@ -34,6 +36,22 @@ def writers(invocation: Invocation, *, address: str) -> None:
                 for one in found
             ],
         )
+        if readers:
+            invocation.printer.line()
+            invocation.printer.grid(
+                ("reader", "pid", "host", "since", "reads as of", "lease until"),
+                [
+                    (
+                        one.application,
+                        one.pid,
+                        one.host,
+                        _text(one.since_ms),
+                        one.newest,
+                        _text(one.until_ms) if one.alive else "ended",
+                    )
+                    for one in readers
+                ],
+            )
         return
     invocation.printer.document(
         {
@@ -49,7 +67,21 @@ def writers(invocation: Invocation, *, address: str) -> None:
                     "agreement": dict(one.agreement),
                 }
                 for one in found
-            ]
+            ],
+            "readers": [
+                {
+                    "reader_id": one.reader_id,
+                    "host": one.host,
+                    "pid": one.pid,
+                    "application": one.application,
+                    "since": _text(one.since_ms),
+                    "oldest": one.oldest,
+                    "newest": one.newest,
+                    "until": _text(one.until_ms),
+                    "alive": one.alive,
+                }
+                for one in readers
+            ],
         }
     )
 

@@ -8,18 +8,22 @@ task of it writes any more).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
+from pyspark.sql import SparkSession
+
 from hoodoo.spark.carried import TaskFailedError, error_from_spark
+from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.session import install
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
 from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.ports.executor import Executor, Ticker
 from timeline.ports.world import World
 
-__all__ = ["SparkExecutor"]
+__all__ = ["SparkExecutor", "session_of_this_process", "spark_executor"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -34,11 +38,13 @@ class SparkExecutor:
         spark: A classic session; a Spark Connect client cannot send functions of its own.
         address: Where the table lies.
         local: This process's own executor.
+        tasks_max: How many tasks run at a time; None for all at once.
     """
 
     spark: Any
     address: StorageAddress
     local: Executor
+    tasks_max: int | None = None
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """As the port."""
@@ -59,7 +65,8 @@ class SparkExecutor:
             return []
         run = _Run(work, self.address)
         try:
-            sent = self.spark.sparkContext.parallelize(list(tasks), len(tasks))
+            at_a_time = min(len(tasks), self.tasks_max or len(tasks))
+            sent = self.spark.sparkContext.parallelize(list(tasks), at_a_time)
             found: list[Result] = sent.map(run).collect()
         except Exception as error:
             carried = error_from_spark(error)
@@ -67,6 +74,34 @@ class SparkExecutor:
                 raise
             raise carried from error
         return found
+
+
+def session_of_this_process() -> Any:
+    """
+    The session there is, else a new one, configured as Spark's own files and variables say.
+
+    Raises:
+        StorageCapabilityError: It is a Spark Connect one.
+    """
+    return install(SparkSession.builder.appName("hoodoo services").getOrCreate())
+
+
+def spark_executor(
+    spark: Any, world: World, properties: Mapping[str, str], *, tasks_max: int | None = None
+) -> SparkExecutor:
+    """
+    The executor of a table whose work on file groups goes to a session's cluster.
+
+    Args:
+        spark: The session.
+        world: The table's ports in this process.
+        properties: All of the table's; tasks reach its storage by them.
+        tasks_max: As of ``SparkExecutor``.
+    """
+    address = StorageAddress(
+        base_uri=world.storage.base_uri, options=tuple(reaching_storage(properties).items())
+    )
+    return SparkExecutor(spark=spark, address=address, local=world.executor, tasks_max=tasks_max)
 
 
 @dataclass(frozen=True, slots=True)

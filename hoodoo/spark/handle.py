@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from hoodoo.services import Services
-from hoodoo.spark.executor import SparkExecutor
+from hoodoo.spark.executor import spark_executor
 from hoodoo.spark.loading import load_dataframe
 from hoodoo.spark.options import layers_for
-from hoodoo.spark.saving import storage_options, write_dataframe
-from hoodoo.spark.tasks import StorageAddress
+from hoodoo.spark.saving import write_dataframe
 from hoodoo.table import Table
+from tableservices.worker_settings import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
 from timeline.write import Receipt
@@ -36,6 +37,7 @@ class SparkTable:
         self._path = path
         self._options = dict(options or {})
         self._table = Table.open(path, layers_for(spark, self._options))
+        self._services: tuple[TableContext, Services] | None = None
 
     @property
     def local(self) -> Table:
@@ -46,15 +48,16 @@ class SparkTable:
     def services(self) -> Services:
         """Upkeep, with the work on file groups done by the cluster."""
         core = self._table.core.context
-        address = StorageAddress(
-            base_uri=core.world.storage.base_uri,
-            options=tuple(storage_options(self._table).items()),
-        )
-        executor = SparkExecutor(spark=self._spark, address=address, local=core.world.executor)
+        if self._services is not None and self._services[0] is core:
+            return self._services[1]
+        most = WorkerSettings.from_properties(self._table.properties).file_groups_max
+        executor = spark_executor(self._spark, core.world, self._table.properties, tasks_max=most)
         context = TableContext.of(replace(core.world, executor=executor), core.config, core.limits)
-        return Services(
+        made = Services(
             context, self._table.properties, self._table.settings, self._table.join_writers
         )
+        self._services = core, made
+        return made
 
     def to_df(self, **options: object) -> Any:
         """The table as a DataFrame; ``options`` are those of the reader."""
@@ -85,8 +88,11 @@ class SparkTable:
         return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE_TABLE)
 
     def close(self) -> None:
-        """Leave the writer registry and give up connections."""
+        """End services on threads, leave the writer registry and give up connections."""
+        failures = self._services[1].close() if self._services is not None else ()
         self._table.close()
+        for failure in failures:
+            warnings.warn(failure, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from hoodoo.spark.carried import TaskFailedError
 from hoodoo.spark.changes import load_changes, refuse_every_change
+from hoodoo.spark.leasing import keep_while_read
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
@@ -35,6 +36,7 @@ from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.options import PropertySet
 from timeline.read import ScanPlan, plan_scan
+from timeline.reader_lease import ReaderLease
 from timeline.settings import QueryType, ReadSettings
 
 __all__ = ["Load", "ReadSlices", "arrow_shape", "load_dataframe", "plan_load"]
@@ -53,6 +55,7 @@ class Load:
         merged: The slices that tasks read.
         times: Requested times of an incremental read; None for all rows.
         address: Where tasks find the table.
+        lease: Keeps the files from cleaning once somebody lets it beat.
     """
 
     plan: ScanPlan
@@ -60,6 +63,7 @@ class Load:
     merged: tuple[FileSlice, ...]
     times: tuple[str, ...] | None
     address: StorageAddress
+    lease: ReaderLease
 
     @property
     def schema(self) -> pa.Schema:
@@ -121,6 +125,7 @@ def load_dataframe(
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
             return changes.select(*wanted) if wanted else changes
         found = plan_load(table, table.properties)
+        context = table.core.context
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.paths and not found.merged:
         return spark.createDataFrame([], shape)
@@ -141,7 +146,9 @@ def load_dataframe(
             shape=arrow_shape(wanted),
         )
         parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
-    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    df = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    keep_while_read(spark, context, found.lease, df)
+    return df
 
 
 def arrow_shape(schema: Any) -> pa.Schema:
@@ -171,7 +178,7 @@ def plan_load(table: Table, properties: PropertySet) -> Load:
         return _changed(table, settings)
     snapshot = core.as_of(settings.as_of) if settings.as_of is not None else core.pin()
     plan = snapshot.plan(with_hoodie_columns=True, query_type=settings.query_type.value)
-    return _load(table, plan, None)
+    return _load(table, plan, None, ReaderLease(core.context, snapshot.snapshot))
 
 
 def _changed(table: Table, settings: ReadSettings) -> Load:
@@ -187,10 +194,11 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         base_filter=changed.base_condition,
         visible=changed.visible,
     )
-    return _load(table, plan, sorted(changed.instants))
+    lease = ReaderLease(core.context, changed.snapshot, until=end)
+    return _load(table, plan, sorted(changed.instants), lease)
 
 
-def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> Load:
+def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease) -> Load:
     storage = table.core.context.world.storage
     # Spark finds columns by their names and types of now: files with older ones, or without a
     # column that the folder tells, are read by our tasks.
@@ -205,6 +213,7 @@ def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None) -> Load:
         address=StorageAddress(
             base_uri=storage.base_uri, options=tuple(storage_options(table).items())
         ),
+        lease=lease,
     )
 
 

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoodoo.assembly import Layers
+from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.errors import InvalidInputError
+from timeline.options import TABLE_LAYER, as_property_set
+from timeline.storage.object_client import is_storage_key
 
-__all__ = ["layers_for", "path_of", "session_properties", "without_reader_words"]
+__all__ = [
+    "layers_for",
+    "path_of",
+    "reaching_storage",
+    "session_properties",
+    "without_reader_words",
+]
 
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 
@@ -33,6 +42,13 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
 def layers_for(spark: Any, options: Mapping[str, object]) -> Layers:
     """The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code."""
     return Layers(session=session_properties(spark), code=without_reader_words(options))
+
+
+def reaching_storage(properties: Mapping[str, str]) -> dict[str, str]:
+    """What tasks need to open the table's storage; never an endpoint of the table's (SEC11)."""
+    said = as_property_set(properties).without_layer(TABLE_LAYER)
+    wanted = SLOT_OPTIONS["backend"].key
+    return {key: value for key, value in said.items() if is_storage_key(key) or key == wanted}
 
 
 def session_properties(spark: Any) -> dict[str, str]:

@@ -17,17 +17,20 @@ import pyarrow as pa
 
 from hoodoo.assembly import Layers, assemble, operation_of, plan_of, properties_of_table
 from hoodoo.catalog import create_table, new_table_config
-from hoodoo.spark.options import layers_for, session_properties, without_reader_words
+from hoodoo.spark.options import (
+    layers_for,
+    reaching_storage,
+    session_properties,
+    without_reader_words,
+)
 from hoodoo.spark.schemas import arrow_schema_of
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
-from timeline.options import TABLE_LAYER, PropertySet
 from timeline.rules.keys import partition_paths
 from timeline.settings import OverwriteMode, WriteSettings
-from timeline.storage.object_client import is_storage_key
 from timeline.write import Receipt
 
 __all__ = ["save_dataframe", "write_dataframe"]
@@ -157,7 +160,7 @@ def _prepared_for_new_table(
     workload = SparkWorkload(
         assemble(path, properties),
         df,
-        storage_options=_reaching(properties),
+        storage_options=reaching_storage(properties),
         shuffle_tasks=settings.shuffle_tasks,
     )
     try:
@@ -170,12 +173,7 @@ def _prepared_for_new_table(
 
 def storage_options(table: Table) -> dict[str, str]:
     """What executors need to open the table's storage."""
-    return _reaching(table.properties)
-
-
-def _reaching(properties: PropertySet) -> dict[str, str]:
-    said = properties.without_layer(TABLE_LAYER)  # never an endpoint of the table's (SEC11)
-    return {key: value for key, value in said.items() if is_storage_key(key)}
+    return reaching_storage(table.properties)
 
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:

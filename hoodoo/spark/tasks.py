@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from hoodoo.spark.carried import TaskFailedError, error_to_json
+from lockproviders.slot_stores import decides_elsewhere
 from timeline.errors import HoodooError, UnavailableError
 from timeline.files.append import write_task
 from timeline.files.rewrite import FileGroupTask, stats_to_json
@@ -32,6 +33,7 @@ from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.ordering import ordering_column
 from timeline.storage.resolve import storage_for
+from timeline.storage.written import WrittenStorage
 from timeline.workload import RowRules
 
 __all__ = [
@@ -84,8 +86,10 @@ class StorageAddress:
     options: tuple[tuple[str, str], ...] = ()
 
     def open(self) -> Storage:
-        """The table's storage, in this process."""
-        return storage_for(self.base_uri, options=dict(self.options))
+        """The table's storage, in this process, for what no slot store has to decide."""
+        options = dict(self.options)
+        storage = storage_for(self.base_uri, options=options)
+        return WrittenStorage(storage) if decides_elsewhere(options) else storage
 
 
 def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:

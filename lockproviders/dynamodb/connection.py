@@ -75,6 +75,7 @@ _ACTIONS = {
     "delete_item": "dynamodb:DeleteItem",
     "create_table": "dynamodb:CreateTable",
     "describe_table": "dynamodb:DescribeTable",
+    "query": "dynamodb:Query",
 }
 
 

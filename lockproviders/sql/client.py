@@ -17,29 +17,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 from urllib.parse import quote
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, RowExists
 from lockproviders.sql.settings import OPTIONS, SqlSettings
+from lockproviders.sql.table import SqlTable
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 
 __all__ = ["ENTRY", "OPTIONS", "SqlClient", "row_name"]
 
-Answer = TypeVar("Answer")
-
 TRIES = 3
 NAME_CHARACTERS_MAX = 200
 
-_CREATE = (
-    "CREATE TABLE IF NOT EXISTS {table} (name {name_type} NOT NULL PRIMARY KEY, "
+_COLUMNS = (
+    "name {name_type} NOT NULL PRIMARY KEY, "
     "token BIGINT NOT NULL, nonce VARCHAR(64), owner {text_type}, lease_ms BIGINT NOT NULL, "
-    "held_since BIGINT NOT NULL, heartbeat BIGINT NOT NULL, lease_end BIGINT NOT NULL)"
+    "held_since BIGINT NOT NULL, heartbeat BIGINT NOT NULL, lease_end BIGINT NOT NULL"
 )
 _LOOK = "SELECT token, nonce, owner, lease_end, {now} FROM {table} WHERE name = ?"
 _NOW = "SELECT {now}"
@@ -147,7 +144,13 @@ class SqlClient:
     def __init__(
         self, database: Database, name: str, *, settings: SqlSettings, clock: Clock, ids: Ids
     ) -> None:
-        self._database = database
+        name_type, text_type = database.column_types
+        self._table = SqlTable(
+            database,
+            settings.table,
+            columns=_COLUMNS.format(name_type=name_type, text_type=text_type),
+            may_create=settings.create_table,
+        )
         self._name = name
         self._settings = settings
         self._clock = clock
@@ -158,7 +161,7 @@ class SqlClient:
     @property
     def identity(self) -> str:
         """Database, table and row."""
-        return f"sql:{self._database.address}#{self._settings.table}#{self._name}"
+        return f"sql:{self._table.address}#{self._name}"
 
     @property
     def margin_ms(self) -> int:
@@ -211,7 +214,7 @@ class SqlClient:
                 self._unsure = None
                 return SqlHolding(self, token, nonce, asked_at_ms)
         if self._unsure == nonce:
-            raise self._silent("its answers were lost")
+            raise self._table.silent("its answers were lost")
         return None
 
     def holder(self) -> str | None:
@@ -221,7 +224,7 @@ class SqlClient:
 
     def server_now_ms(self) -> int:
         """The database's clock, ms since 1970-01-01 UTC; one query."""
-        return int(self._asked(lambda: self._database.rows(_NOW))[0][0])
+        return int(self._table.rows(_NOW)[0][0])
 
     def break_lock(self, holder_text: str) -> bool:
         """
@@ -256,7 +259,7 @@ class SqlClient:
 
     def close(self) -> None:
         """Give up the connection."""
-        self._database.close()
+        self._table.close()
 
     def _put(
         self, statement: str, token: int, nonce: str, owner_text: str, seen: int | None = None
@@ -270,14 +273,14 @@ class SqlClient:
             taking = (token, nonce, owner_text, lease_ms, lease_ms)
             values = (*taking, self._name, seen, self._unsure)
         try:
-            return self._database.change(self._of_table(statement), values) == 1
+            return self._table.change_once(statement, values) == 1
         except AnswerLost:
             self._unsure = nonce
             return False
         except (RowExists, NoTable):
             return False  # the next look tells
         except Refused as error:
-            raise self._silent(str(error)) from error
+            raise self._table.silent(str(error)) from error
         except UnsafeSetupError:
             raise
         except BaseException:
@@ -287,62 +290,21 @@ class SqlClient:
             raise
 
     def _look(self) -> _Row | None:
-        values = (self._name,)
         try:
-            found = self._asked(lambda: self._database.rows(self._of_table(_LOOK), values))
+            found = self._table.rows(_LOOK, (self._name,))
         except NoTable as error:
-            self._make_table(error)
+            self._table.make(error)
             return None
         if not found:
             return None
         token, nonce, owner, lease_end_ms, now_ms = found[0]
         return _Row(int(token), nonce, owner, int(lease_end_ms), int(now_ms))
 
-    def _make_table(self, error: NoTable) -> None:
-        name_type, text_type = self._database.column_types
-        create = _CREATE.format(
-            table=self._settings.table, name_type=name_type, text_type=text_type
-        )
-        if not self._settings.create_table:
-            raise UnsafeSetupError(
-                f"the lock's table is missing; set {OPTIONS['create_table'].key}=true, or run: "
-                f"{create}",
-                kind="lock_table",
-                database=self._database.address,
-                table=self._settings.table,
-            ) from error
-        try:
-            self._asked(lambda: self._database.change(create))
-        except RowExists:
-            return  # two created it at once; PostgreSQL says so to one of them
-
     def _changed(self, statement: str, values: tuple[str | int, ...]) -> bool:
         try:
-            return (
-                self._asked(lambda: self._database.change(self._of_table(statement), values)) == 1
-            )
+            return self._table.change(statement, values) == 1
         except NoTable:
             return False  # the table was dropped, and our row with it
-
-    def _of_table(self, statement: str) -> str:
-        return statement.replace("{table}", self._settings.table)
-
-    def _asked(self, request: Callable[[], Answer]) -> Answer:
-        """A request that may be repeated: once more after a lost answer, on a new connection."""
-        try:
-            try:
-                return request()
-            except AnswerLost:
-                return request()
-        except (AnswerLost, Refused) as error:
-            raise self._silent(str(error)) from error
-
-    def _silent(self, why: str) -> StorageUnavailableError:
-        return StorageUnavailableError(
-            f"the lock database did not answer; look whether it runs: {self._database.address}: "
-            f"{why}",
-            database=self._database.address,
-        )
 
 
 def _client(context: LockContext) -> SqlClient:

@@ -70,6 +70,7 @@ class Database(ABC):
 
     now_sql: str
     column_types: tuple[str, str]  # of the row's name, of longer texts
+    long_text_type = "TEXT"  # of ASCII texts up to a megabyte
     placeholder = "%s"
 
     def __init__(self, *, ids: Ids, timeout_ms: int) -> None:
@@ -187,12 +188,13 @@ class SqliteDatabase(Database):
     A file on a local disk, shared by the processes of one machine.
 
     Every change is a ``BEGIN IMMEDIATE``: writers queue up for ``timeout_ms`` instead of
-    failing when two of them upgrade a read. Write-ahead log without a sync per commit: a
-    power cut kills every holder together with the machine.
+    failing when two of them upgrade a read. A write-ahead log; a lock's needs no sync per
+    commit, because a power cut kills every holder together with the machine.
 
     Args:
         path: Absolute path of the file.
         may_create: Whether a missing file is made.
+        durable: Whether a change outlives a power cut.
         ids: See ``Database``.
         timeout_ms: See ``Database``.
     """
@@ -201,10 +203,13 @@ class SqliteDatabase(Database):
     column_types = ("TEXT", "TEXT")
     placeholder = "?"
 
-    def __init__(self, path: str, *, may_create: bool, ids: Ids, timeout_ms: int) -> None:
+    def __init__(
+        self, path: str, *, may_create: bool, ids: Ids, timeout_ms: int, durable: bool = False
+    ) -> None:
         super().__init__(ids=ids, timeout_ms=timeout_ms)
         self._path = Path(path).resolve()
         self._may_create = may_create
+        self._durable = durable
 
     @property
     def address(self) -> str:
@@ -223,7 +228,7 @@ class SqliteDatabase(Database):
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         except BaseException:
             connection.close()
             raise

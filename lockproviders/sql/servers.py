@@ -75,6 +75,7 @@ class MySqlDatabase(Database):
         "VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin",
         "TEXT CHARACTER SET utf8mb4",
     )
+    long_text_type = "LONGTEXT CHARACTER SET ascii COLLATE ascii_bin"
 
     def __init__(self, server: Server, *, ids: Ids, timeout_ms: int) -> None:
         super().__init__(ids=ids, timeout_ms=timeout_ms)

@@ -26,7 +26,7 @@ from timeline.options import (
 )
 from timeline.ports.ids import Ids
 
-__all__ = ["OPTIONS", "SqlSettings"]
+__all__ = ["OPTIONS", "TABLE_NAME", "SqlSettings"]
 
 _PREFIX = "hoodoo.lock.sql."
 
@@ -83,7 +83,7 @@ OPTIONS: Mapping[str, Option] = {
 
 LEASE_MS_MAX = 24 * 3_600_000
 TIMEOUTS_PER_LEASE = 4
-_TABLE_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
+TABLE_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PORTS = {"mysql": 3306, "postgresql": 5432}
 _SCHEMES = {
     "mysql": "mysql",
@@ -140,7 +140,7 @@ class SqlSettings:
         return settings
 
     def _check(self, said: PropertySet) -> None:
-        if not _TABLE_NAME.fullmatch(self.table):
+        if not TABLE_NAME.fullmatch(self.table):
             _refuse(said, "table", "letters, digits and _ only, 63 at most")
         if not 1_000 <= self.lease_ms <= LEASE_MS_MAX:
             _refuse(said, "lease_ms", f"a lease lasts 1000 to {LEASE_MS_MAX} milliseconds")
@@ -151,9 +151,13 @@ class SqlSettings:
                 f"at least 1 and at most a quarter of the lease of {self.lease_ms} milliseconds",
             )
 
-    def database(self, ids: Ids) -> Database:
+    def database(self, ids: Ids, *, durable: bool = False) -> Database:
         """
         The database behind the url, not connected yet.
+
+        Args:
+            ids: Tells the current process.
+            durable: Whether what is written must outlive a power cut; servers see to it alone.
 
         Raises:
             SettingError: The url is none of ours.
@@ -166,7 +170,11 @@ class SqlSettings:
             if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
                 _refuse(said, "url", "a SQLite lock is an absolute path of a file on a local disk")
             return SqliteDatabase(
-                path, may_create=self.create_table, ids=ids, timeout_ms=self.timeout_ms
+                path,
+                may_create=self.create_table,
+                ids=ids,
+                timeout_ms=self.timeout_ms,
+                durable=durable,
             )
         if scheme not in _SCHEMES:
             _refuse(said, "url", "known are a path, mysql://, mariadb:// and postgresql://")

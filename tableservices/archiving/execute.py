@@ -35,6 +35,7 @@ from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.rules.succession import Residue
+from timeline.second_look import without_void
 from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of, settle
 from timeline.turn import Turn, take_turn
@@ -180,7 +181,7 @@ def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
         return None
     if context.pin.entry is not None:
         raise_pin(context)  # what this process needs no more must not hold its archive back
-    slots = tuple(context.chain.newest_first())[::-1]
+    slots = tuple(without_void(context.chain.newest_first()))[::-1]
     lines = lines_of(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times)
     if not going:
@@ -204,7 +205,7 @@ def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
     snapshot = context.snapshot()
     if not is_due(snapshot.active, rules.archiving):
         return ()
-    slots = tuple(context.chain.newest_first())[::-1]
+    slots = tuple(without_void(context.chain.newest_first()))[::-1]
     lines = lines_of(context, snapshot, slots, rules)
     return tuple(map(str, choose_instants(snapshot.active, rules.archiving, lines.times)))
 

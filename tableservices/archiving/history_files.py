@@ -173,7 +173,8 @@ def _say_newest(storage: Storage) -> None:
         number, _ = _newest(storage)
         if number in (0, said):
             return
-        if _said(storage) != number:
+        # A greater number is another archiver's, of manifests made since ours were listed.
+        if _said(storage) < number:
             storage.write(_VERSION, str(number).encode(), durable=True)
         said = number
 

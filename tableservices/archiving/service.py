@@ -32,6 +32,11 @@ class ArchivingService:
         """``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
         return self.rules.archiving.inline
 
+    @property
+    def beside(self) -> bool:
+        """``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
+        return self.rules.archiving.beside
+
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """Archive once; errors as ``archive``."""
         return archive(context, self.rules, memory=self.memory)

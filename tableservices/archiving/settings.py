@@ -15,8 +15,8 @@ from pydantic import Field
 
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.settings_model import ServiceSettings
 from timeline.errors import SettingError
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind, as_property_set
 
 __all__ = ["ARCHIVING_OPTIONS", "ArchiveRules", "ArchivingSettings", "archiving_settings"]
@@ -35,7 +35,7 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
         key="hoodie.archive.async",
         default="false",
         kind=_BOOL,
-        doc="Leave archiving to a worker of its own instead of doing it after a commit.",
+        doc="Archive on a thread beside the writes instead of after a commit.",
     ),
     "commits_kept_min": Option(
         key="hoodie.keep.min.commits",
@@ -85,7 +85,7 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
 _Count = Annotated[int, Field(ge=2, le=1_000_000_000)]
 
 
-class ArchivingSettings(ServiceSettings):
+class ArchivingSettings(OptionSettings):
     """Everything that can be set about archiving; the fields of ``ARCHIVING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = ARCHIVING_OPTIONS
@@ -104,6 +104,11 @@ class ArchivingSettings(ServiceSettings):
     def inline(self) -> bool:
         """Whether a writer archives after its own commit."""
         return self.automatic and not self.asynchronous
+
+    @property
+    def beside(self) -> bool:
+        """Whether a writer archives on a thread beside its writes."""
+        return self.automatic and self.asynchronous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

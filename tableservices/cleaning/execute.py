@@ -4,7 +4,8 @@ Cleaning, from the dead writers to the leftovers (CLN-1, CLN-2).
 Everything slow happens before the turn: listing, deciding, encoding. In the turn only the
 timeline's newest names are compared with those the decision was made from; then the clean
 takes its slot, and the deletes follow it, so that whoever finds an interrupted clean
-repeats exactly them (HELP-1). A clean that would delete nothing leaves no trace.
+repeats exactly them (HELP-1), but for those that a reader's lease holds. A clean that would
+delete nothing leaves no trace.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def _publish(
             ),
             plan=plan_bytes,
             deletes=plan.paths,
+            floor=plan.floor,
         )
 
     slot, _ = take_turn(context, "clean", decide)

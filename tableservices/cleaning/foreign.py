@@ -20,6 +20,7 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError
+from timeline.left_upkeep import requested_age_ms
 from timeline.model.filenames import (
     parse_base_file_name,
     parse_log_file_name,
@@ -62,16 +63,14 @@ def finish_foreign_cleans(
         if _settled(context, instant):
             ended = True
             continue
-        path = timeline_path(pending_file_names(Action.CLEAN, instant.requested_time)[-1])
-        stat = context.world.storage.stat(path)
-        if stat is None:
+        age_ms = requested_age_ms(context, instant)
+        if age_ms is None:
             continue  # it ended, or its requested file was never made: nothing says what to do
-        age_ms = context.world.storage.now_ms() - stat.modified_ms
         if age_ms <= context.limits.heartbeat.tolerated_ms:
             at_work = True
             continue
         try:
-            _finish(context, settings, instant, path)
+            _finish(context, settings, instant)
             ended = True
         except (CorruptTableError, MalformedNameError) as error:
             _leave_alone(context, instant, error)
@@ -95,7 +94,8 @@ def _leave_alone(context: TableContext, instant: Instant, error: HoodooError) ->
     context.world.events.emit("cleaning.foreign_refused", rt=instant.requested_time, why=str(error))
 
 
-def _finish(context: TableContext, settings: CleaningSettings, instant: Instant, path: str) -> None:
+def _finish(context: TableContext, settings: CleaningSettings, instant: Instant) -> None:
+    path = timeline_path(pending_file_names(Action.CLEAN, instant.requested_time)[-1])
     data = context.world.storage.read(path)
     plan = decode_clean_plan(data, path=path)
     planned = planned_paths(context, plan)

@@ -18,6 +18,7 @@ from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
+from timeline.reader_lease import sweep_leased
 from timeline.settle import data_files_of, settle
 from timeline.withdrawal import withdrawn_in
 
@@ -28,11 +29,13 @@ def remove_leftovers(context: TableContext) -> int:
     """
     Remove stray heartbeats and marker folders; returns how many.
 
-    Outside: 2 lists, and when something is old 1 list more and 1 delete each; for a rolled
-    back instant 1 list per partition and 1 delete per late file.
+    Files that earlier cleans left to readers go, too. Outside: 3 lists, 2 more and 1 get per
+    lease where there are any, and when something is old 1 list more and 1 delete each; for a
+    rolled back instant 1 list per partition and 1 delete per late file.
     """
     storage = context.world.storage
     _sweep_late_plans(context)
+    sweep_leased(context)
     limits = context.limits.heartbeat
     beats = stray_heartbeats(storage, frozenset(), limits)
     marked = _old_marker_folders(storage, limits.tolerated_ms)

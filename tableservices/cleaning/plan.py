@@ -55,9 +55,14 @@ class CleanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPlan:
-    """Files to delete by partition path, paths relative to the table, all sorted."""
+    """
+    Files to delete by partition path, paths relative to the table, all sorted.
+
+    ``floor`` is the completion time from which on no snapshot shows any of them.
+    """
 
     files: Mapping[str, tuple[str, ...]]
+    floor: InstantTime = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -97,9 +102,14 @@ def retained_line(
 def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
     """Decide which files go."""
     chosen: dict[str, list[str]] = {}
+    floor, archived_before = "", min(facts.completions.values(), default="")
     for group in sorted(facts.groups):
         slices = facts.groups[group]
-        for one in slices[: _first_kept(facts, settings, group, slices)]:
+        first = _first_kept(facts, settings, group, slices)
+        if first:
+            kept = slices[first].base_instant_time if first < len(slices) else facts.replaced[group]
+            floor = max(floor, facts.completions.get(kept, archived_before))
+        for one in slices[:first]:
             paths = _paths(one)
             if facts.pinned.isdisjoint(paths):
                 # Without the base files beside it a change log cannot be read in every mode.
@@ -108,7 +118,8 @@ def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
     return CleanPlan(
         files={
             partition: tuple(sorted(paths)) for partition, paths in sorted(chosen.items()) if paths
-        }
+        },
+        floor=floor,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tableservices.settings_model import ServiceSettings
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind
 from timeline.setting_names import FailedWritesPolicy
 
@@ -34,7 +34,7 @@ class TriggerStrategy(Enum):
     NUM_COMMITS = "NUM_COMMITS"
 
 
-_BOOL, _INT, _MS, _ENUM = OptionKind.BOOL, OptionKind.INT, OptionKind.MS, OptionKind.ENUM
+_BOOL, _INT, _ENUM = OptionKind.BOOL, OptionKind.INT, OptionKind.ENUM
 
 # By the field of CleaningSettings that it sets.
 CLEANING_OPTIONS: Mapping[str, Option] = {
@@ -50,7 +50,7 @@ CLEANING_OPTIONS: Mapping[str, Option] = {
         aliases=("hoodie.clean.async.enabled",),
         default="false",
         kind=_BOOL,
-        doc="Leave cleaning to a worker of its own instead of doing it after a commit.",
+        doc="Clean on a thread beside the writes instead of after a commit.",
     ),
     "policy": Option(
         key="hoodie.clean.policy",
@@ -109,19 +109,12 @@ CLEANING_OPTIONS: Mapping[str, Option] = {
         choices=tuple(policy.value for policy in FailedWritesPolicy),
         doc="LAZY (and when unset): cleaning also rolls back writers that seem dead.",
     ),
-    "interval_ms": Option(
-        key="hoodoo.services.interval.ms",
-        default="10000",
-        kind=_MS,
-        doc="Pause of the worker between two rounds.",
-        since="0.1",
-    ),
 }
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
-class CleaningSettings(ServiceSettings):
+class CleaningSettings(OptionSettings):
     """Everything that can be set about cleaning; the fields of ``CLEANING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = CLEANING_OPTIONS
@@ -136,12 +129,16 @@ class CleaningSettings(ServiceSettings):
     trigger_commits: _Count = 1
     incremental: bool = True
     failed_writes: FailedWritesPolicy | None = None
-    interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = 10_000
 
     @property
     def inline(self) -> bool:
         """Whether a writer cleans after its own commit."""
         return self.automatic and not self.asynchronous
+
+    @property
+    def beside(self) -> bool:
+        """Whether a writer cleans on a thread beside its writes."""
+        return self.automatic and self.asynchronous
 
     @property
     def rolls_back(self) -> bool:

@@ -27,7 +27,7 @@ from tableservices.clustering.refusal import (
 )
 from tableservices.clustering.schedule import CLUSTER, ORDER, order_text
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.completing import Ended, cancel, complete, withdraw
+from tableservices.completing import complete, withdraw
 from tableservices.executing import (
     commit_metadata,
     make_inflight,
@@ -47,6 +47,7 @@ from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
 from timeline.placing import FileRules
+from timeline.plan_ending import Ended, cancel, how_it_ended
 from timeline.ports.storage import ObjectMissingError
 from timeline.publish import Seen, rivals_since
 from timeline.read import plan_scan, view_of
@@ -178,7 +179,8 @@ class _Run:
     def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
         """The slices of groups of which every planned one is the newest still (CL-1)."""
         view = view_of(self.context, snapshot)
-        begun = self._begun(snapshot) if self.settings.yields_to_begun else frozenset()
+        yields = self.settings.yields_to_begun or self.context.limits.strategy.prefers_writers
+        begun = self._begun(snapshot) if yields else frozenset()
         found = {}
         for number, group in enumerate(self.plan.groups):
             newest = [view.latest_slice(one.file_group) for one in group.slices]
@@ -216,8 +218,11 @@ class _Run:
             kept = [number for number in self.unchanged(snapshot) if number in written]
             if not kept:
                 context.world.events.emit("clustering.yielded", rt=planned.requested_time)
-                if cancel(context, planned) is not None:
-                    withdraw(context, planned, Ended.CANCELLED, self.heartbeat)
+                cancel(context, planned)
+                # Perhaps a writer that goes first was faster, and did not see all our files.
+                ended = how_it_ended(context.active(), planned)
+                if ended is not None:
+                    withdraw(context, planned, ended, self.heartbeat)
                 return None
             stats = [stat for number in kept for stat in written[number]]
             context.world.storage.sync_folders(

@@ -10,7 +10,6 @@ from tableservices.clustering.execute import ClusteringReceipt, execute_clusteri
 from tableservices.clustering.schedule import clusterings, plan_clustering, schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.clustering.trigger import commits_since_clustering
-from tableservices.completing import cancel
 from tableservices.planned_service import Part, run_round
 from tableservices.scheduling import pending_plans
 from tableservices.service import ServiceReceipt
@@ -19,6 +18,7 @@ from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 from timeline.model.times import WallMs, instant_time
 from timeline.placing import FileRules
+from timeline.plan_ending import cancel
 
 __all__ = ["ClusteringService"]
 
@@ -48,6 +48,11 @@ class ClusteringService:
     def inline(self) -> bool:
         """``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
         return self.settings.inline or self.settings.schedule_inline
+
+    @property
+    def beside(self) -> bool:
+        """``hoodie.clustering.async.enabled``, unless it is done after each commit."""
+        return self.settings.asynchronous and not self.settings.inline
 
     @property
     def after_commit(self) -> ClusteringService:

@@ -24,7 +24,7 @@ from tableservices.clustering.classes import (
 )
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.planned_service import PLAN_EXPIRY
-from tableservices.settings_model import ServiceSettings
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind
 
 __all__ = ["CLUSTERING_OPTIONS", "ClusteringSettings", "SliceOrder"]
@@ -61,7 +61,7 @@ CLUSTERING_OPTIONS: Mapping[str, Option] = {
         aliases=("hoodie.datasource.clustering.async.enable",),
         default="false",
         kind=_BOOL,
-        doc="Let workers plan and carry out clustering.",
+        doc="Cluster on a thread beside the writes; workers plan clustering only with it.",
     ),
     "async_commits": Option(
         key="hoodie.clustering.async.max.commits",
@@ -200,7 +200,7 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
-class ClusteringSettings(ServiceSettings):
+class ClusteringSettings(OptionSettings):
     """Everything that can be set about clustering; the fields of ``CLUSTERING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = CLUSTERING_OPTIONS

@@ -18,24 +18,26 @@ from tableservices.compaction.plan import (
     compaction_plan,
     operations_of,
 )
-from tableservices.compaction.plan_files import slices_of_plan
+from tableservices.compaction.plan_files import read_slices
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.compaction.tasks import tasks_of
-from tableservices.completing import Ended, complete, withdraw
-from tableservices.executing import commit_metadata, make_inflight, on_file_groups, read_requested
+from tableservices.completing import complete, withdraw
+from tableservices.executing import commit_metadata, make_inflight, on_file_groups
 from tableservices.scheduling import schedule
-from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
+from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.heartbeat import Heartbeat
-from timeline.model.commit_metadata import WriteStat
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import FileSlice
+from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.plans import CompactionPlan
 from timeline.model.times import InstantTime
 from timeline.pending_plans import file_groups_in_plans
 from timeline.placing import FileRules
+from timeline.plan_ending import Ended
 from timeline.properties_file import load_config
 from timeline.publish import Published
 from timeline.read import view_of
@@ -47,6 +49,7 @@ from timeline.snapshot import Snapshot
 __all__ = [
     "CompactionReceipt",
     "execute_compaction",
+    "merge_slices",
     "plan_compaction",
     "schedule_compaction",
 ]
@@ -151,9 +154,7 @@ def execute_compaction(
             ``complete``; the plan stays, and what was written for it is found again.
     """
     _refuse(context)
-    data, path = read_requested(context, planned)
-    plan = decode_compaction_plan(data, path=path)
-    slices = slices_of_plan(context.world.storage, plan, path=path)
+    slices = read_slices(context, planned)
     with claimed(context, planned) as heartbeat:
         if heartbeat is None:
             return None
@@ -167,24 +168,39 @@ def _execute(
     files: FileRules,
     heartbeat: Heartbeat,
 ) -> CompactionReceipt | None:
-    storage = context.world.storage
-    began_before = make_inflight(context, planned)
-    snapshot = context.snapshot()
-    tasks = tasks_of(context, snapshot, planned, slices, files)
-    stats = on_file_groups(context.world, compact_file_group, tasks)
-    made = {stat.path for stat in stats}
-    if began_before:  # PUB-1: an executor of another engine gave its files other names
-        for stray in data_files_of(storage, planned.requested_time):
-            if stray not in made:
-                storage.delete(stray)
-    metadata = commit_metadata(
-        context, "COMPACT", stats, tasks[0].target.avro_json if tasks else None
-    )
+    metadata = merge_slices(context, planned, slices, files)
     outcome = complete(context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat)
     if isinstance(outcome, Ended):
         withdraw(context, planned, outcome, heartbeat)
         return None
-    return _receipt(outcome, planned, stats)
+    return _receipt(outcome, planned, metadata.write_stats())
+
+
+def merge_slices(
+    context: TableContext, planned: Instant, slices: Sequence[FileSlice], files: FileRules
+) -> CommitMetadata:
+    """
+    Make the base files of a plan; what is returned makes them count once it is published.
+
+    Outside: 1 create (inflight), 1 list per partition, those of ``compact_file_group`` for
+    each slice; where somebody had begun before, those of ``data_files_of`` and deletes.
+
+    Raises:
+        UnsupportedTableError, MissingFileError, CorruptTableError, StorageUnavailableError: As
+            ``execute_compaction``.
+    """
+    storage = context.world.storage
+    began_before = make_inflight(context, planned)
+    tasks = tasks_of(context, context.snapshot(), planned, slices, files)
+    stats = on_file_groups(context.world, compact_file_group, tasks)
+    made = {stat.path for stat in stats}
+    if began_before:  # PUB-1: an executor of another engine gave its files other names
+        for stray in data_files_of(storage, planned.requested_time):
+            # In version 6 the logs that writers put on top of the plan bear its time (fmt 5.1).
+            is_base = parse_base_file_name(stray.rpartition("/")[2]) is not None
+            if is_base and stray not in made:
+                storage.delete(stray)
+    return commit_metadata(context, "COMPACT", stats, tasks[0].target.avro_json if tasks else None)
 
 
 def _refuse(context: TableContext) -> None:

@@ -15,12 +15,13 @@ from timeline.files.markers import create_marker
 from timeline.files.parquet import base_file_bytes, read_base_file, read_footer
 from timeline.files.rewrite import (
     FileGroupTask,
+    base_file_stat,
     bloom_for,
     create_partition_metadata,
     placed_rows,
 )
 from timeline.files.slice_reader import SliceRead, merge_slice
-from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
+from timeline.model.commit_metadata import RuntimeStats, WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.filenames import IOType
 from timeline.model.paths import join
@@ -121,19 +122,8 @@ def _adopted(world: World, task: CompactionTask, path: str) -> WriteStat:
 def _stat(task: CompactionTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:
     target, logs = task.target, task.slice.log_files
     merged = outcome.inserted + outcome.updated + outcome.deleted + outcome.ignored_late
-    base = task.slice.base_file
-    return WriteStat(
-        file_id=target.file_id,
-        path=path,
-        prev_commit=target.base_requested_time or NO_PREVIOUS_COMMIT,
-        prev_base_file=base.name if base is not None else None,
-        partition_path=target.partition_path,
-        num_writes=outcome.table.num_rows,
-        num_inserts=outcome.inserted,
-        num_update_writes=outcome.updated,
-        num_deletes=outcome.deleted,
-        total_write_bytes=size_bytes,
-        file_size_in_bytes=size_bytes,
+    return replace(
+        base_file_stat(target, path, outcome, size_bytes),
         total_log_records=merged,
         total_updated_records_compacted=merged,
         total_log_files_compacted=len(logs),

@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tableservices.executing import read_requested
 from tableservices.planned_slices import bad_plan, planned_slice, refuse_repeated
+from timeline.codecs.instant_avro import decode_compaction_plan
+from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.model.file_group import FileSlice
+from timeline.model.instant import Instant
 from timeline.model.paths import join
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.ports.storage import Storage
 
-__all__ = ["slices_of_plan"]
+__all__ = ["read_slices", "slices_of_plan"]
+
+
+def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
+    """
+    The slices of a pending plan. Outside: 1 get, those of ``slices_of_plan``.
+
+    Raises:
+        InstantNotFoundError: There is no such plan any more.
+        CorruptTableError: It is damaged.
+        Others: As ``slices_of_plan``.
+    """
+    data, path = read_requested(context, planned)
+    return slices_of_plan(context.world.storage, decode_compaction_plan(data, path=path), path=path)
 
 
 def slices_of_plan(storage: Storage, plan: CompactionPlan, *, path: str) -> list[FileSlice]:

@@ -43,6 +43,11 @@ class CompactionService:
         return self.settings.runs_inline or self.settings.plans_inline
 
     @property
+    def beside(self) -> bool:
+        """``hoodie.datasource.compaction.async.enable``, unless it is done after each commit."""
+        return self.settings.asynchronous and not self.settings.runs_inline
+
+    @property
     def after_commit(self) -> CompactionService:
         """The same as a writer runs it."""
         part = Part.BOTH if self.settings.runs_inline else Part.SCHEDULE

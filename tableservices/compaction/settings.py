@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from tableservices.planned_service import PLAN_EXPIRY
-from tableservices.settings_model import ServiceSettings
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind
 
 __all__ = [
@@ -63,6 +63,12 @@ COMPACTION_OPTIONS: Mapping[str, Option] = {
         default="false",
         kind=_BOOL,
         doc="Only plan a compaction after a commit; a worker carries it out.",
+    ),
+    "asynchronous": Option(
+        key="hoodie.datasource.compaction.async.enable",
+        default="false",
+        kind=_BOOL,
+        doc="Compact on a thread beside the writes; Hudi's default is true, for streams alone.",
     ),
     "trigger": Option(
         key="hoodie.compact.inline.trigger.strategy",
@@ -120,13 +126,14 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 
 
-class CompactionSettings(ServiceSettings):
+class CompactionSettings(OptionSettings):
     """Everything that can be set about compaction; the fields of ``COMPACTION_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = COMPACTION_OPTIONS
 
     runs_inline: bool = False
     plans_inline: bool = False
+    asynchronous: bool = False
     trigger: CompactionTrigger = CompactionTrigger.NUM_COMMITS
     commits_max: _Count = 5
     seconds_max: _Count = 3_600

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tableservices.claims import claimed
-from tableservices.compaction.plan_files import slices_of_plan
-from tableservices.completing import Ended, cancel, complete, withdraw
-from tableservices.executing import commit_metadata, make_inflight, on_file_groups, read_requested
+from tableservices.compaction.plan_files import read_slices
+from tableservices.completing import complete, withdraw
+from tableservices.executing import commit_metadata, make_inflight, on_file_groups
 from tableservices.logcompaction.file_group import LogCompactionTask, compact_logs
 from tableservices.logcompaction.plan import candidates, log_compaction_plan
 from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.scheduling import schedule
 from timeline.active import ActiveTimeline
-from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
+from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
@@ -40,6 +40,7 @@ from timeline.pending_plans import (
     pending_compactions,
 )
 from timeline.placing import FileRules
+from timeline.plan_ending import Ended, cancel
 from timeline.properties_file import load_config
 from timeline.read import plan_scan, view_of
 from timeline.readable import refuse_unwritable
@@ -140,9 +141,7 @@ def execute_log_compaction(
         As ``tableservices.compaction.execute.execute_compaction``.
     """
     _refuse(context)
-    data, path = read_requested(context, planned)
-    plan = decode_compaction_plan(data, path=path)
-    slices = slices_of_plan(context.world.storage, plan, path=path)
+    slices = read_slices(context, planned)
     with claimed(context, planned) as heartbeat:
         if heartbeat is None:
             return None

@@ -27,7 +27,7 @@ from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.filenames import IOType, LogFileName
 from timeline.model.paths import join
-from timeline.model.schema import TableSchema, avro_with_meta, with_meta
+from timeline.model.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from timeline.model.times import InstantTime
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.world import World
@@ -35,8 +35,6 @@ from timeline.rules.merging import ChangeKind, Changes
 from timeline.rules.ordering import ordering_column
 
 __all__ = ["LogCompactionTask", "compact_logs"]
-
-_KEY = "_hoodie_record_key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +134,7 @@ def _split(changes: Changes, read: LogRead) -> tuple[pa.Table, pa.Table]:
         values = ordering_column(gone, name)
         nothing = pa.scalar(None, values.type)
         columns.append(pc.if_else(by_commit_time, nothing, values))
-    return records, pa.table([gone.column(_KEY), *columns], names=[_KEY, *names])
+    return records, pa.table([gone.column(KEY_COLUMN), *columns], names=[KEY_COLUMN, *names])
 
 
 def _blocks(
@@ -167,7 +165,7 @@ def _blocks(
             missing = np.logical_or.reduce([np.asarray(pc.is_null(each)) for each in columns])
             unordered = pa.array(missing) if missing.any() else None
         content = encode_deletes(
-            deletes.column(_KEY),
+            deletes.column(KEY_COLUMN),
             task.slice.file_group.partition_path,
             columns,
             is_commit_time=unordered,

@@ -3,7 +3,7 @@ Which log files a log compaction puts together: pure, in the form Java Hudi writ
 
 Only logs older than every pending write are taken. A writer that began in between and
 completes later has its place between them in the order of requested times (fmt 5.7), and
-one file cannot lie on both sides of it.
+one file cannot lie on both sides of it (NBCC-5).
 """
 
 from __future__ import annotations

@@ -40,6 +40,11 @@ class LogCompactionService:
         return self.settings.inline
 
     @property
+    def beside(self) -> bool:
+        """Hudi has no key for it."""
+        return False
+
+    @property
     def after_commit(self) -> LogCompactionService:
         """The same as a writer runs it."""
         return self

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tableservices.planned_service import PLAN_EXPIRY
-from tableservices.settings_model import ServiceSettings
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind
 
 __all__ = ["LOG_COMPACTION_OPTIONS", "LogCompactionSettings"]
@@ -37,7 +37,7 @@ LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
 }
 
 
-class LogCompactionSettings(ServiceSettings):
+class LogCompactionSettings(OptionSettings):
     """Everything that can be set about it; the fields of ``LOG_COMPACTION_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = LOG_COMPACTION_OPTIONS

@@ -9,13 +9,14 @@ requested time, because a compaction changes no row and its place is that of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.history import ARCHIVED_WRITES
+from timeline.model.filenames import parse_log_file_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.operations import TableType
 from timeline.model.times import InstantTime
@@ -30,12 +31,21 @@ __all__ = [
     "refuse_archived_since",
     "refuse_cleaned",
     "refuse_foreign_upkeep",
+    "refuse_old_logs",
     "refuse_savepointed",
     "savepoint_times",
 ]
 
-#: What may not run beside a change of the past: another engine carries it out without slots.
-_UPKEEP = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
+#: What may not run beside a change of the past, since another engine carries it out without
+#: slots; and what ends it when its engine died.
+_HOW_TO_FINISH = {
+    Action.CLEAN: "'hoodoo services run --service clean TABLE'",
+    Action.ROLLBACK: (
+        "'hoodoo services run --service clean TABLE' ('hoodoo rollback TABLE INSTANT' for that of "
+        "a completed write)"
+    ),
+    Action.RESTORE: "'hoodoo restore TABLE --finish'",
+}
 
 
 def after(timeline: ActiveTimeline, target: Instant, table_type: TableType) -> tuple[Instant, ...]:
@@ -176,8 +186,36 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
         )
 
 
+def refuse_old_logs(context: TableContext, gone: Iterable[Instant]) -> None:
+    """
+    Pass when the files of these instants are known by their times.
+
+    A log of version 6 carries the time of its base file (fmt 5.1): it would stay when its
+    writer is taken away, and count again as soon as what lies before it is archived. Outside: 1
+    get each, on tables that were upgraded from that version.
+
+    Raises:
+        InvalidInputError: One wrote such a log.
+    """
+    for one in gone if context.config.may_have_old_logs else ():
+        if not one.completed:
+            continue
+        for path in context.commits.read(one).written_paths():
+            log = parse_log_file_name(path.rpartition("/")[2])
+            if log is not None and log.instant_time != one.requested_time:
+                raise InvalidInputError(
+                    "logs that were written before the upgrade from version 6 cannot be taken "
+                    f"away; choose a later instant, or write the older state anew: {path}",
+                    kind="logs_of_version_6",
+                    path=path,
+                )
+
+
 def refuse_foreign_upkeep(
-    timeline: ActiveTimeline, *, but: frozenset[Action] = frozenset()
+    timeline: ActiveTimeline,
+    *,
+    but: frozenset[Action] = frozenset(),
+    taken_over: Instant | None = None,
 ) -> None:
     """
     Pass when no other engine is cleaning, rolling back or restoring.
@@ -187,15 +225,17 @@ def refuse_foreign_upkeep(
     Args:
         timeline: The turn's.
         but: Actions that may be pending.
+        taken_over: The one that this turn brings to its end.
 
     Raises:
         ServiceConflictError: One is at it, or died at it.
     """
-    pending = [one for one in timeline.pending if one.action in _UPKEEP - but]
+    upkeep = [one for one in timeline.pending if one.action in _HOW_TO_FINISH.keys() - but]
+    pending = [one for one in upkeep if one != taken_over]
     if pending:
         raise ServiceConflictError(
-            "another engine's upkeep is under way; let that engine finish it, then repeat: "
-            f"{pending[0]}",
+            "another engine's upkeep is under way; let that engine finish it, or when it has ended "
+            f"finish it by {_HOW_TO_FINISH[pending[0].action]}, then repeat: {pending[0]}",
             kind="upkeep_pending",
             pending=[str(one) for one in pending],
         )

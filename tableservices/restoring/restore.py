@@ -18,6 +18,7 @@ from tableservices.restoring.past import (
     refuse_archived_since,
     refuse_cleaned,
     refuse_foreign_upkeep,
+    refuse_old_logs,
     refuse_savepointed,
     savepoint_times,
 )
@@ -27,19 +28,26 @@ from timeline.codecs.instant_avro import (
     encode_restore_plan,
 )
 from timeline.context import TableContext
-from timeline.errors import BudgetSpentError, CorruptTableError, InvalidInputError
+from timeline.errors import (
+    BudgetSpentError,
+    CorruptTableError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.model.filenames import data_file_time, pending_file_names
-from timeline.model.instant import Action, Instant
+from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
+from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
 from timeline.properties_file import load_config
 from timeline.readable import refuse_unwritable
 from timeline.rollback_documents import result_document
 from timeline.rules.succession import Residue
+from timeline.setting_names import ForeignWriters
 from timeline.settle import data_files_of
 from timeline.snapshot import Snapshot
 from timeline.turn import Turn, take_turn
@@ -116,6 +124,7 @@ def _gone(
         refuse_cleaned(context, snapshot, target)
     instants = after(timeline, target, context.config.table_type)
     refuse_savepointed(held, frozenset(one.requested_time for one in instants))
+    refuse_old_logs(context, instants)
     if not force:
         refuse_living(context, instants)
     return instants
@@ -161,8 +170,8 @@ def restore(
     Raises:
         InstantNotFoundError: No such write on the active timeline, or files of that state
             were cleaned.
-        InvalidInputError: A later savepoint holds what would go, a writer is alive, or later
-            writes are archived.
+        InvalidInputError: A later savepoint holds what would go, a writer is alive, later
+            writes are archived, or their logs are of version 6.
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: The table is not written by this release.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
@@ -210,14 +219,25 @@ def _take(
         )
     )
 
+    expected = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    shown: Instant | None = None
+
     def decide(turn: Turn) -> Slot | None:
+        nonlocal shown
         # A rollback that its engine left goes with what it was to undo.
-        refuse_foreign_upkeep(turn.timeline, but=_LEFT if force else frozenset())
+        spared = _LEFT if force else frozenset[Action]()
+        refuse_foreign_upkeep(turn.timeline, but=spared, taken_over=shown)
         target = completed_write(turn.timeline, planned.target.requested_time)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         if _gone(context, now, target, force=force) != planned.instants:
             return None
-        own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+        if shown is None:
+            own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+        else:
+            own_time = shown.requested_time
+        if expected and shown is None:
+            shown = Instant(action=Action.RESTORE, requested_time=own_time, state=State.REQUESTED)
+            _show(context, shown, plan)
         return turn.slot(
             context,
             SlotKind.RESTORE,
@@ -229,7 +249,33 @@ def _take(
             plan=plan,
         )
 
-    return take_turn(context, f"restore to {planned.target.requested_time}", decide)[0]
+    slot = None
+    try:
+        slot, _ = take_turn(context, f"restore to {planned.target.requested_time}", decide)
+    except OutcomeUnknownError:
+        shown = None  # it may stand
+        raise
+    finally:
+        if slot is None and shown is not None:
+            context.world.storage.delete(timeline_path(instant_file_name(shown)))
+    return slot
+
+
+def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
+    """
+    Show other engines a restore before its slot decides it (FOR-4). Outside: 1 create.
+
+    Java Hudi begins nothing while a restore is pending. Were it shown after the slot, a crash in
+    between would let Java write upon what goes. A crash before the slot leaves a restore that
+    anybody finishes from its plan (``finish_restore``).
+    """
+    path = timeline_path(instant_file_name(restoring))
+    try:
+        context.world.storage.create(path, plan)
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; restore again: {path}", path=path
+        ) from error
 
 
 def finish_restore(context: TableContext) -> RestoreReceipt | None:

@@ -15,6 +15,7 @@ from tableservices.restoring.past import (
     completed_write,
     refuse_cleaned,
     refuse_foreign_upkeep,
+    refuse_old_logs,
     refuse_savepointed,
     savepoint_times,
 )
@@ -23,6 +24,7 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.left_upkeep import pending_rollback_of, plan_bytes, seems_left
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
@@ -98,8 +100,8 @@ def rollback(
 
     Raises:
         InstantNotFoundError: No such write, or files of the state before it were cleaned.
-        InvalidInputError: Its writer is alive, a savepoint holds it, or later writes or
-            plans may be built on it.
+        InvalidInputError: Its writer is alive, a savepoint holds it, later writes or plans may
+            be built on it, or its logs are of version 6.
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: The table is not written by this release.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
@@ -147,6 +149,7 @@ def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -
     """Pass when nothing may be built on a completed write, and the state before it is whole."""
     timeline = snapshot.active
     refuse_savepointed(savepoint_times(timeline), frozenset({target.requested_time}))
+    refuse_old_logs(context, [target])
     others = [one for one in timeline.instants if one.action in WRITE_ACTIONS and one != target]
     later = [
         one
@@ -183,10 +186,17 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
 
     def decide(turn: Turn) -> Slot | None:
-        refuse_foreign_upkeep(turn.timeline)
+        left = pending_rollback_of(context, turn.timeline, target.requested_time)
+        if left is not None and not seems_left(context, left):
+            left = None  # its engine may be at it: refused
+        refuse_foreign_upkeep(turn.timeline, taken_over=left)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
-        own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+        if left is None:
+            own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+            plan = encode_rollback_plan(plan_document(storage, info, files))
+        else:
+            own_time, plan = left.requested_time, plan_bytes(context, left)
         return turn.slot(
             context,
             SlotKind.RESTORE,
@@ -195,7 +205,7 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
             nonce=nonce,
             own_requested_time=own_time,
             body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
-            plan=encode_rollback_plan(plan_document(storage, info, files)),
+            plan=plan,
         )
 
     slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)

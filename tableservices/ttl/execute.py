@@ -188,6 +188,11 @@ class TtlService:
         """``hoodie.partition.ttl.inline``."""
         return self.settings.inline
 
+    @property
+    def beside(self) -> bool:
+        """Hudi has no key for it."""
+        return False
+
     def run_once(self, context: TableContext) -> TtlReceipt | None:
         """Expire once, unless this process looked a moment ago; errors as ``expire``."""
         now = context.world.clock.monotonic_ms()

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tableservices.settings_model import ServiceSettings
+from timeline.option_settings import OptionSettings
 from timeline.options import Option, OptionKind
 
 __all__ = ["TTL_OPTIONS", "TtlSettings", "TtlStrategy"]
@@ -69,7 +69,7 @@ TTL_OPTIONS: Mapping[str, Option] = {
 }
 
 
-class TtlSettings(ServiceSettings):
+class TtlSettings(OptionSettings):
     """Everything that can be set about partition TTL; the fields of ``TTL_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = TTL_OPTIONS

@@ -173,10 +173,27 @@ def test_explain_tells_who_did_it(table: Path) -> None:
     assert run("explain", table).exit_code == 2
 
 
+def test_explain_decides_what_nobody_answered(table: Path) -> None:
+    time = run("timeline", "show", table).document["instants"][0]["requested_time"]
+    told = run("explain", table, time, "--resolve").document
+    assert told["outcome"] == "published"
+    assert run("explain", table, "20200101000000000", "--resolve").exit_code == 1
+
+
+def test_explain_sums_up_who_met_whom(table: Path) -> None:
+    told = run("explain", table, "--contention").document
+    assert told["refused_attempts"] == 0
+    assert told["meetings"] == []
+    assert run("explain", table, "x", "--contention").exit_code == 2
+
+
 def test_explain_prints_every_cell_of_the_matrix() -> None:
     document = run("explain", "--matrix").document
     assert len(document["cells"]) == 16
-    assert {cell["rule"] for cell in document["cells"]} <= set(document["rules"])
+    every = [cell for cell in document["actions"] if cell["strategy"] == "every"]
+    assert len(every) == 12 * 12 * 2
+    assert {cell["rule"] for cell in document["cells"] + every} <= set(document["rules"])
+    assert document["kinds"]["C2"] == "deleted_under_reader"
 
 
 def test_a_created_table_is_empty_until_the_first_write(tmp_path: Path) -> None:
@@ -227,6 +244,19 @@ def test_deleting_by_key_and_by_partition(table: Path) -> None:
     done = run("write", table, "--operation", "delete_partition", "--hoodie-conf", conf, "--yes")
     assert (done.exit_code, done.document["action"]) == (0, "replacecommit")
     assert run("read", table).out == ""
+
+
+def test_deleting_by_filter(table: Path) -> None:
+    asked = ("write", table, "--operation", "delete", "--filter", "amount > 2")
+    before = contents(table)
+    assert run(*asked, "--dry-run").document["rows"] == 1
+    refused = run(*asked, "--output", "json")
+    assert (refused.exit_code, refused.error["kind"]) == (1, "not_confirmed")
+    assert contents(table) == before
+    assert run(*asked, "--yes").document["rows_deleted"] == 1
+    assert [row["name"] for row in run("read", table).rows] == ["ann", "eve"]
+    wrong = run("write", table, "--filter", "amount > 2", "--output", "json")
+    assert (wrong.exit_code, wrong.error["kind"]) == (1, "filter")
 
 
 def test_cleaning_once_answers_with_a_receipt(table: Path) -> None:
@@ -357,7 +387,7 @@ def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:
 
 
 def test_writers_lists_nobody_when_nobody_writes(table: Path) -> None:
-    assert run("writers", table).document == {"writers": []}
+    assert run("writers", table).document == {"writers": [], "readers": []}
 
 
 @pytest.mark.parametrize("output", ["table", "json", "ndjson"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,16 @@ def test_a_plan_is_carried_out_by_a_worker_of_several_tables(table: Path, tmp_pa
                  "--rounds", 1, "--health", health)  # fmt: skip
     assert answer.exit_code == 0
     assert answer.document["requested_time"] == planned["requested_time"]
-    assert health.read_text() == '{"rounds": 1, "receipts": 1, "failures": 0}'
+    told = json.loads(health.read_text())
+    assert told.pop("at_ms") > 0
+    assert told == {
+        "state": "ended",
+        "doing": None,
+        "rounds": 1,
+        "receipts": 1,
+        "failures": 0,
+        "failing": [],
+    }
     assert rows(table) == [(1, "ann"), (2, "bo"), (3, "eve")]
     assert run("table", "verify", table).exit_code == 0
 
@@ -63,6 +73,10 @@ def test_a_plan_is_carried_out_by_a_worker_of_several_tables(table: Path, tmp_pa
 def test_one_round_compacts_now(table: Path) -> None:
     done = run("services", "run", table, "--service", "compact").document
     assert done["completion_time"] > done["requested_time"]
+    [base] = table.glob(f"*_{done['requested_time']}.parquet")
+    assert (done["file_groups"], done["files_written"], done["rows_written"]) == (1, 1, 3)
+    assert done["bytes_written"] == base.stat().st_size
+    assert (done["log_files_merged"], done["log_bytes_merged"] > 0) == (1, True)
     assert rows(table) == [(1, "ann"), (2, "bo"), (3, "eve")]
 
 
@@ -78,6 +92,73 @@ def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
     done = run("services", "run", table, "--instant", again).document
     assert done["requested_time"] == again
     assert rows(table) == [(1, "ann"), (2, "bo"), (3, "eve")]
+
+
+@pytest.mark.parametrize(
+    ("service", "told"),
+    [
+        ("compact", {"file_groups": 1, "log_files": 1}),
+        ("logcompact", {"file_groups": 0}),
+        ("cluster", {"groups": 1, "file_groups": 1}),
+        ("clean", {"would_delete": [], "file_groups": 0, "bytes": 0}),
+        ("archive", {"would_archive": []}),
+        ("ttl", {"would_delete_partitions": [], "file_groups": 0, "bytes": 0}),
+    ],
+)
+def test_a_dry_run_tells_of_every_service(
+    table: Path, service: str, told: dict[str, object]
+) -> None:
+    before = contents(table)
+    document = run("services", "plan", table, "--dry-run", "--service", service).document
+    found = document.get("would_plan", document)
+    assert {key: found[key] for key in told} == told
+    assert contents(table) == before
+
+
+def test_a_dry_run_of_cleaning_tells_file_groups_and_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text(ROWS, encoding="utf-8")
+    made = tmp_path / "people"
+    conf = ("--hoodie-conf", "hoodie.clean.automatic=false")
+    for _ in range(3):
+        assert run("write", made, "--input", source, "--key", "id", *conf).exit_code == 0
+    retained = ("--hoodie-conf", "hoodie.clean.commits.retained=1")
+    told = run("services", "run", made, "--dry-run", *retained).document
+    assert told["file_groups"] == 1
+    assert told["bytes"] == sum((made / one).stat().st_size for one in told["would_delete"]) > 0
+
+
+def test_a_plan_of_a_living_executor_is_refused_or_waited_for(table: Path) -> None:
+    planned = run("services", "plan", table).document["requested_time"]
+    beat = table / ".hoodie" / ".heartbeat" / planned
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    run_it = ("services", "run", table, "--instant", planned, "--output", "json")
+    refused = run(*run_it)
+    assert (refused.exit_code, refused.error["kind"]) == (3, "plan_claimed")
+    assert run(*run_it, "--wait", "0.2").error["waited_ms"] == 200
+    silent = ("--hoodie-conf", "hoodie.client.heartbeat.interval_in_ms=1000",
+              "--hoodie-conf", "hoodie.client.heartbeat.tolerable.misses=1")  # fmt: skip
+    assert run(*run_it, "--wait", "30", *silent).document["requested_time"] == planned
+
+
+def test_what_fails_in_a_worker_is_in_its_output_health_and_exit_code(
+    table: Path, tmp_path: Path
+) -> None:
+    health = tmp_path / "health.json"
+    source = tmp_path / "rows.csv"
+    for _ in range(4):
+        assert run("write", table, "--input", source).exit_code == 0
+    answer = run("services", "worker", table, "--service", "compact", "--rounds", 1,
+                 "--health", health, "--events",
+                 "--hoodie-conf", "hoodie.compaction.strategy=com.acme.Best")  # fmt: skip
+    assert answer.exit_code == 1
+    assert answer.document["error"]["kind"] == "setting_value"
+    assert answer.document["table"].endswith("people")
+    assert "service.failed" in answer.err
+    assert "compact of " in answer.err
+    [failing] = json.loads(health.read_text())["failing"]
+    assert (failing["service"], failing["kind"]) == ("compact", "setting_value")
 
 
 def test_an_unknown_service_is_refused_by_name(table: Path) -> None:

@@ -19,8 +19,7 @@ from tests.servers.proxy import FaultProxy
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
 
-LEASE_MS = 2_000
-SERVER_LEASE_MS = 3_000  # a busy machine may keep a server waiting for its disk
+LEASE_MS = 3_000  # a busy machine may keep a database waiting for its disk
 URL = "url.txt"
 
 
@@ -33,7 +32,7 @@ def make_client(folder: Path) -> LockClient:
         {
             "hoodoo.lock.sql.url": url,
             "hoodoo.lock.sql.create_table": "true",
-            "hoodoo.lock.sql.lease.ms": str(SERVER_LEASE_MS if written.exists() else LEASE_MS),
+            "hoodoo.lock.sql.lease.ms": str(LEASE_MS),
             "hoodoo.lock.sql.timeout.ms": "500",
         }
     )
@@ -117,8 +116,6 @@ class TestOnSqlite(Suite):
 
 class _OnServer(Suite):
     """The same with a server, which can also go away."""
-
-    lease_ms = SERVER_LEASE_MS
 
     @pytest.mark.integration
     def test_stopped_holder_is_replaced_in_time_and_finds_out(self, folder: Path, new_lock) -> None:

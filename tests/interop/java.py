@@ -12,9 +12,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ class JavaOracle:
             stderr=self._log,
             text=True,
             env=_surroundings(),
+            start_new_session=True,
         )
 
     def ask(self, *question: str) -> Any:
@@ -65,12 +68,9 @@ class JavaOracle:
         Raises:
             JavaRefusedError: Java answered with an error.
         """
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(list(question)) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
+        self._send(question)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
         if not line:
             tail = self._log_path.read_text(encoding="utf-8", errors="replace")[-3000:]
             pytest.fail(f"java hudi {self.version} ended; the end of {self._log_path}:\n{tail}")
@@ -78,6 +78,39 @@ class JavaOracle:
         if isinstance(answer, dict) and "error" in answer:
             raise JavaRefusedError(question, answer)
         return answer
+
+    def _send(self, question: Sequence[str]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(list(question)) + "\n")
+        self._process.stdin.flush()
+
+    def dies_at(
+        self,
+        table: Path | str,
+        what: str,
+        instant: str | None = None,
+        *,
+        shown: str,
+        pending: str | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Run a table service and kill Java as soon as the timeline shows a file of that ending.
+
+        It answers nothing from then on.
+        """
+        folder = Path(table) / ".hoodie" / "timeline"
+        before = set(folder.iterdir())
+        words = ["service", str(table), what, *([instant] if instant else [])]
+        words += ["--pending", pending] if pending else []
+        self._send([*words, *_conf(conf)])
+        deadline = time.monotonic() + 120
+        while not any(one.name.endswith(shown) for one in set(folder.iterdir()) - before):
+            if time.monotonic() > deadline:
+                pytest.fail(f"java showed no {shown} of its {what}")
+            time.sleep(0.0005)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def read(
         self,

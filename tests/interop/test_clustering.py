@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from tests.interop.java import JavaOracle
+from tests.interop.java import JavaOracle, JavaRefusedError
 from tests.interop.mor import COMMON, EVENT_TIME, FORMAT, JAVA, SCHEMA, SIMPLE, START, arrow, row
 from tests.interop.values import comparable, encoded, same
+from timeline.errors import ServiceConflictError
 from timeline.model.instant import Action
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
@@ -115,3 +116,35 @@ def test_java_goes_on_over_what_we_clustered_beside_a_writer(
     mine = ours(path, told)
     assert same(comparable(java.read(path)), mine)
     assert ("a", "by java") in {(one["id"], one["val"]) for one in mine}
+
+
+@pytest.mark.slow
+def test_a_writer_that_goes_first_cancels_what_java_planned(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    """Java's clustering does not look again at its input, so a write into it would be lost."""
+    java = java_oracle("1.2.0")
+    told = settings("9", "COPY_ON_WRITE")
+    conf = {**told, **JAVA}
+    path = tmp_path / "t"
+    made(path, told)
+    planned = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
+    change = arrow([row("x", 30, "meanwhile")])
+    with hoodoo.open_table(path, properties=told) as table:
+        with pytest.raises(ServiceConflictError):
+            table.upsert(change)
+        assert [one.requested_time for one in table.core.context.active().pending] == [planned]
+    strategy = "org.apache.hudi.client.transaction.PreferWriterConflictResolutionStrategy"
+    first = told | {"hoodie.write.lock.conflict.resolution.strategy": strategy}
+    with hoodoo.open_table(path, properties=first) as table:
+        assert table.upsert(change).attempts == 1
+        assert table.core.context.active().pending == ()
+    with pytest.raises(JavaRefusedError):
+        java.service(path, "cluster", pending=planned, conf=conf)
+    mine = ours(path, told)
+    assert ("x", "meanwhile") in {(one["id"], one["val"]) for one in mine}
+    assert same(comparable(java.read(path)), mine)
+    again = java.service(path, "cluster", schedule_only=True, conf=conf)["result"]
+    java.service(path, "cluster", pending=again, conf=conf)
+    assert but_for_names(ours(path, told)) == but_for_names(mine)
+    assert same(comparable(java.read(path)), ours(path, told))

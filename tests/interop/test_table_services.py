@@ -56,6 +56,28 @@ CASES = [
 ]
 
 
+def crossed(
+    java: JavaOracle,
+    planner: str,
+    service: str,
+    path: Path,
+    told: dict[str, str],
+    conf: dict[str, str],
+) -> str:
+    """One engine plans, we write on, the other engine carries the plan out; its requested time."""
+    if planner == "ours":
+        with hoodoo.open_table(path, properties=told) as table:
+            planned: str = table.services.schedule(service).requested_time
+            table.upsert(arrow(AFTERWARDS))
+        java.service(path, service, pending=planned, conf=conf)
+        return planned
+    planned = java.service(path, service, schedule_only=True, conf=conf)["result"]
+    with hoodoo.open_table(path, properties=told) as table:
+        table.upsert(arrow(AFTERWARDS))
+        assert table.services.execute(planned) is not None
+    return planned
+
+
 @pytest.mark.parametrize(("release", "version", "logs"), CASES)
 def test_compaction_plans_cross_between_the_engines(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: str, logs: str
@@ -67,16 +89,7 @@ def test_compaction_plans_cross_between_the_engines(
     for planner in ("ours", "java"):
         path = tmp_path / planner
         made(path, told)
-        if planner == "ours":
-            with hoodoo.open_table(path, properties=told) as table:
-                planned = table.services.schedule("compact").requested_time
-                table.upsert(arrow(AFTERWARDS))
-            java.service(path, "compact", pending=planned, conf=conf)
-        else:
-            planned = java.service(path, "compact", schedule_only=True, conf=conf)["result"]
-            with hoodoo.open_table(path, properties=told) as table:
-                table.upsert(arrow(AFTERWARDS))
-                assert table.services.execute(planned) is not None
+        planned = crossed(java, planner, "compact", path, told, conf)
         with hoodoo.open_table(path, properties=told) as table:
             active = table.core.context.active()
             assert active.pending == ()
@@ -107,16 +120,7 @@ def test_log_compaction_plans_cross_between_the_engines(
     for planner in ("ours", "java"):
         path = tmp_path / planner
         made(path, told)
-        if planner == "ours":
-            with hoodoo.open_table(path, properties=told) as table:
-                planned = table.services.schedule("logcompact").requested_time
-                table.upsert(arrow(AFTERWARDS))
-            java.service(path, "logcompact", pending=planned, conf=conf)
-        else:
-            planned = java.service(path, "logcompact", schedule_only=True, conf=conf)["result"]
-            with hoodoo.open_table(path, properties=told) as table:
-                table.upsert(arrow(AFTERWARDS))
-                assert table.services.execute(planned) is not None
+        planned = crossed(java, planner, "logcompact", path, told, conf)
         with hoodoo.open_table(path, properties=told) as table:
             active = table.core.context.active()
             assert active.pending == ()

@@ -7,7 +7,8 @@ that wrote them last, so every lost, doubled or reordered update shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
     HoodooError,
+    InternalError,
     OutcomeUnknownError,
     StorageUnavailableError,
 )
@@ -69,8 +71,28 @@ CLEANING = CleaningSettings(commits_retained=RETAINED)
 MakeContext = Callable[[EngineWorld], TableContext]
 
 
+#: What is done to every context that actors open while a mutant is tried (``mutation``).
+_MUTATIONS: list[Callable[[TableContext], TableContext]] = []
+
+
+@contextmanager
+def mutation(change: Callable[[TableContext], TableContext] | None) -> Iterator[None]:
+    """Within, whoever opens the table works with a mutant of the engine; None changes nothing."""
+    if change is None:
+        yield
+        return
+    _MUTATIONS.append(change)
+    try:
+        yield
+    finally:
+        _MUTATIONS.pop()
+
+
 def open_table(world: EngineWorld, limits: TableLimits = LIMITS) -> TableContext:
-    return TableContext.of(world, load_config(world.storage), limits)
+    context = TableContext.of(world, load_config(world.storage), limits)
+    for change in _MUTATIONS:
+        context = change(context)
+    return context
 
 
 def ports_of(ports: ActorPorts) -> EngineWorld:
@@ -161,6 +183,7 @@ class Job:
     batch_id: str | None = None
     pause_ms: int = 0
     files: FileRules = FILES
+    extra: str = ""  # name of a further column
 
 
 def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
@@ -168,6 +191,8 @@ def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
     rows = rows_of(job.operation, job.keys)
     if job.kind is WriteOperation.DELETE:
         rows = rows.select(["id", "part"])
+    if job.extra:
+        rows = rows.append_column(job.extra, [["x"] * len(rows)])
     plan = plan_for(job.operation, job.kind, batch_id=job.batch_id, files=job.files)
     return write(context, plan, LocalWorkload(context.world, rows))
 
@@ -181,6 +206,8 @@ def client_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt 
     except OutcomeUnknownError as error:
         ports.client.info(job.operation)
         return error
+    except InternalError:
+        raise  # a mistake of the engine, no answer to a client
     except HoodooError as error:
         ports.client.fail(job.operation)
         return error
@@ -422,9 +449,9 @@ def events_of(world: World, name: str) -> list[dict[str, object]]:
     return [dict(fields) for _, _, event, fields in world.events if event == name]
 
 
-def check_files_in_slot_order(world: World) -> list[Violation]:
+def check_files_in_slot_order(world: World, known: EngineFacts | None = None) -> list[Violation]:
     """PUB-3: when a commit slot appears, the completed files of all commits before it exist."""
-    facts = EngineFacts(world).structure()
+    facts = (known or EngineFacts(world)).structure()
     created = {
         change.path: place for place, change in enumerate(world.journal) if change.kind == "create"
     }
@@ -435,7 +462,11 @@ def check_files_in_slot_order(world: World) -> list[Violation]:
         for one in facts.instants
         if one.state == "completed"
     }
-    commits = [slot for slot in facts.slots if slot.kind is SlotKind.COMMIT]
+    commits = [
+        slot
+        for slot in facts.slots
+        if slot.kind is SlotKind.COMMIT and slot.requested_time not in facts.archived
+    ]
     return [
         Violation(
             invariant="I17", found=f"slot {slot.number} was taken before {before.number} showed"

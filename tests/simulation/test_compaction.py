@@ -15,7 +15,6 @@ import pytest
 from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.completing import cancel
 from tableservices.logcompaction.service import LogCompactionService
 from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, run_round
@@ -38,6 +37,7 @@ from tests.simulation.test_engine_crashes import _PowerCut as PowerCut
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.operations import TableType, WriteOperation
+from timeline.plan_ending import cancel
 from timeline.testing.faults import Fault, Faults, PlannedPolicy
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
@@ -185,7 +185,7 @@ def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
 
 def test_planning_beside_writers_loses_no_log() -> None:
     """PLAN-2: a log is in the plan or on top of it, whoever is late."""
-    for seed in range(300 if NIGHTLY else 15):
+    for seed in range(300 if NIGHTLY else 5):
         world = logged("plan-and-log")
         actors = [
             serving("C", compact),
@@ -224,7 +224,7 @@ def test_log_compactor_killed_at_every_call() -> None:
 
 def test_log_compaction_beside_a_compaction_and_writers() -> None:
     """LC-1: it never lies on top of newer rows."""
-    for seed in range(300 if NIGHTLY else 15):
+    for seed in range(300 if NIGHTLY else 5):
         world = twice_logged("two-compactions")
         actors = [
             serving("L", compact_logs),

@@ -146,10 +146,11 @@ def crowd(make_context: MakeContext = open_table) -> Sequence[Actor]:
 
 
 def test_two_executors_and_two_writers_in_any_order_lose_nothing() -> None:
-    for seed in range(300 if NIGHTLY else 15):
+    for seed in range(300 if NIGHTLY else 5):
         assert story(seed, crowd) == "", f"seed {seed}"
 
 
+@pytest.mark.spec("CL-1")
 def test_mutant_that_does_not_look_again_in_its_turn_is_found() -> None:
     """CL-1: between the look and the slot a writer publishes, and its rows vanish."""
     blind = partial(crowd, mutants.with_chain(mutants.BlindChain))

@@ -161,7 +161,7 @@ def test_writer_of_change_logs_killed_at_every_call(kind: WriteOperation) -> Non
 
 def test_two_appenders_in_any_order_lose_nothing() -> None:
     """Both append to one file group; the order of slots and of requested times must agree."""
-    for seed in range(200 if NIGHTLY else 12):
+    for seed in range(200 if NIGHTLY else 5):
         world = seeded("appenders", KEYS, table_type=TableType.MERGE_ON_READ)
         actors = [
             writer(

@@ -173,6 +173,7 @@ def test_begin_that_fails_behind_its_requested_file_stops_beating() -> None:
     assert found_by(world, trace) == ""
 
 
+@pytest.mark.spec("RB-10")
 def test_file_written_after_its_rollback_had_looked_is_swept_by_a_later_clean() -> None:
     """
     A's rollback deleted what it had listed; A then wrote a file and failed to clean up (seed 1976).

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tableservices.cleaning.execute import clean
-from tableservices.restoring.restore import restore
+from tableservices.restoring.restore import finish_restore, restore
 from tableservices.restoring.rollback import rollback
 from tableservices.restoring.savepoints import delete_savepoint, savepoint, savepoints
 from tests.simulation.engine_kit import (
@@ -32,13 +33,16 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.engine_kit import seeded as seeded_table
-from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.instant_avro import decode_commit, encode_rollback_plan
 from timeline.context import TableContext
 from timeline.errors import HoodooError
+from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
+from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.places import HEARTBEATS, MARKERS
+from timeline.places import HEARTBEATS, MARKERS, timeline_path
+from timeline.setting_names import ForeignWriters
 from timeline.settle import is_settled
 from timeline.testing.engine_facts import OPERATION_KEY
 from timeline.testing.faults import Fault, Faults
@@ -46,6 +50,7 @@ from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.script import Until
 from timeline.testing.world import World
+from timeline.undo import rollback_dead_writers
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 KEYS = ("a1", "b1")
@@ -203,6 +208,56 @@ def test_going_back_killed_at_every_call(
     assert refused == []
     for case in cases:
         expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
+
+
+def restoring_beside_java() -> tuple[World, Sequence[Actor]]:
+    world = grown(COW)
+    target = time_of(world, "old1")
+
+    def what(context: TableContext) -> None:
+        limits = replace(context.limits, foreign_writers=ForeignWriters.EXPECTED)
+        restore(replace(context, limits=limits), target)
+
+    return world, [goes_back("R", world, what)]
+
+
+def test_other_engines_see_a_restore_from_before_its_slot_until_its_end() -> None:
+    """Java begins nothing while one is pending; written between, its files would lie on nothing."""
+    for case in crash_points(restoring_beside_java, "R"):
+        context = open_table(outside(case.world, "heir"))
+        last = context.chain.read(context.chain.head())
+        if last is not None and last.kind is SlotKind.RESTORE:
+            shown = [one.action for one in context.active().instants]
+            assert Action.RESTORE in shown, f"call {case.call}\n{case.trace.story()}"
+        case.world.now_ms += 10 * INTERVAL_MS
+        finish_restore(context)
+        expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
+
+
+def taking_over(*, vanished: bool) -> tuple[World, Sequence[Actor]]:
+    """Java planned the rollback of the dead write and died, maybe with the write off the timeline."""
+    world = grown(COW)
+    storage = outside(world, "java").storage
+    [dead] = open_table(outside(world)).active().pending
+    time = dead.requested_time
+    plan = RollbackPlan(instant_to_rollback=InstantInfo(requested_time=time, action="commit"))
+    left = f"{int(time) + 8}"
+    storage.create(timeline_path(f"{left}.rollback.requested"), encode_rollback_plan(plan))
+    if vanished:
+        for name in pending_file_names(dead.action, time):
+            storage.delete(timeline_path(name))
+    world.now_ms += 10 * INTERVAL_MS
+    return world, [goes_back("R", world, rollback_dead_writers)]
+
+
+@pytest.mark.parametrize("vanished", [False, pytest.param(True, marks=RARE)])
+def test_a_rollback_that_java_left_ends_once_whoever_dies_over_it(vanished: bool) -> None:
+    for case in crash_points(partial(taking_over, vanished=vanished), "R"):
+        expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
+        shown = [one.rpartition("/")[2] for one in case.world.files if ".rollback" in one]
+        times = {name[:17] for name in shown}
+        assert len(times) == 1, f"call {case.call}: {shown}"
+        assert len(shown) == 3, f"call {case.call}: {shown}"
 
 
 @RARE

@@ -140,6 +140,7 @@ def just_committed(undo: Undo) -> tuple[World, Trace]:
     return world, play(world, actors, stages)
 
 
+@pytest.mark.spec("HB-4")
 def test_hole_8_just_committed_instant_without_heartbeat_is_left_alone() -> None:
     world, trace = just_committed(roll_back_dead_writers)
     assert trace.failure is None

@@ -65,6 +65,8 @@ def zombie(make_context: MakeContext, call: str) -> tuple[World, Trace]:
     return world, play(world, actors, stages)
 
 
+@pytest.mark.spec("SLOT-1")
+@pytest.mark.spec("FOR-3")
 def test_hole_4_writer_that_lost_its_lease_cannot_publish_over_another() -> None:
     world, trace = zombie(open_table, CREATE)
     assert trace.failure is None
@@ -145,6 +147,7 @@ def unanswered(make_context: MakeContext, call: str, fault: Fault) -> tuple[Worl
     return world, play(world, actors, [Until("A", call, fault), UntilEnd("A")])
 
 
+@pytest.mark.spec("UNK-2")
 @pytest.mark.parametrize("fault", UNANSWERED)
 def test_hole_17_unanswered_slot_create_is_resolved_by_repeating_it(fault: Fault) -> None:
     world, trace = unanswered(open_table, CREATE, fault)
@@ -207,6 +210,7 @@ def crashed_publication(make_context: MakeContext) -> tuple[World, Trace]:
     return world, play(world, actors, [*stages, Pause(300), UntilEnd("B")])
 
 
+@pytest.mark.spec("HELP-1")
 def test_helper_finishes_a_crashed_publication_before_its_own_slot() -> None:
     """PUB-3: completed files appear in the order of the slots."""
     world, trace = crashed_publication(open_table)

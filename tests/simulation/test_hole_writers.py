@@ -113,6 +113,7 @@ def second_writer(make_context: MakeContext) -> tuple[World, Trace]:
     return world, play(world, actors, [*stages, UntilEnd("A")])
 
 
+@pytest.mark.spec("SGL-1")
 def test_hole_13_single_writer_notices_a_second_one_and_nothing_is_lost() -> None:
     """SGL-1: the slots decide in this mode too, so it is a warning that names the other."""
     world, trace = second_writer(single)

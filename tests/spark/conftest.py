@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 OPTIONS = {
     "hoodie.table.name": "orders",
     "hoodie.datasource.write.recordkey.field": "id",

@@ -115,7 +115,6 @@ def test_without_a_bundle_hudis_names_are_ours_and_nothing_is_told(
 def test_a_jar_that_keeps_spark_from_registering_is_told_and_saving_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pytest.importorskip("pyspark.sql.datasource")
     from pyspark.errors import AnalysisException
 
     def register(source: Any) -> None:

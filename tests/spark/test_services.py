@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hoodoo.spark
+from tests.acceptance.cli import run
 from timeline.errors import CorruptTableError
 
 pytestmark = pytest.mark.spark
@@ -28,6 +29,26 @@ def test_a_compaction_runs_on_the_cluster(
         assert (receipt.file_groups, receipt.rows_written) == (2, 3)
         assert all(not one.log_files for one in table.local.file_slices())
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
+
+
+@pytest.mark.parametrize("front", ["python", "command line"])
+def test_the_executor_is_chosen_by_one_option(
+    spark: Any, save: Callable[..., Any], path: str, front: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save(LATER, **MERGE_ON_READ)
+    tracker = spark.sparkContext.statusTracker()
+    jobs_before = len(tracker.getJobIdsForGroup())
+    if front == "python":
+        said = {"hoodoo.services.executor": "spark", "hoodoo.services.file.groups.max": "1"}
+        with hoodoo.open_table(path, properties=said) as table:
+            receipt = table.services.compact()
+        assert receipt.file_groups == 2
+    else:
+        done = run("services", "run", path, "--service", "compact", "--executor", "spark")
+        assert done.exit_code == 0, done.err
+        assert done.document["file_groups"] == 2
+    assert len(tracker.getJobIdsForGroup()) == jobs_before + 1
 
 
 def test_a_clustering_runs_on_the_cluster(

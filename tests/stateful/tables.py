@@ -160,9 +160,11 @@ def world_of(storage: Storage, application: str, clock: StillClock, first_id: in
 def create(storage: Storage, chosen: Features, clock: StillClock) -> Table:
     """As ``hoodoo.create_table`` does, over ports of our own."""
     layers = Layers(code=chosen.properties)
-    settings = WriteSettings.from_properties(layers.load())
+    properties = layers.load()
+    settings = WriteSettings.from_properties(properties)
+    limits = limits_of(settings, properties)
     planned = new_table_config("t", settings, pa.schema(chosen.columns))
-    core = CoreTable.create(world_of(storage, "first", clock, 0), planned.raw, limits_of(settings))
+    core = CoreTable.create(world_of(storage, "first", clock, 0), planned.raw, limits)
     return Table(core, layers.load(core.config.raw), settings)
 
 
@@ -171,6 +173,8 @@ def open_again(
 ) -> Table:
     """One more handle, as ``hoodoo.open_table`` makes it."""
     layers = Layers(code=chosen.properties)
-    settings = WriteSettings.from_properties(layers.load())
-    core = CoreTable.open(world_of(storage, name, clock, first_id), limits_of(settings))
+    properties = layers.load()
+    settings = WriteSettings.from_properties(properties)
+    limits = limits_of(settings, properties)
+    core = CoreTable.open(world_of(storage, name, clock, first_id), limits)
     return Table(core, layers.load(core.config.raw), settings)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from timeline.errors import CorruptTableError, MalformedNameError
@@ -29,6 +30,7 @@ __all__ = [
     "encode_manifest",
     "history_file",
     "merge_history_files",
+    "parse_history_completions",
     "parse_history_rows",
     "parse_manifest",
     "parse_version",
@@ -43,7 +45,9 @@ _VERSION: Final = re.compile(rb"[0-9]{1,18}")
 _TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 _TIME_COLUMNS: Final = ("instantTime", "completionTime", "action")
 _CONTENT_COLUMNS: Final = ("metadata", "plan")
+_TIME_DIGITS_MAX: Final = 20
 _BATCH_ROWS: Final = 256
+_TIMES_ROWS: Final = 65_536
 _TEXT: Final = {"type": "string", "avro.java.string": "String"}
 # What Java's reader takes the columns' Avro types from; nothing else is in the footer.
 _AVRO: Final = {
@@ -250,14 +254,57 @@ def parse_history_rows(
     return tuple(rows)
 
 
-def _batches(data: bytes, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def parse_history_completions(
+    data: bytes, *, path: str = "", bytes_max: int = HISTORY_BYTES_MAX
+) -> dict[str, str]:
+    """
+    When each instant of one LSM parquet file completed, by its requested time.
+
+    Without the savepoints, which share their commit's requested time; an instant without
+    completion time completed when it was requested. Thousands are read whenever files are older
+    than the timeline, so there is no loop over them. Arguments and errors: as
+    ``parse_history_rows``.
+    """
+    if len(data) > bytes_max:
+        raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    found: dict[str, str] = {}
+    size_bytes = 0
+    try:
+        for batch in _batches(data, _TIME_COLUMNS, rows=_TIMES_ROWS):
+            size_bytes += batch.nbytes
+            if size_bytes > bytes_max:
+                raise _damaged(path, f"its rows exceed the allowed {bytes_max} bytes")
+            requested, completed, action = (batch[one].cast(pa.string()) for one in _TIME_COLUMNS)
+            completed = pc.coalesce(completed, requested)
+            if not (_are_times(requested) and _are_times(completed)):
+                raise ValueError("an instant without time")
+            kept = pc.fill_null(pc.not_equal(action, "savepoint"), fill_value=True)
+            found.update(
+                zip(
+                    requested.filter(kept).to_pylist(),
+                    completed.filter(kept).to_pylist(),
+                    strict=True,
+                )
+            )
+    except (pa.ArrowException, ArithmeticError, LookupError, OSError, TypeError, ValueError) as e:
+        raise _damaged(path, f"{type(e).__name__}: {str(e)[:200]}") from e
+    return found
+
+
+def _are_times(column: pa.StringArray) -> bool:
+    """Whether every one is a text of 1 to 20 digits."""
+    digits = pc.all(pc.ascii_is_decimal(column), skip_nulls=False, min_count=0).as_py()
+    return bool(digits) and (pc.max(pc.binary_length(column)).as_py() or 0) <= _TIME_DIGITS_MAX
+
+
+def _batches(
+    data: bytes, columns: tuple[str, ...], *, rows: int = _BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         missing = set(columns) - set(file.schema_arrow.names)
         if missing:
             raise ValueError(f"columns missing: {sorted(missing)}")
-        yield from file.iter_batches(
-            batch_size=_BATCH_ROWS, columns=list(columns), use_threads=False
-        )
+        yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
 
 
 def _instant(

@@ -25,7 +25,12 @@ from timeline.codecs.instant_avro import (
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata
 
-__all__ = ["decode_archived_clean", "decode_archived_commit", "decode_legacy_commit"]
+__all__ = [
+    "decode_archived_clean",
+    "decode_archived_commit",
+    "decode_legacy_commit",
+    "encode_legacy_commit",
+]
 
 _CONTAINER: Final = b"Obj\x01"
 
@@ -72,6 +77,20 @@ def decode_legacy_commit(
         )
     except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:
         raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+
+def encode_legacy_commit(metadata: CommitMetadata) -> bytes:
+    """Bytes of a completed commit of a version 6 table, which replaces no file group."""
+    document = {
+        "partitionToWriteStats": {
+            partition_path: [_spelled(stat) for stat in stats]
+            for partition_path, stats in metadata.partition_to_write_stats.items()
+        },
+        "compacted": metadata.compacted,
+        "extraMetadata": dict(metadata.extra_metadata),
+        "operationType": metadata.operation_type,
+    }
+    return json.dumps(document, indent=2).encode()
 
 
 def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> CommitMetadata:
@@ -199,3 +218,13 @@ def _stat(item: Any) -> WriteStat:
             attribute, convert = known
             found[attribute] = convert(content)
     return WriteStat(**found)
+
+
+def _spelled(stat: WriteStat) -> dict[str, Any]:
+    found = {name: getattr(stat, attribute) for name, (attribute, _) in _STAT_FIELDS.items()}
+    if stat.runtime_stats is not None:
+        found["runtimeStats"] = {
+            name: getattr(stat.runtime_stats, attribute)
+            for name, attribute in _RUNTIME_FIELDS.items()
+        }
+    return {name: content for name, content in found.items() if content is not None}

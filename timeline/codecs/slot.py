@@ -59,6 +59,8 @@ def encode_slot(slot: Slot) -> bytes:
         "body": base64.b64encode(slot.body).decode(),
         "plan": base64.b64encode(slot.plan).decode(),
         "deletes": list(slot.deletes),
+        **({"floor": slot.floor} if slot.floor else {}),
+        **({"foreign": slot.foreign} if slot.foreign else {}),
         "owner": slot.owner.writer_id,
         "host": slot.owner.host,
         "pid": slot.owner.pid,
@@ -154,4 +156,6 @@ def _from_document(document: dict[str, Any]) -> Slot:
         body=base64.b64decode(document["body"], validate=True),
         plan=base64.b64decode(document["plan"], validate=True),
         deletes=tuple(document["deletes"]),
+        floor=str(document.get("floor", "")),
+        foreign=str(document.get("foreign", "")),
     )

@@ -27,6 +27,7 @@ from timeline.files.markers import create_marker
 from timeline.files.parquet import parquet_bytes, read_base_file
 from timeline.files.rewrite import (
     FileGroupTask,
+    create_partition_metadata,
     filled_rows,
     placed_rows,
     write_file_group,
@@ -94,7 +95,7 @@ def append_to_file_group(
         StorageUnavailableError: The storage failed; a marker may remain for the rollback.
 
     Outside, a log file: 1 create (marker), 1 open_output; for deletes by key before it the
-    slice's files. The caller makes names durable (``sync_folders``) before it publishes.
+    slice's files; for a file group's first log 1 stat and at most 1 create (partition metadata). The caller makes names durable (``sync_folders``) before it publishes.
     """
     check_partition_path(task.partition_path)
     written = written_schema(task, incoming)
@@ -103,6 +104,9 @@ def append_to_file_group(
     blocks = _blocks(task, target.settings, records, deletes, written.avro_json)
     stats: list[WriteStat] = []
     block = next(blocks, None)
+    opens = task.base_path is None and not target.logs
+    if opens and block is not None:
+        create_partition_metadata(storage, task.partition_path, task.requested_time)
     while block is not None:
         name = LogFileName(task.file_id, task.requested_time, len(stats) + 1, task.write_token).text
         path = join(task.partition_path, name)
@@ -130,7 +134,8 @@ def append_to_file_group(
                 prev_commit=task.requested_time,  # as Java's: a log has no earlier version
                 partition_path=task.partition_path,
                 num_writes=rows,
-                num_update_writes=rows,
+                num_inserts=rows if opens else 0,
+                num_update_writes=0 if opens else rows,
                 num_deletes=gone,
                 total_write_bytes=size_bytes,
                 file_size_in_bytes=size_bytes,

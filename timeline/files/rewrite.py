@@ -50,6 +50,7 @@ from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_
 __all__ = [
     "PARTITION_METADATA",
     "FileGroupTask",
+    "base_file_stat",
     "bloom_for",
     "create_partition_metadata",
     "filled_rows",
@@ -212,7 +213,7 @@ def write_file_group(
         raise InvariantError(
             f"two attempts of one task have one write token: {path}", path=path
         ) from error
-    return (replace(_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
+    return (replace(base_file_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
 
 
 def _log_changes(
@@ -395,7 +396,10 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
     return made
 
 
-def _stat(task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:
+def base_file_stat(
+    task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int
+) -> WriteStat:
+    """What a commit tells of a new base file."""
     previous = None if task.base_path is None else task.base_path.rpartition("/")[2]
     return WriteStat(
         file_id=task.file_id,

@@ -17,6 +17,7 @@ import pyarrow as pa
 from timeline.errors import CorruptTableError, SettingError
 from timeline.index.consistent import load_ranges
 from timeline.model.claim import FileGroupId
+from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
 from timeline.rules.bucketing import (
     BucketEngine,
@@ -26,6 +27,7 @@ from timeline.rules.bucketing import (
     Shares,
     bucket_file_id,
     bucket_of,
+    fixed_file_id,
 )
 from timeline.snapshot import Snapshot
 
@@ -41,13 +43,20 @@ class Buckets:
     shares: Shares
     known: Mapping[tuple[str, int], FileGroupId]  # by (partition path, bucket number)
     fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids to be used
+    # Where writers agree on file ids without seeing each other: since when the former file group
+    # of a bucket is hidden, whose id would hide the new one, too (NBCC-4). None: ids are random.
+    hidden_since: Mapping[tuple[str, int], InstantTime] | None = None
 
     def file_id(self, partition_path: str, number: int, new_uuid: Callable[[], str]) -> str:
-        """The file id of a bucket; a new one's is made from a random UUID."""
-        group = self.known.get((partition_path, number))
-        if group is not None:
-            return group.file_id
-        return self.fixed.get((partition_path, number)) or bucket_file_id(number, new_uuid())
+        """The file id of a bucket; a new one's is agreed on, or made from a random UUID."""
+        place = (partition_path, number)
+        if place in self.known:
+            return self.known[place].file_id
+        if place in self.fixed:
+            return self.fixed[place]
+        if self.hidden_since is not None:
+            return fixed_file_id(number, self.hidden_since.get(place, ""))
+        return bucket_file_id(number, new_uuid())
 
     def misplaced(self, group: FileGroupId, keys: pa.ChunkedArray) -> int:
         """
@@ -66,6 +75,8 @@ def find_buckets(
     rules: BucketRules,
     partition_paths: Collection[str],
     groups: Iterable[FileGroupId],
+    *,
+    agreed: bool = False,
 ) -> Buckets:
     """
     Find the file group of every bucket of some partitions.
@@ -76,6 +87,7 @@ def find_buckets(
         rules: The table's buckets.
         partition_paths: The partitions rows go to.
         groups: Every file group of these partitions that the snapshot shows.
+        agreed: Whether a new file group gets the id that every other writer gives it, too.
 
     Raises:
         SettingError: A file group belongs to no bucket or to one beyond the configured
@@ -89,6 +101,7 @@ def find_buckets(
         return Buckets(
             shares=RemainderShares(hash_fields=rules.hash_fields, buckets=rules.buckets),
             known=_numbered(rules.buckets, groups),
+            hidden_since=_hidden_since(snapshot) if agreed else None,
         )
     listed: dict[str, list[FileGroupId]] = {path: [] for path in partition_paths}
     for group in groups:
@@ -140,6 +153,17 @@ def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int]
                 path=group.partition_path,
             )
     return known
+
+
+def _hidden_since(snapshot: Snapshot) -> dict[tuple[str, int], InstantTime]:
+    """When the newest replaced file group of each bucket was replaced, by requested time."""
+    found: dict[tuple[str, int], InstantTime] = {}
+    for group, time in snapshot.replaced.items():
+        number = bucket_of(group.file_id)
+        if number is not None:
+            place = (group.partition_path, number)
+            found[place] = max(found.get(place, ""), time)
+    return found
 
 
 def _foreign(group: FileGroupId) -> SettingError:

@@ -33,6 +33,7 @@ class SlotKind(Enum):
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
+    VOID = "void"  # the commit slot right before it never happened (FOR-4)
     NOOP = "noop"
 
 
@@ -74,7 +75,10 @@ class Slot:
     a compaction that completes is published as ``compaction``, its file is named ``commit``.
     ``body`` is the completed file (of a plan its requested file), ``plan`` the requested file of upkeep;
     ``deletes`` are the table-relative files that are removed before the completed file
-    appears, in this order. A plan completes nothing: its completion time is its requested time.
+    appears, in this order; who reads a snapshot at or above ``floor``, a completion time, needs
+    none of them (RDL-1). A plan completes nothing: its completion time is its requested time.
+    ``foreign``, of a commit beside other engines, is a digest of what its owner saw of the
+    timeline (FOR-4).
     """
 
     number: int
@@ -94,6 +98,8 @@ class Slot:
     body: bytes = b""
     plan: bytes = b""
     deletes: tuple[str, ...] = ()
+    floor: InstantTime = ""  # of a clean
+    foreign: str = ""
 
     @property
     def instant_time(self) -> InstantTime:

@@ -9,7 +9,7 @@ Wrong content is refused here, once, so that no path has to ask again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
@@ -46,6 +46,26 @@ _KEY_GENERATOR_OF_CLASS: Final = {
     "GlobalDeleteKeyGenerator": "GLOBAL_DELETE",
     "GlobalAvroDeleteKeyGenerator": "GLOBAL_DELETE_AVRO",
 }
+
+#: By these fields rows get their keys, folders and files.
+_OF_WRITERS: Final = (
+    "table_type",
+    "record_key_fields",
+    "partition_fields",
+    "partition_field_types",
+    "key_generator_type",
+    "hive_style_partitioning",
+    "url_encode_partitioning",
+    "populate_meta_fields",
+    "drop_partition_columns",
+    "change_log_mode",
+    "base_file_format",
+    "timeline_timezone",
+    "timeline_path",
+    "history_path",
+)
+
+_WRITERS_TIMES_IN_LOGS = 8  # table version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +104,11 @@ class TableConfig:
     metadata_partitions: tuple[str, ...]
     table_id: str | None
     raw: Mapping[str, str]
+
+    @property
+    def may_have_old_logs(self) -> bool:
+        """Whether logs may carry the time of their base file, as in version 6 (fmt 5.1)."""
+        return self.initial_version < _WRITERS_TIMES_IN_LOGS
 
     @classmethod
     def from_properties(
@@ -175,6 +200,19 @@ class TableConfig:
             return None
         told = self.raw.get(_CHANGE_LOG_MODE) or ChangeLogMode.DATA_BEFORE_AFTER.value
         return ChangeLogMode[told.strip().upper()]
+
+    def differs_for_writers(self, before: TableConfig) -> tuple[str, ...]:
+        """
+        What a write that began under ``before`` may not go on without, by field; none is well.
+
+        The table's version and its metadata table have rules of their own; what a plug-in
+        adds to ``merge`` is no part of the file.
+        """
+        if self.raw == before.raw:
+            return ()
+        mine, theirs = replace(self.merge, merger=None), replace(before.merge, merger=None)
+        changed = [name for name in _OF_WRITERS if getattr(self, name) != getattr(before, name)]
+        return (*changed, *(["merge"] if mine != theirs else []))
 
     @property
     def metadata_table_on(self) -> bool:

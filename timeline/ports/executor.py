@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-__all__ = ["Executor", "Ticker"]
+if TYPE_CHECKING:
+    from timeline.ports.world import World
+
+__all__ = ["Executor", "SpreadingExecutor", "Ticker"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -30,3 +33,21 @@ class Executor(Protocol):
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
         """Call ``work`` every ``interval_ms`` until stopped; its exceptions end in an event."""
+
+
+@runtime_checkable
+class SpreadingExecutor(Executor, Protocol):
+    """
+    An executor that also sends work to other processes, on a cluster.
+
+    What it sends meets ports of the place where it runs, not the caller's: it is a plain
+    function, and its tasks and results are values.
+    """
+
+    def spread(self, work: Callable[[World, Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """
+        As ``map``, elsewhere.
+
+        Raises:
+            HoodooError: What a task raised.
+        """

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import IO, Protocol, TypeAlias
+from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 __all__ = [
     "AmbiguousWriteError",
     "FileStat",
+    "LeavesTemporaries",
     "Names",
     "ObjectExistsError",
     "ObjectMissingError",
@@ -25,6 +26,7 @@ __all__ = [
     "Storage",
     "StorageCapabilities",
     "WorksAhead",
+    "close_storage",
     "staged",
     "sync_soon",
 ]
@@ -70,6 +72,7 @@ class StorageCapabilities:
     atomic_create: bool
     shared_between_processes: bool
     local_root: str | None  # absolute folder when the table lies on this machine's disk
+    slots: str = "storage"  # what decides commit slots, equal for all that mean the same (SLOT-6)
 
 
 class Storage(Protocol):
@@ -171,6 +174,14 @@ class WorksAhead(Protocol):
         """Begin ``sync_folders``; the returned function waits for its end and raises its error."""
 
 
+@runtime_checkable
+class LeavesTemporaries(Protocol):
+    """What a storage may offer beside the port: to find what a killed ``create`` left."""
+
+    def temporaries(self) -> Stats:
+        """Temporary files, also of creates under way, named by their paths; sorted."""
+
+
 def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[None]:
     """Within the block a durable ``create`` of these bytes is cheaper, where the storage can."""
     ahead: Callable[[str, bytes], AbstractContextManager[None]] | None = getattr(
@@ -202,6 +213,13 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     if wanted:
         storage.sync_folders(wanted)
     return _done
+
+
+def close_storage(storage: Storage) -> None:
+    """Give up the connections of a storage that has some; a later call makes new ones."""
+    close: Callable[[], None] | None = getattr(storage, "close", None)
+    if close is not None:
+        close()
 
 
 def _done() -> None:

@@ -116,9 +116,17 @@ def bucket_file_id(number: int, uuid: str) -> str:
     return f"{number:08d}{uuid[8:]}-0"
 
 
-def fixed_file_id(number: int) -> str:
-    """The one file id of a bucket that writers who do not see each other must agree on."""
-    return f"{number:08d}-0000-0000-0000-000000000000-0"
+def fixed_file_id(number: int, hidden_since: str = "") -> str:
+    """
+    The one file id of a bucket that writers who do not see each other must agree on (fmt 9).
+
+    Args:
+        number: The bucket.
+        hidden_since: Requested time, at most 17 digits, of the replacecommit that hid the
+            bucket's former file group; empty for its first one, whose id is Java's.
+    """
+    rest = hidden_since.ljust(24, "0")
+    return f"{number:08d}-{rest[:4]}-{rest[4:8]}-{rest[8:12]}-{rest[12:]}-0"
 
 
 def bucket_of(file_id: str) -> int | None:

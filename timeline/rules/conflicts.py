@@ -2,7 +2,7 @@
 Whether what I did still stands beside what others published meanwhile (PUB-4, PUB-5).
 
 The matrix below is data: (how I touch a file group, how the other touched the same one) ->
-rule. The driver adds partition claims, which file ids cannot express. Rules return
+rule; ``timeline.rules.action_matrix`` tells it by actions. The driver adds partition claims, which file ids cannot express. Rules return
 verdicts, the path raises. Candidates are chosen by completion time, never by requested
 time (hole 2, 20): the caller passes everything that became visible after my base snapshot.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.instant import Action
+from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime
 
 __all__ = [
@@ -48,6 +48,11 @@ class RuleId(Enum):
     METADATA_TABLE_SWITCHED_ON = "C12"
     TABLE_UPGRADED = "C13"
     KEYS_DROPPED = "C14"
+    REPLACED_TWICE = "C15"
+    INSERTED_WHERE_I_MISSED = "C16"
+    PROPERTIES_CHANGED = "C17"
+    STRATEGY_REFUSED = "C18"
+    READ_WAS_CHANGED = "C19"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ _REPLACED = Rule(
     rebaseable=False,
     why="the other replaced the file group; my rows must find their place again",
 )
+_TWICE = Rule(
+    RuleId.REPLACED_TWICE,
+    rebaseable=False,
+    why="both replaced the file group; what took its place would be there twice",
+)
 _I_REPLACE = Rule(
     RuleId.WRITTEN_WHAT_I_REPLACE,
     rebaseable=False,
@@ -99,7 +109,7 @@ MATRIX: dict[tuple[Touch, Touch], Rule] = {
     (Touch.REPLACE, Touch.NEW): _I_REPLACE,
     (Touch.REPLACE, Touch.BASE): _I_REPLACE,
     (Touch.REPLACE, Touch.LOG): _I_REPLACE,
-    (Touch.REPLACE, Touch.REPLACE): _REPLACED,
+    (Touch.REPLACE, Touch.REPLACE): _TWICE,
 }
 
 
@@ -145,6 +155,7 @@ class Refused:
     file_groups: tuple[FileGroupId, ...] = ()
     partitions: tuple[str, ...] = ()
     retry_can_succeed: bool = True
+    plans: tuple[Instant, ...] = ()  # pending ones; without them nothing would be met here
 
 
 Verdict = Clean | Rebaseable | Refused
@@ -228,6 +239,8 @@ def _cell(mine: Touch, theirs: Touch, rival: Rival, *, logs_may_meet: bool) -> R
 
 
 def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
+    if rival.is_compaction:
+        return None  # it moves rows of file groups that were there, which a claim replaces
     theirs = rival.claim
     into_mine = _overlap(mine.partitions, _written_partitions(theirs) | set(theirs.partitions))
     if into_mine:

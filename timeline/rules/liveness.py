@@ -8,8 +8,19 @@ slot first. The guess only has to be good enough not to waste live work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["HeartbeatLimits", "must_fence_itself", "seems_dead"]
+__all__ = [
+    "LEASE_BEATS",
+    "HeartbeatLimits",
+    "lease_is_over",
+    "lease_is_trusted",
+    "must_fence_itself",
+    "seems_dead",
+]
+
+LEASE_BEATS: Final = 3
+"""So many times a reader's lease is renewed before it would end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +57,17 @@ def must_fence_itself(
     Both times are the own monotonic clock, in ms.
     """
     return monotonic_now_ms - last_beat_monotonic_ms > limits.tolerated_ms
+
+
+def lease_is_over(until_ms: int, storage_now_ms: int) -> bool:
+    """Judge a reader's lease; both times are the storage's clock (RDL-1)."""
+    return until_ms < storage_now_ms
+
+
+def lease_is_trusted(shown_monotonic_ms: int, monotonic_now_ms: int, lease_ms: int) -> bool:
+    """
+    Judge the own lease, by the own monotonic clock.
+
+    A third of it is left for a storage whose clock is only guessed.
+    """
+    return LEASE_BEATS * (monotonic_now_ms - shown_monotonic_ms) <= (LEASE_BEATS - 1) * lease_ms

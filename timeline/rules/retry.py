@@ -1,36 +1,130 @@
 """
-How often and after which pause a refused publication is tried again.
+How often, after which pause and at what cost a refused publication is tried again.
 
-Bounded in attempts and time; the pause grows and is jittered, because writers that lost
-to each other would otherwise meet again in step (concurrency 9).
+Bounded in attempts, time and bytes written in vain; the pause grows and is jittered, because
+writers that lost to each other would otherwise meet again in step (concurrency 9). A writer
+whose work is too dear to be lost for ever may take the queue for its redo: then nobody can
+publish before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
-__all__ = ["RetryBudget", "pause_ms"]
+__all__ = [
+    "RETRY_PRESETS",
+    "Redo",
+    "RetryBudget",
+    "RetryPolicy",
+    "RetryPreset",
+    "pause_ms",
+    "spent_bound",
+]
+
+
+class RetryPolicy(Enum):
+    """How pauses grow."""
+
+    LINEAR = "linear"  # base, twice the base, three times ...
+    EXPONENTIAL = "exponential"  # base, twice, four times ...
+    EXPONENTIAL_JITTER = "exponential_jitter"  # the same, times 0.5 to 1.5
+    DECORRELATED_JITTER = "decorrelated_jitter"  # between the base and three times the last one
+    NONE = "none"  # at once
+
+
+class RetryPreset(Enum):
+    """Budgets for two ways to work."""
+
+    STREAMING = "streaming"  # a retry is cheap, a failure dear, and nobody may wait
+    BACKFILL = "backfill"  # it runs for hours anyway, and must end well
+
+
+class Redo(Enum):
+    """What a refused or overtaken write had to do again."""
+
+    NOTHING = "nothing"
+    PUBLICATION = "publication"  # a commit slot was lost, no data touched
+    FILE_GROUPS = "file groups"  # those that overlapped
+    EVERYTHING = "everything"
+
+
+#: Fields of ``WriteSettings`` that a preset sets where the caller said nothing.
+RETRY_PRESETS: Final[Mapping[RetryPreset, Mapping[str, int]]] = MappingProxyType(
+    {
+        RetryPreset.STREAMING: {
+            "conflict_retries": 8,
+            "commit_retry_base_ms": 5,
+            "commit_retry_cap_ms": 50,
+        },
+        RetryPreset.BACKFILL: {
+            "conflict_retries": 32,
+            "commit_attempts_max": 32,
+            "commit_retry_total_ms": 0,
+        },
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """Limits of one write: redo attempts, lost slots, time."""
+    """Limits of one write: redo attempts, lost slots, time, bytes; how it waits in between."""
 
     conflict_retries_max: int = 4
     publish_attempts_max: int = 16
+    policy: RetryPolicy = RetryPolicy.EXPONENTIAL_JITTER
     pause_base_ms: int = 50
     pause_cap_ms: int = 10_000
-    total_ms_max: int = 1_800_000
+    total_ms_max: int = 1_800_000  # 0: no bound
+    wasted_bytes_max: int = 0  # 0: no bound
+    queue_after: int = 0  # conflicts after which a redo holds the queue; 0: never
 
 
-def pause_ms(attempt: int, jitter: float, budget: RetryBudget) -> int:
+def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: int = 0) -> int:
     """
     Milliseconds to wait before the next try.
 
     Args:
         attempt: 0 for the first retry.
-        jitter: A random number in [0, 1); the pause is scaled by 0.5 to 1.5.
-        budget: Base and cap.
+        jitter: A random number in [0, 1).
+        budget: Policy, base and cap.
+        previous_ms: The pause before, which the decorrelated policy goes by; 0 for none.
     """
-    plain = min(budget.pause_base_ms * (1 << min(attempt, 30)), budget.pause_cap_ms)
-    return int(plain * (0.5 + jitter))
+    base, cap = budget.pause_base_ms, budget.pause_cap_ms
+    doubled = min(base * (1 << min(attempt, 30)), cap)
+    match budget.policy:
+        case RetryPolicy.NONE:
+            return 0
+        case RetryPolicy.LINEAR:
+            return min(base * (attempt + 1), cap)
+        case RetryPolicy.EXPONENTIAL:
+            return doubled
+        case RetryPolicy.EXPONENTIAL_JITTER:
+            return int(doubled * (0.5 + jitter))
+        case RetryPolicy.DECORRELATED_JITTER:
+            widest = 3 * max(previous_ms, base)
+            return min(base + int(jitter * (widest - base)), cap)
+
+
+def spent_bound(
+    budget: RetryBudget, *, conflicts: int, elapsed_ms: int, wasted_bytes: int
+) -> str | None:
+    """
+    Which bound forbids another redo; None when none does.
+
+    Args:
+        budget: The bounds.
+        conflicts: How often this write was refused.
+        elapsed_ms: Since its first attempt.
+        wasted_bytes: Written by refused attempts and thrown away.
+    """
+    if conflicts > budget.conflict_retries_max:
+        return "hoodie.write.num.retries.on.conflict.failures"
+    if 0 < budget.total_ms_max < elapsed_ms:
+        return "hoodie.write.commit.retry.total.timeout.ms"
+    if 0 < budget.wasted_bytes_max <= wasted_bytes:
+        return "hoodoo.retry.wasted.bytes.max"
+    return None

@@ -76,7 +76,8 @@ def no_hard_links(path: str) -> StorageCapabilityError:
     """The error of a file system on which create-if-absent cannot be whole or not at all."""
     return StorageCapabilityError(
         "the file system has no hard links, so nothing can be created whole or not at all; "
-        f"keep the table on another one (ext4, xfs, NFS): path {path!r}",
+        "let a database decide (hoodoo.slots.backend), or keep the table on another one (ext4, xfs, "
+        f"NFS): path {path!r}",
         missing="atomic_create",
         path=path,
     )

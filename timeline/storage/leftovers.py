@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["TEMPORARY_PREFIX", "checksum_sibling", "is_leftover"]
+__all__ = ["TEMPORARY_PREFIX", "checksum_sibling", "is_leftover", "is_temporary"]
 
 TEMPORARY_PREFIX = ".tmp-"
 
+_TEMPORARY = re.compile(re.escape(TEMPORARY_PREFIX) + r"[0-9a-f]{32}\Z")
 _UUID_SUFFIX = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _UUID_SUFFIX_LENGTH = 37
 
@@ -26,6 +27,11 @@ def is_leftover(name: str) -> bool:
     if len(name) <= _UUID_SUFFIX_LENGTH or name[-_UUID_SUFFIX_LENGTH] != ".":
         return False
     return _UUID_SUFFIX.search(name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a file of this name is a temporary one of ours: the prefix and a nonce."""
+    return _TEMPORARY.match(name) is not None
 
 
 def checksum_sibling(name: str) -> str:

@@ -50,6 +50,7 @@ from timeline.storage.folders import (
 )
 from timeline.storage.leftovers import TEMPORARY_PREFIX, checksum_sibling, is_leftover
 from timeline.storage.listing import NameLists
+from timeline.storage.temporaries import temporaries_below
 
 __all__ = ["Durability", "LocalStorage"]
 
@@ -321,6 +322,10 @@ class LocalStorage:
         if not self._strict:
             return _nothing
         return start_beside(lambda: self.sync_folders(wanted)).wait
+
+    def temporaries(self) -> Stats:
+        """As ``LeavesTemporaries``."""
+        return temporaries_below(self._root)
 
     @contextlib.contextmanager
     def _inside(self, path: str, doing: str) -> Iterator[tuple[int, str]]:

@@ -46,7 +46,8 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
 def _incapable(storage: Storage, why: str) -> StorageCapabilityError:
     return StorageCapabilityError(
         "this storage does not create an object only when it is absent, so several writers would "
-        f"lose each other's commits ({why}); keep the table elsewhere: {storage.base_uri}",
+        f"lose each other's commits ({why}); let a database decide (hoodoo.slots.backend), or keep "
+        f"the table elsewhere: {storage.base_uri}",
         missing="atomic_create",
         base_uri=storage.base_uri,
     )

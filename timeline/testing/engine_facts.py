@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,6 +46,9 @@ __all__ = ["OPERATION_KEY", "EngineFacts", "check_unique_keys"]
 
 #: Key of the commit's extra metadata that names the client's operation.
 OPERATION_KEY = "simulation.operation"
+
+#: Folders of which no rule speaks.
+_UNTOLD = (f"{HOODIE}/.heartbeat", f"{HOODIE}/.temp")
 
 _KINDS = {
     EngineKind.COMMIT: SlotKind.COMMIT,
@@ -81,6 +85,21 @@ class EngineFacts:
     _slots_created: int = 0
     _owners: dict[str, str] = field(default_factory=dict)
     _deletions: list[DeletionFact] = field(default_factory=list)
+
+    def of_copy(self, world: World) -> EngineFacts:
+        """What is known already, for a copy of the world at this moment."""
+        return replace(
+            self,
+            world=world,
+            _slots=list(self._slots),
+            _facts_of_slots=list(self._facts_of_slots),
+            _completed=dict(self._completed),
+            _paths=dict(self._paths),
+            _rows_of_files=dict(self._rows_of_files),
+            _archived_by_file=dict(self._archived_by_file),
+            _owners=dict(self._owners),
+            _deletions=list(self._deletions),
+        )
 
     def check_step(self, _: World) -> list[Violation]:
         """I5 to I9, looked at again only when something that matters has changed."""
@@ -149,6 +168,15 @@ class EngineFacts:
                 return
             slot = decode_slot(data, path=path, number=number)
             self._slots.append(slot)
+            if slot.kind is EngineKind.VOID:  # the one before never happened
+                nothing = replace(
+                    self._facts_of_slots[-1],
+                    kind=SlotKind.NOOP,
+                    stats=(),
+                    replaces=frozenset(),
+                    operations=frozenset(),
+                )
+                self._facts_of_slots[-1] = nothing
             self._facts_of_slots.append(self._slot_fact(slot))
 
     def _slot_fact(self, slot: Slot) -> SlotFact:
@@ -198,38 +226,49 @@ class EngineFacts:
     def _instants(self) -> Iterator[InstantFact]:
         """Every completed file by itself (a second one is a finding), then what is pending."""
         names = [
-            path.rpartition("/")[2]
-            for path in self.world.paths_below(TIMELINE)
-            if path.count("/") == TIMELINE.count("/") + 1
+            name
+            for name in self.world.child_names(TIMELINE)
+            if f"{TIMELINE}/{name}" in self.world.files
         ]
         for name in names:
-            instant = parse_instant_name(name)
-            if instant is not None and instant.completed:
-                known = self._completed.get(name)
-                if known is None:
-                    known = self._completed[name] = self._completed_fact(name, instant)
-                yield known
-        for instant in ActiveTimeline.of(names).pending:
-            yield InstantFact(
-                action=instant.action.value,
-                requested_time=instant.requested_time,
-                state=instant.state.value,
-            )
+            known = self._completed.get(name)
+            if known is None:
+                instant = parse_instant_name(name)
+                if instant is None or not instant.completed:
+                    continue
+                known = self._completed[name] = self._completed_fact(name, instant)
+            yield known
+        yield from _pending_facts(tuple(names))
 
     def _archived(self) -> frozenset[str]:
-        """Requested times in the files that the history's manifest names."""
+        """
+        Requested times in the files that the history's newest manifest names.
+
+        Not ``_version_`` alone says which that is: an archiver that wakes may put it back for a
+        moment, looks again, and until then a whole manifest beyond it counts, as for the archiver.
+        """
+        manifests = sorted(
+            int(name.removeprefix("manifest_"))
+            for name in self.world.child_names(HISTORY)
+            if name.startswith("manifest_")
+        )
         version = self.world.files.get(f"{HISTORY}/_version_")
         if version is None:
             return frozenset()
-        path = f"{HISTORY}/manifest_{parse_version(version.data)}"
-        found: set[str] = set()
-        for one in parse_manifest(self.world.files[path].data, path=path):
-            path = f"{HISTORY}/{one.file_name}"
-            if path not in self._archived_by_file:
-                rows = parse_history_rows(self.world.files[path].data, path=path, times_only=True)
-                self._archived_by_file[path] = frozenset(row.requested_time for row in rows)
-            found |= self._archived_by_file[path]
-        return frozenset(found)
+        said = parse_version(version.data)
+        for number in reversed([said, *(one for one in manifests if one > said)]):
+            path = f"{HISTORY}/manifest_{number}"
+            files = parse_manifest(self.world.files[path].data, path=path)
+            paths = [f"{HISTORY}/{one.file_name}" for one in files]
+            if number == said or all(path in self.world.files for path in paths):
+                return frozenset().union(*map(self._archived_in, paths))
+        return frozenset()
+
+    def _archived_in(self, path: str) -> frozenset[str]:
+        if path not in self._archived_by_file:
+            rows = parse_history_rows(self.world.files[path].data, path=path, times_only=True)
+            self._archived_by_file[path] = frozenset(row.requested_time for row in rows)
+        return self._archived_by_file[path]
 
     def _completed_fact(self, name: str, instant: Instant) -> InstantFact:
         stats: tuple[StatFact, ...] = ()
@@ -267,12 +306,16 @@ class EngineFacts:
                 yield path, len(entry.data)
 
     def _read_journal(self) -> bool:
-        """Follow the journal to its end; whether anything but heartbeats and markers changed."""
+        """Follow the journal to its end; whether anything happened that may break a rule."""
         journal = self.world.journal
         matters = False
         for change in journal[self._seen :]:
             path = change.path
-            matters = matters or not path.startswith((f"{HOODIE}/.heartbeat", f"{HOODIE}/.temp"))
+            is_data = not path.startswith(f"{HOODIE}/")
+            if is_data:  # a file nobody names yet breaks nothing
+                matters = matters or change.kind == "delete"
+            else:
+                matters = matters or not path.startswith(_UNTOLD)
             if path.startswith(f"{SLOTS}/") and change.kind == "create":
                 self._slots_created += 1
             requested_time = _requested_time_of(path)
@@ -354,10 +397,8 @@ class EngineFacts:
         return rows
 
     def _stored(self, parquet: bytes) -> list[tuple[str, str | None]]:
-        table = pq.read_table(
-            pa.BufferReader(parquet),
-            columns=[KEY_COLUMN, self.operation_column],
-            use_threads=False,
+        table = pq.ParquetFile(pa.BufferReader(parquet)).read(
+            columns=[KEY_COLUMN, self.operation_column], use_threads=False
         )
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
@@ -376,6 +417,19 @@ def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
             yield Violation(invariant="I12", found=f"{operation} is in {count} slots")
 
 
+@lru_cache(maxsize=256)
+def _pending_facts(names: tuple[str, ...]) -> tuple[InstantFact, ...]:
+    return tuple(
+        InstantFact(
+            action=instant.action.value,
+            requested_time=instant.requested_time,
+            state=instant.state.value,
+        )
+        for instant in ActiveTimeline.of(names).pending
+    )
+
+
+@lru_cache(maxsize=16_384)
 def _requested_time_of(path: str) -> str | None:
     """The requested time in a data file's name, None for every other file."""
     if path.startswith(f"{HOODIE}/"):

@@ -20,6 +20,7 @@ __all__ = [
     "Fault",
     "Faults",
     "Move",
+    "PctPolicy",
     "PlannedFault",
     "PlannedPolicy",
     "Policy",
@@ -112,18 +113,61 @@ class RandomPolicy:
 
     def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
         draw = self._random.random
-        if self._rate and draw() < self._rate:
-            faults = run.fault_moves()
-            if faults:
-                # First the kind, then the target: many tasks must not drown rare kinds.
-                kinds = sorted({kind for kind, _ in faults})
-                kind = self._random.choice(kinds)
-                return self._random.choice([move for move in faults if move[0] == kind])
+        fault = _drawn_fault(self._random, self._rate, run)
+        if fault is not None:
+            return fault
         if self._stay and self._last in plain and draw() < self._stay:
             assert self._last is not None
             return self._last
         self._last = plain[int(draw() * len(plain))] if len(plain) > 1 else plain[0]
         return self._last
+
+
+class PctPolicy:
+    """
+    Probabilistic concurrency testing: the most important task runs, importance changes rarely.
+
+    Every task draws an importance when it is first seen; at ``depth - 1`` steps, drawn before,
+    the running one becomes the least important. A mistake that needs ``depth`` orderings among
+    n tasks and k steps is met with a chance of at least ``1 / (n * k ** (depth - 1))``.
+
+    Args:
+        seed: Decides everything.
+        rate: Chance for each step that a fault is drawn instead.
+        depth: Orderings that a mistake may need.
+        steps: About how long a run is.
+    """
+
+    def __init__(self, seed: int, rate: float, *, depth: int = 3, steps: int = 200) -> None:
+        self._random = random.Random(f"pct/{seed}")
+        self._rate = rate * self._random.choice((0.3, 1.0, 2.0))
+        self._changes = {self._random.randrange(steps) for _ in range(depth - 1)}
+        self._importance: dict[Move, float] = {}
+        self._made = 0
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        fault = _drawn_fault(self._random, self._rate, run)
+        if fault is not None:
+            return fault
+        for move in plain:
+            if move not in self._importance:
+                self._importance[move] = self._random.random()
+        chosen = max(plain, key=self._importance.__getitem__)
+        if self._made in self._changes:
+            self._importance[chosen] = -self._made
+        self._made += 1
+        return chosen
+
+
+def _drawn_fault(chance: random.Random, rate: float, run: Chooser) -> Move | None:
+    if not rate or chance.random() >= rate:
+        return None
+    faults = run.fault_moves()
+    if not faults:
+        return None
+    # First the kind, then the target: many tasks must not drown rare kinds.
+    kind = chance.choice(sorted({kind for kind, _ in faults}))
+    return chance.choice([move for move in faults if move[0] == kind])
 
 
 class PlannedPolicy:

@@ -33,7 +33,7 @@ from timeline.testing.world import (
     as_label,
 )
 
-__all__ = ["Check", "Run"]
+__all__ = ["Check", "Run", "Task"]
 
 #: Looks at the world and names what is broken; an empty sequence is well.
 Check = Callable[[World], Sequence[object]]
@@ -54,7 +54,7 @@ _CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 _BY_VALUE = {fault.value: fault for fault in Fault}
 
 
-class _Task:
+class Task:
     """One line of control of an actor: its body, or one run of a ticker."""
 
     __slots__ = ("actor", "done", "glet", "number", "pending", "started", "ticker")
@@ -90,10 +90,10 @@ class Run:
         self._waiting = [actor for actor in actors if actor.start_after is not None]
         self._seed = seed
         self._hub = getcurrent()
-        self._current: _Task | None = None
+        self._current: Task | None = None
         self._actors: list[ActorState] = []
-        self._tasks: list[_Task] = []
-        self._live: list[_Task] = []
+        self._tasks: list[Task] = []
+        self._live: list[Task] = []
         self._chance = world.new_actor("environment", seed).random
         world.runner = self
         for actor in actors:
@@ -114,6 +114,11 @@ class Run:
         return self._hub.switch()
 
     # ------------------------------------------------------------ moves
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """Every line of control there was so far; a ``step`` move names its place here."""
+        return self._tasks
 
     def plain_moves(self) -> list[Move]:
         """Moves without a fault; moves time forward when nobody could run; empty = ended."""
@@ -288,13 +293,13 @@ class Run:
     def _add_task(
         self, actor: ActorState, work: Callable[[], object], ticker: TickerState | None
     ) -> None:
-        task = _Task(actor, work, len(self._tasks))
+        task = Task(actor, work, len(self._tasks))
         task.ticker = ticker
         self._tasks.append(task)
         self._live.append(task)
         self._resume(task, None, None)
 
-    def _resume(self, task: _Task, answer: object, error: BaseException | None) -> None:
+    def _resume(self, task: Task, answer: object, error: BaseException | None) -> None:
         task.pending = None
         self._hub, before = getcurrent(), self._current
         self._current = task
@@ -310,7 +315,7 @@ class Run:
         if task.glet.dead:
             self._ended(task)
 
-    def _ended(self, task: _Task) -> None:
+    def _ended(self, task: Task) -> None:
         task.done = True
         if task in self._live:
             self._live.remove(task)
@@ -325,7 +330,7 @@ class Run:
                 self._waiting.remove(spec)
                 self._start(spec)
 
-    def _throw_away(self, task: _Task) -> None:
+    def _throw_away(self, task: Task) -> None:
         if task.done:
             return
         self._resume(task, None, ActorCrashed(task.actor.name))
@@ -341,7 +346,7 @@ class Run:
 
     # ------------------------------------------------------------ applying
 
-    def _apply(self, task: _Task, fault: Fault | None) -> None:
+    def _apply(self, task: Task, fault: Fault | None) -> None:
         call, actor = task.pending, task.actor
         assert call is not None
         actor.calls += 1

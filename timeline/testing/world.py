@@ -12,7 +12,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Protocol
 
@@ -233,6 +233,24 @@ class World:
         self._rewrites: Counter[str] = Counter()
         self._children: dict[str, Counter[str]] = {}
         self._folder_changes: dict[str, int] = {}
+
+    def copy(self, scenario: str) -> World:
+        """The same moment as a world of its own, with nobody in it: cheaper than making it again."""
+        other = World(
+            scenario=scenario,
+            call_ms=self.call_ms,
+            lease_ms=self.lease_ms,
+            lock_budget_ms=self.lock_budget_ms,
+        )
+        other.now_ms, other.step, other._actors = self.now_ms, self.step, self._actors
+        other.files = {path: replace(entry) for path, entry in self.files.items()}
+        other.removed = dict(self.removed)
+        other.locks = {name: replace(lock) for name, lock in self.locks.items()}
+        other.journal, other.history = list(self.journal), list(self.history)
+        other._rewrites = Counter(self._rewrites)
+        other._children = {folder: Counter(names) for folder, names in self._children.items()}
+        other._folder_changes = dict(self._folder_changes)
+        return other
 
     # ------------------------------------------------------------ actors and calls
 

@@ -164,6 +164,7 @@ SERVING = {
     ),
     "hoodie.keep.min.commits": "12",
     "hoodie.keep.max.commits": "16",
+    "hoodoo.services.beside.writers": "false",  # the workers are killed, not the writers' threads
 }
 
 

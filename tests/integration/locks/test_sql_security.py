@@ -117,7 +117,7 @@ def client_of(url: str, authority: Path | str = "") -> SqlClient:
 def test_proven_server_is_talked_to_in_cipher(database, certificates) -> None:
     client = client_of(database.url, certificates.authority)
     holding = client.try_acquire("me")
-    ((_, cipher),) = client._database.rows(database.user_in_tls)
+    ((_, cipher),) = client._table.database.rows(database.user_in_tls)
     assert cipher.startswith("TLS_")
     holding.release()
     client.close()

@@ -55,6 +55,7 @@ PROPERTIES = {
     "hoodie.clustering.async.max.commits": "6",
     "hoodie.clustering.plan.strategy.sort.columns": "version",
     "hoodoo.services.interval.ms": "300",
+    "hoodoo.services.beside.writers": "false",  # each service is a process of its own
 }
 
 

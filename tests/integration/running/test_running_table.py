@@ -176,9 +176,9 @@ def _report(
         ),
         "services": {
             name: {
-                "receipts": len((folder / f"{name}.out").read_text().splitlines()),
+                "receipts": sum('"error"' not in line for line in _lines(folder / f"{name}.out")),
                 "health": json.loads((folder / f"{name}.health").read_text()),
-                "failures": sorted(set((folder / f"{name}.log").read_text().splitlines()))[:20],
+                "failures": sorted(set(_lines(folder / f"{name}.log")))[:20],
             }
             for name in services
         },
@@ -191,6 +191,10 @@ def _report(
         "longest_wait_s": audit.longest_wait * LOOK_S,
         "live_bytes": _live_bytes(table),
     }
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
 
 
 def _writer_name(number: int) -> str:

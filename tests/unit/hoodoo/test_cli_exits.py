@@ -15,6 +15,7 @@ EXPECTED = {
     "DuplicateKeyError": 3,
     "SchemaConflictError": 3,
     "ServiceConflictError": 3,
+    "SnapshotExpiredError": 3,
     "TableConfigConflictError": 3,
     "WriteConflictError": 3,
     "LockTimeoutError": 4,

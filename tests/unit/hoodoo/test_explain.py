@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from hoodoo.contention import contention_of
 from hoodoo.explain import accounts_of, explain_instant, moment
 from tests.interop import golden_tables
 from timeline.errors import InstantNotFoundError
@@ -96,3 +97,27 @@ def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
     with hoodoo.open_table(path) as table:
         for account in accounts_of(table.core):
             assert (account.who, account.attempts, account.slot_number) == ("", None, None)
+
+
+def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loader = {**MANY, "hoodie.write.application.id": "loader"}
+    with (
+        hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as first,
+        hoodoo.open_table(
+            path, properties={**MANY, "hoodie.write.application.id": "rival"}
+        ) as other,
+    ):
+        first.upsert(ROWS)
+        for _ in range(2):
+            with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
+                slow.upsert(ROWS.slice(0, 1))
+        told = contention_of(first.core)
+    assert (told.writes, told.refused_attempts) == (5, 2)
+    [meeting] = told.meetings
+    assert (meeting.loser, meeting.winner) == ("loader", "rival")
+    assert (meeting.kind, meeting.times, meeting.written_again) == ("write_conflict", 2, 2)
+    assert meeting.lost_seconds > 0
+    assert len(meeting.places) == 1
+    assert "bucket index" in told.advice[0]
+    assert told.lines()[1].startswith("2 times loader met rival: write_conflict; 2 written anew")

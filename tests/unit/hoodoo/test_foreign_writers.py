@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hoodoo.table import _refuse_lock_foreign_writers_do_not_know
+from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
 from timeline.settings import WriteSettings
@@ -24,12 +24,11 @@ OURS = ("filesystem", "in_process", "sql")
 
 
 def under(provider: str) -> SimpleNamespace:
-    lock = SimpleNamespace(provider=provider)
-    return SimpleNamespace(context=SimpleNamespace(world=SimpleNamespace(lock=lock)))
+    return SimpleNamespace(provider=provider)
 
 
-def refuse(settings: WriteSettings, core: SimpleNamespace) -> None:
-    _refuse_lock_foreign_writers_do_not_know(settings, core, ProviderRegistry())
+def refuse(settings: WriteSettings, lock: SimpleNamespace) -> None:
+    refuse_unshared_lock(settings, lock, ProviderRegistry())
 
 
 EXPECTED = WriteSettings.from_properties({"hoodoo.foreign.writers": "expected"})

@@ -82,6 +82,7 @@ def test_cleaning_deletes_expired_slices_with_their_logs_and_keeps_the_others(
     assert verify_at(path, Layers()).problems == ()
 
 
+@pytest.mark.spec("CLN-2")
 def test_cleaning_keeps_the_input_of_a_pending_compaction(tmp_path: Path) -> None:
     path = golden_tables.unpack(PENDING, tmp_path)
     settings = {**MANUAL, "hoodie.clean.commits.retained": "1"}

@@ -25,6 +25,7 @@ from tableservices.hookspecs import hookimpl
 class Watching:
     name = "watch"
     inline = False
+    beside = False
 
     def run_once(self, context):
         return None

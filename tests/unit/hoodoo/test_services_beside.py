@@ -1,7 +1,8 @@
-"""Services on a thread of the writer's process: begun, working, stopped."""
+"""Services on a thread of the writer's process: begun by Hudi's keys or by hand, told, ended."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,53 +20,117 @@ PROPERTIES = {
     "hoodie.datasource.write.precombine.field": "ts",
     "hoodie.compact.inline.max.delta.commits": "2",
     "hoodie.clean.automatic": "false",
+    "hoodoo.services.interval.ms": "100",
 }
+ASYNC = "hoodie.datasource.compaction.async.enable"
+LONG_S = 60
 
 
-class ByHand:
-    """The table's executor, whose repetitions run when the test says so."""
+class Heard:
+    """An event sink that a test can wait at."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.rounds: list[tuple[int, Callable[[], None]]] = []
-        self.stopped = False
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.names: list[str] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def emit(self, name: str, /, **_: Any) -> None:
+        with self.changed:
+            self.names.append(name)
+            self.changed.notify_all()
 
-    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
-        if interval_ms != 5_000:  # the heartbeats of writes
-            return self.inner.every(interval_ms, work)
-        self.rounds.append((interval_ms, work))
-        return self
+    def wait_for(self, name: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: name in self.names, LONG_S), self.names
 
-    def stop(self) -> None:
-        self.stopped = True
+
+Make = Callable[..., tuple[Any, Heard]]
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Any:
-    with hoodoo.create_table(tmp_path / "t", properties=PROPERTIES) as made:
-        made.upsert(pa.table({"id": ["a"], "ts": [1], "v": [1]}))
-        yield made
+def make(tmp_path: Path) -> Make:
+    def made(**more: str) -> tuple[Any, Heard]:
+        heard = Heard()
+        table = hoodoo.create_table(tmp_path / "t", properties={**PROPERTIES, **more}, events=heard)
+        return table, heard
+
+    return made
 
 
-def test_services_work_beside_the_writer(table: Any) -> None:
-    world = table.core.context.world
-    by_hand = ByHand(world.executor)
-    object.__setattr__(world, "executor", by_hand)
-    running = table.services.start("compact", interval_ms=5_000)
-    [(_, round_once)] = by_hand.rounds
-    round_once()
-    assert [one.action for one in table.timeline] == ["deltacommit"]
-    table.upsert(pa.table({"id": ["a"], "ts": [2], "v": [2]}))
-    round_once()
-    assert [one.action for one in table.timeline] == ["deltacommit", "deltacommit", "commit"]
-    assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}]
+def rows(number: int) -> pa.Table:
+    return pa.table({"id": ["a"], "ts": [number], "v": [number]})
+
+
+def service_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "hoodoo-every"]
+
+
+def actions(table: Any) -> list[str]:
+    return [one.action for one in table.timeline]
+
+
+def test_services_are_started_and_stopped_by_hand(make: Make) -> None:
+    table, heard = make()
+    table.upsert(rows(1))
+    running = table.services.start("compact")
+    table.upsert(rows(2))
+    heard.wait_for("service.done")
     running.stop()
-    assert by_hand.stopped
+    assert actions(table) == ["deltacommit", "deltacommit", "commit"]
+    assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}]
+    table.close()
 
 
-def test_an_unknown_service_is_refused(table: Any) -> None:
+def test_an_opened_writer_starts_what_hudi_s_keys_name(make: Make) -> None:
+    table, heard = make(**{ASYNC: "true"})
+    assert service_threads() == [], "a reader needs none"
+    table.upsert(rows(1))
+    table.upsert(rows(2))
+    heard.wait_for("service.done")
+    table.close()
+    assert service_threads() == []
+    assert actions(table) == ["deltacommit", "deltacommit", "commit"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {ASYNC: "true", "hoodoo.services.beside.writers": "false"},
+        {ASYNC: "true", "hoodie.compact.inline": "true"},
+    ],
+)
+def test_nothing_is_started_otherwise(make: Make, more: dict[str, str]) -> None:
+    table, heard = make(**more)
+    table.upsert(rows(1))
+    table.close()
+    assert "worker.began" not in heard.names
+
+
+def test_cleaning_and_archiving_leave_the_writer_for_its_thread(make: Make) -> None:
+    keys = {
+        "hoodie.clean.automatic": "true",
+        "hoodie.clean.async.enabled": "true",
+        "hoodie.archive.async": "true",
+        "hoodie.clean.commits.retained": "1",
+    }
+    table, heard = make(**keys)
+    for number in range(4):
+        table.insert_overwrite_table(rows(number))
+    heard.wait_for("cleaning.done")
+    table.close()
+    assert "clean" in actions(table)
+
+
+def test_what_fails_beside_the_writes_is_told_to_the_writer(make: Make) -> None:
+    table, heard = make(**{ASYNC: "true", "hoodie.compaction.strategy": "com.acme.Missing"})
+    table.upsert(rows(1))
+    table.upsert(rows(2))
+    heard.wait_for("service.failed")
+    with pytest.warns(UserWarning, match=r"beside the writes, compact of .* failed: .*acme"):
+        table.close()
+    assert actions(table) == ["deltacommit", "deltacommit"]
+
+
+def test_an_unknown_service_is_refused(make: Make) -> None:
     with pytest.raises(InvalidInputError, match="vacuum"):
-        table.services.start("vacuum")
+        make()[0].services.start("vacuum")

@@ -76,7 +76,7 @@ def settings_of(**properties: str) -> SqlSettings:
 
 def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
-    client._database.lose_answers = 1
+    client._table.database.lose_answers = 1
     holding = client.try_acquire("me")
     assert holding is not None
     holding.renew()
@@ -86,15 +86,15 @@ def test_lost_answer_of_an_acquire_is_recognised_as_ones_own(machine, tmp_path) 
 def test_own_row_is_known_by_its_nonce_whatever_other_threads_lost(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db", lease_ms=30_000)
     client.try_acquire("before").release()
-    asked = client._database.rows
+    asked = client._table.database.rows
 
     def look(statement, values=()):
         client._unsure = "of another thread"
         machine.clock.time_ms += 400
         return asked(statement, values)
 
-    client._database.rows = look
-    client._database.lose_answers = 1
+    client._table.database.rows = look
+    client._table.database.lose_answers = 1
     holding = client.try_acquire("me")
     assert holding is not None
     assert holding.expires_in_ms() == 29_600, "counts from the request that was lost"
@@ -106,11 +106,11 @@ def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
     client = client_on(machine, tmp_path / "l.db")
     client.try_acquire("before").release()
     client._free_at_token = None
-    client._database.hold_back = 9
+    client._table.database.hold_back = 9
     with pytest.raises(StorageUnavailableError):
         client.try_acquire("me")
-    client._database.hold_back = 0
-    assert client._database.deliver() == [1, 0, 0], "the token lets one of them through"
+    client._table.database.hold_back = 0
+    assert client._table.database.deliver() == [1, 0, 0], "the token lets one of them through"
     assert client_on(machine, tmp_path / "l.db").try_acquire("other") is None
     assert client.try_acquire("me again") is not None
 
@@ -118,21 +118,21 @@ def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
 def test_request_that_arrives_after_the_next_holding_does_nothing(machine, tmp_path) -> None:
     client, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
     client.try_acquire("before").release()
-    client._database.hold_back = 9
+    client._table.database.hold_back = 9
     with pytest.raises(StorageUnavailableError):
         client.try_acquire("me")
     holding = other.try_acquire("other")
     holding.release()
-    assert client._database.deliver() == [0, 0, 0, 0]
+    assert client._table.database.deliver() == [0, 0, 0, 0]
     assert other.holder() is None
 
 
 def test_lost_answers_of_renewal_and_release_are_asked_again(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     holding = client.try_acquire("me")
-    client._database.lose_answers = 1
+    client._table.database.lose_answers = 1
     holding.renew()
-    client._database.lose_answers = 1
+    client._table.database.lose_answers = 1
     holding.release()
     assert client.holder() is None
 
@@ -140,24 +140,24 @@ def test_lost_answers_of_renewal_and_release_are_asked_again(machine, tmp_path) 
 def test_unreachable_database_is_unavailable_and_takes_nothing_away(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     holding = client.try_acquire("me")
-    client._database.is_down = True
+    client._table.database.is_down = True
     for request in (holding.renew, client.holder, lambda: client.try_acquire("me")):
         with pytest.raises(StorageUnavailableError):
             request()
-    client._database.is_down = False
+    client._table.database.is_down = False
     assert holding.is_held()
     holding.renew()
 
 
 def test_own_end_counts_from_before_the_request(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db", lease_ms=30_000)
-    asked = client._database.change
+    asked = client._table.database.change
 
     def slow(statement, values=()):
         machine.clock.time_ms += 700
         return asked(statement, values)
 
-    client._database.change = slow
+    client._table.database.change = slow
     holding = client.try_acquire("me")
     assert holding.expires_in_ms() == 29_300
     holding.renew()
@@ -167,16 +167,16 @@ def test_own_end_counts_from_before_the_request(machine, tmp_path) -> None:
 def test_again_without_a_rival_takes_one_request_each(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     client.try_acquire("first").release()
-    client._database.changes = client._database.queries = 0
+    client._table.database.changes = client._table.database.queries = 0
     client.try_acquire("second").release()
-    assert (client._database.changes, client._database.queries) == (2, 0)
+    assert (client._table.database.changes, client._table.database.queries) == (2, 0)
 
 
 def test_tokens_never_come_back_with_a_deleted_row(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     first = client.try_acquire("first")
     first.release()
-    client._database.change("DELETE FROM hoodoo_locks")
+    client._table.database.change("DELETE FROM hoodoo_locks")
     machine.clock.sleep_ms(2)
     second = client_on(machine, tmp_path / "l.db").try_acquire("second")
     assert second.fencing_token >= first.fencing_token
@@ -186,7 +186,7 @@ def test_tokens_never_come_back_with_a_deleted_row(machine, tmp_path) -> None:
 def test_expired_row_is_taken_over_and_the_old_holding_is_refused(machine, tmp_path) -> None:
     client, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
     old = client.try_acquire("old")
-    client._database.change("UPDATE hoodoo_locks SET lease_end = 5")
+    client._table.database.change("UPDATE hoodoo_locks SET lease_end = 5")
     assert client.holder() is None
     new = other.try_acquire("new")
     assert new.fencing_token > old.fencing_token
@@ -199,7 +199,7 @@ def test_expired_row_is_taken_over_and_the_old_holding_is_refused(machine, tmp_p
 def test_missing_table_is_made_only_on_request(machine, tmp_path) -> None:
     (tmp_path / "l.db").touch()
     client = client_on(machine, tmp_path / "l.db")
-    object.__setattr__(client._settings, "create_table", False)
+    client._table._may_create = False
     with pytest.raises(UnsafeSetupError, match="create_table=true, or run: CREATE TABLE"):
         client.try_acquire("me")
 
@@ -227,10 +227,10 @@ def test_file_that_is_no_database_is_a_matter_of_set_up(machine, tmp_path) -> No
 def test_forked_child_leaves_its_parents_connection_alone(machine, tmp_path) -> None:
     client = client_on(machine, tmp_path / "l.db")
     client.try_acquire("parent")
-    connection = client._database._connection
+    connection = client._table.database._connection
     machine.ids.pid = 42
     assert client.holder() == "parent"
-    assert client._database._connection is not connection
+    assert client._table.database._connection is not connection
     assert connection.execute("SELECT 1").fetchall() == [(1,)], "still open"
 
 

@@ -24,7 +24,7 @@ from timeline.boundary import boundary_number, read_boundary
 from timeline.errors import HeartbeatExpiredError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import HISTORY, SLOTS, WRITERS, slot_path
+from timeline.places import HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
 from timeline.registry import enter
 from timeline.rules.succession import Residue
 from timeline.setting_names import PublishLock
@@ -32,7 +32,7 @@ from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.turn import Turn, take_turn
-from timeline.undo import rollback
+from timeline.undo import rollback, rollback_dead_writers
 
 RULES = ArchiveRules.from_properties(
     {
@@ -141,6 +141,7 @@ def rolled_back(table: Table) -> None:
         rollback(table.context, one)
 
 
+@pytest.mark.spec("GC-4")
 def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
@@ -178,6 +179,7 @@ def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
     assert heads == [7]
 
 
+@pytest.mark.spec("GC-2")
 def test_a_slot_created_below_the_boundary_decides_nothing():
     table, clock, _ = grown(2)
     storage = table.context.world.storage
@@ -201,6 +203,21 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
     assert caught.value.kind == "pin_overrun"
     assert boundary_number(storage) == 4
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+
+
+@pytest.mark.spec("RB-7")
+def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
+    table, clock, times = grown(5)
+    assert archive(table.context, RULES) is not None
+    before = rows_of(table)
+    storage = table.context.world.storage
+    for ending in ("requested", "inflight"):
+        storage.create(f"{TIMELINE}/{times[0]}.commit.{ending}".replace(".commit.inf", ".inf"), b"")
+    clock.sleep_ms(DAY_MS)
+    [ended] = rollback_dead_writers(table.context)
+    assert ended.slot is None
+    assert rows_of(opened(table)) == before
+    assert [name for name in storage.names(TIMELINE) if name.startswith(times[0])] == []
 
 
 def empty_slot(table: Table, turn: Turn) -> Slot:

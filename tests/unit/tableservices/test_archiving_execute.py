@@ -139,6 +139,7 @@ def test_what_completed_while_an_older_write_was_under_way_stays(bench: Bench):
     assert run(bench) is not None
 
 
+@pytest.mark.spec("GC-1")
 def test_nothing_moves_at_or_past_the_first_savepoint(bench: Bench):
     times = bench.commits(6)
     bench.savepoint(times[1])
@@ -204,6 +205,7 @@ def test_a_pin_of_another_process_holds_back_slots_and_their_instants(bench: Ben
     assert boundary_number(bench.storage) == 5
 
 
+@pytest.mark.spec("GC-3")
 def test_a_pin_that_appears_after_the_boundary_moved_stops_the_cut(bench: Bench):
     times = bench.commits(6)
     entry = {"writer_id": "other", "host": "h", "pid": 1, "application": "", "since_ms": 0}
@@ -277,6 +279,7 @@ class Dying(Behind):
         self.inner.delete(path)
 
 
+@pytest.mark.spec("GC-5")
 @pytest.mark.parametrize("after", range(30))
 def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
     bench = Bench()

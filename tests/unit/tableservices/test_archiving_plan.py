@@ -139,6 +139,7 @@ def test_instants_of_slots_above_the_ceiling_are_needed():
     assert needed_since(slots, 3) is None
 
 
+@pytest.mark.spec("BATCH-2")
 def test_batch_ids_move_into_the_boundary_until_they_are_old():
     batch = Batch(batch_id="load 1", rows_inserted=3)
     slots = [slot(1, batches=(batch,)), *(slot(number) for number in range(2, 7))]

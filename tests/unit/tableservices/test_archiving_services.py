@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
@@ -96,6 +98,7 @@ class Watched:
             yield lease
 
 
+@pytest.mark.spec("FOR-6")
 def test_where_java_writes_too_everything_moves_under_the_lock():
     table = new_table()
     for number in range(6):

@@ -172,6 +172,7 @@ def test_a_dead_writer_is_left_whole_where_the_policy_says_so(bench: Any) -> Non
     assert [entry.name for entry in bench.storage.list(".hoodie/.temp")] == [dead]
 
 
+@pytest.mark.spec("CLN-1")
 def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
     times = bench.commits(5)
     kept = f"f1_0-0-0_{times[0]}.parquet"
@@ -289,6 +290,7 @@ class FailingStorage:
         return guarded
 
 
+@pytest.mark.spec("CLN-1")
 @pytest.mark.parametrize(
     ("method", "suffix"),
     [

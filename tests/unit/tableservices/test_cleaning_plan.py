@@ -122,6 +122,25 @@ def test_the_last_slice_before_the_line_stays() -> None:
     assert plan.files == {"p": (path(10), path(20))}
 
 
+def test_the_floor_is_where_the_last_planned_slice_was_superseded() -> None:
+    """RDL-1: who reads as of 35, when the slice of 30 had completed, sees none of the two."""
+    given = facts(commit(40, 45), 10, 20, 30, 40, 50)
+    assert plan_clean(given, COMMITS).floor == t(35)
+    assert plan_clean(replace(given, line=None), COMMITS).floor == ""
+
+
+def test_the_floor_of_a_replaced_group_is_its_replacement() -> None:
+    given = replace(facts(commit(40, 45), 10, 20, 30), replaced={GROUP: t(30)})
+    plan = plan_clean(given, COMMITS)
+    assert (plan.paths, plan.floor) == ((path(10), path(20), path(30)), t(35))
+
+
+def test_what_superseded_a_slice_long_ago_completed_before_all_that_is_active() -> None:
+    given = facts(commit(40, 45), 10, 20, 30, 40, 50)
+    kept = {t(40): t(45), t(50): t(55)}
+    assert plan_clean(replace(given, completions=kept), COMMITS).floor == t(45)
+
+
 def test_a_group_without_a_slice_after_the_line_keeps_its_latest_only() -> None:
     assert plan_clean(facts(commit(40, 45), 10, 20), COMMITS).paths == (path(10),)
 
@@ -153,6 +172,7 @@ def test_log_files_go_with_their_slice() -> None:
 # ---- the reasons to keep
 
 
+@pytest.mark.spec("CLN-2")
 def test_the_latest_slice_is_never_planned() -> None:
     """With every reason but this one out of the way, one slice is still left."""
     phantom = FileSlice(file_group=GROUP, base_instant_time=t(30), base_file=None)

@@ -17,7 +17,6 @@ def test_defaults_are_hudis() -> None:
     )
     assert settings.inline
     assert settings.rolls_back
-    assert settings.interval_ms == 10_000
 
 
 def test_every_option_sets_a_field() -> None:

@@ -15,7 +15,6 @@ from tableservices.clustering.execute import ClusteringReceipt, execute_clusteri
 from tableservices.clustering.schedule import plan_clustering, schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.completing import cancel
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -46,6 +45,7 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
+from timeline.plan_ending import cancel
 from timeline.rules.bucketing import BucketEngine, BucketRules
 from timeline.setting_names import ClusteringUpdates
 from timeline.storage.memory import MemoryStorage
@@ -168,6 +168,7 @@ def test_it_completes_as_a_replacecommit_with_javas_metadata() -> None:
     ]
 
 
+@pytest.mark.spec("PLAN-1")
 def test_a_plan_is_in_the_form_of_java() -> None:
     table = small_files(table_type=TableType.MERGE_ON_READ)
     upsert(table, rows("a", ts=2))
@@ -342,6 +343,7 @@ def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
 # executors
 
 
+@pytest.mark.spec("CMP-3")
 def test_a_second_executor_leaves_a_claimed_plan_alone() -> None:
     table = small_files()
     planned = schedule(table)
@@ -420,6 +422,7 @@ def test_an_executor_whose_plan_was_cancelled_takes_its_files_back() -> None:
     assert len(rows_of(table, "id")) == 6
 
 
+@pytest.mark.spec("PLAN-3")
 def test_nothing_is_planned_twice() -> None:
     table = small_files()
     schedule(table)

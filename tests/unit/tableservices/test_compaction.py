@@ -10,7 +10,6 @@ from tableservices.claims import claim_plan
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.completing import cancel
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -42,6 +41,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
+from timeline.plan_ending import cancel
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 
@@ -111,6 +111,7 @@ def test_it_completes_as_a_commit_with_javas_metadata():
     assert kinds(table) == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.PLAN, SlotKind.COMMIT]
 
 
+@pytest.mark.spec("PLAN-1")
 def test_a_plan_is_in_the_form_of_java():
     table = logged_table()
     planned = schedule(table)
@@ -127,6 +128,7 @@ def test_a_plan_is_in_the_form_of_java():
     assert one.metrics["TOTAL_LOG_FILES_SIZE"] == float(slice_.log_files[0].size_bytes)
 
 
+@pytest.mark.spec("PLAN-3")
 def test_what_is_planned_is_not_planned_again():
     table = logged_table()
     schedule(table)
@@ -146,6 +148,7 @@ def test_a_table_without_logs_is_refused():
         schedule_compaction(table.context, SETTINGS, SMALL)
 
 
+@pytest.mark.spec("CMP-1")
 def test_writers_go_on_between_plan_and_completion():
     table = logged_table()
     planned = schedule(table)
@@ -168,6 +171,7 @@ def test_a_log_that_began_before_the_plan_lies_on_top_of_it():
     assert rows_of(table, *COLUMNS) == [("a", 2, 2), ("b", 5, 5), ("c", 1, 1)]
 
 
+@pytest.mark.spec("PLAN-2")
 def test_a_commit_between_planning_and_its_turn_is_in_the_plan():
     table = logged_table()
     other = opened(table)
@@ -294,6 +298,7 @@ def test_a_cancelled_plan_leaves_nothing_and_its_logs_count_as_before():
     assert compact(table).log_files == 2
 
 
+@pytest.mark.spec("CAN-1")
 def test_a_completed_plan_cannot_be_cancelled():
     table = logged_table()
     planned = schedule(table)
@@ -331,7 +336,7 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
         mine = WhatIPublish(
             requested_time=requested_time,
             keys_looked_up=False,
-            batch_id=None,
+            batch_ids=(),
             schemas=(),
             claim=Claim.of([TouchedFileGroup(file_group=slice_.file_group, touch=touch)]),
             missed_in=(),

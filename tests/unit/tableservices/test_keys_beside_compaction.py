@@ -91,6 +91,7 @@ def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: Table):
     assert len(table.file_slices()) == 1
 
 
+@pytest.mark.spec("CMP-4")
 def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table: Table):
     planned = scheduled(table)
     receipt = upsert(table, again(2), lambda: compact(table, planned))

@@ -87,6 +87,7 @@ def test_it_completes_as_a_delta_commit_with_javas_metadata(table: Table):
     assert stat.path.endswith(f"_{receipt.requested_time}.log.1_0-0-0")
 
 
+@pytest.mark.spec("PLAN-1")
 def test_a_plan_is_in_the_form_of_java(table: Table):
     planned = schedule(table)
     path = timeline_path(f"{planned.requested_time}.logcompaction.requested")
@@ -149,6 +150,7 @@ def foreign_compaction(table: Table, after: Instant) -> Instant:
     return Instant(action=Action.COMPACTION, requested_time=time, state=State.REQUESTED)
 
 
+@pytest.mark.spec("LC-1")
 def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: Table):
     planned = schedule(table)
     rival = foreign_compaction(table, planned)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
@@ -19,6 +22,7 @@ from timeline.errors import InvalidInputError, TableConfigConflictError
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.times import WallMs, instant_time
 from timeline.properties_file import update_properties
+from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
 
@@ -109,6 +113,27 @@ def test_what_came_after_a_restore_of_its_instant_is_an_orphan() -> None:
     (orphan,) = find_orphans(table.context)
     assert (orphan.path, orphan.why) == (late, f"the instant {gone} was ended")
     assert orphan.age_ms > HORIZON_MS
+
+
+def test_temporary_files_of_killed_processes_go_after_the_horizon(tmp_path: Path) -> None:
+    clock = StillClock()
+    table = new_table(LocalStorage(tmp_path / "t", clock=clock), clock=clock)
+    upsert(table, [{"id": "k", "p": "p", "ts": 1, "v": 1}])
+    nonce = "0123456789abcdef" * 2
+    left = [f".hoodie/timeline/.tmp-{nonce}", f"p/.tmp-{nonce}"]
+    others = [f"p/.tmp-{nonce}0", "p/.tmp-notes", f"p/.tmp-{'f' * 32}"]
+    for path in (*left, *others):
+        (tmp_path / "t" / path).write_bytes(b"half")
+        os.utime(tmp_path / "t" / path, (0, 0))
+    now_s = clock.now_ms() / 1_000
+    os.utime(tmp_path / "t" / others[-1], (now_s, now_s))
+    assert found(table) == left
+    assert {one.why for one in find_orphans(table.context)} == {
+        "a process was killed while it created a file"
+    }
+    remove_orphans(table.context)
+    assert found(table) == []
+    assert all((tmp_path / "t" / path).exists() for path in others)
 
 
 def test_a_short_horizon_and_a_metadata_table_are_refused() -> None:

@@ -188,6 +188,7 @@ def test_a_savepoint_of_a_cleaned_state_is_refused() -> None:
     assert savepoint(table.context, times[3]).requested_time == times[3]
 
 
+@pytest.mark.spec("SAV-1")
 def test_a_clean_between_listing_and_slot_refuses_the_savepoint() -> None:
     table, times = grown(1, 2, 3)
     other = opened(table)
@@ -499,6 +500,7 @@ def test_the_chain_tells_which_files_are_gone() -> None:
 # ---------------------------------------------------------------- rollback
 
 
+@pytest.mark.spec("RST-2")
 def test_the_newest_completed_write_is_rolled_back() -> None:
     table, times = grown(1, 2)
     planned = plan_rollback(table.context, times[1])

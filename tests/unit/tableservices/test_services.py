@@ -7,13 +7,35 @@ from typing import Any
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.inline import run_inline
 from tableservices.service import CleaningService
-from tableservices.worker import Served, StopFlag, run_worker
+from tableservices.worker import Failing as Failed
+from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
 from timeline.storage.observed import ObservedStorage
+
+
+class Watching:
+    """Notes what a worker tells."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.reports: list[WorkerReport] = []
+
+    def began(self, served: Served, service: Any) -> None:
+        self.told.append(f"{service.name} began")
+
+    def did(self, served: Served, service: Any, receipt: Any) -> None:
+        self.told.append(f"{service.name}: {receipt.text}")
+
+    def failed(self, failing: Failed) -> None:
+        self.told.append(failing.text)
+
+    def rested(self, report: WorkerReport) -> None:
+        self.reports.append(report)
 
 
 class Failing:
     name = "failing"
     inline = True
+    beside = False
 
     def __init__(self, good_rounds: tuple[int, ...] = ()) -> None:
         self.rounds = 0
@@ -72,15 +94,23 @@ def test_the_worker_goes_on_after_failures_and_waits_longer(bench: Any) -> None:
     times = bench.commits(5)
     service = CleaningService(settings=CleaningSettings(commits_retained=2))
     failing = Failing(good_rounds=(3,))
-    told: list[str] = []
+    watching = Watching()
     report = run_worker(
         [Served(context=bench.context, services=[failing, service])],
         interval_ms=100,
         rounds_max=4,
-        on_receipt=lambda _, service, receipt: told.append(f"{service.name}: {receipt.text}"),
+        watcher=watching,
     )
+    table = bench.storage.base_uri
     assert (report.rounds, report.receipts, report.failures) == (4, 1, 3)
-    assert told == [f"clean: cleaned 2 files, everything since {times[3]} is kept"]
+    assert watching.told[:4] == [
+        "failing began",
+        f"failing of {table} failed: broken",
+        "clean began",
+        f"clean: cleaned 2 files, everything since {times[3]} is kept",
+    ]
+    failing_then = [[one.service for one in now.failing] for now in watching.reports]
+    assert failing_then == [["failing"], ["failing"], [], ["failing"]]
     assert bench.clock.sleeps == [200, 200, 200, 100]
 
 
@@ -90,6 +120,7 @@ def test_the_worker_stops_when_asked(bench: Any) -> None:
     class Asking:
         name = "asking"
         inline = False
+        beside = False
 
         def run_once(self, context: Any) -> None:
             stop.set()
@@ -105,6 +136,7 @@ def test_a_broken_table_does_not_slow_the_others(bench: Any) -> None:
 
     class Noting:
         inline = False
+        beside = False
 
         def __init__(self, name: str, *, broken: bool) -> None:
             self.name = name
@@ -119,13 +151,8 @@ def test_a_broken_table_does_not_slow_the_others(bench: Any) -> None:
         Served(context=bench.context, services=[Noting("broken", broken=True)]),
         Served(context=bench.context, services=[Noting("good", broken=False)]),
     ]
-    told: list[int] = []
-    report = run_worker(
-        tables,
-        interval_ms=1_000,
-        rounds_max=3,
-        on_round=lambda now: told.append(now.failures),
-    )
+    watching = Watching()
+    report = run_worker(tables, interval_ms=1_000, rounds_max=3, watcher=watching)
     assert rounds == ["broken", "good", "good", "broken", "good", "broken"]
     assert (report.rounds, report.failures) == (6, 3)
-    assert told == [1, 1, 1, 2, 2, 3]
+    assert [now.failures for now in watching.reports] == [1, 1, 1, 2, 2, 3]

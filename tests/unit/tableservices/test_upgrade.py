@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,13 @@ from hoodoo.assembly import Layers
 from hoodoo.verify import verify_at
 from tableservices.upgrade import plan_upgrade, upgrade
 from tests.interop import golden_tables
-from tests.unit.timeline.engine import Behind, begun, new_table, opened, rows_of, upsert
+from tests.unit.timeline.engine import BRISK, Behind, begun, new_table, opened, rows_of, upsert
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, TableConfigConflictError, UnsupportedTableError
+from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.properties_file import load_config, update_properties
+from timeline.setting_names import PublishLock
 from timeline.table import Table
 
 MOR = TableType.MERGE_ON_READ
@@ -96,13 +100,57 @@ def test_a_writer_at_work_stands_in_the_way() -> None:
     assert upgrade(table.context) is not None
 
 
-def test_logs_that_are_not_compacted_stand_in_the_way() -> None:
+def test_logs_of_version_8_are_compacted_first() -> None:
     table = of_version_8(MOR)
-    assert plan_upgrade(table.context) is not None  # a base file alone
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
+    planned = plan_upgrade(table.context)
+    assert planned is not None
+    assert planned.file_groups_merged == 1
+    assert said(table)["hoodie.table.version"] == "8"
+    assert upgrade(table.context) is not None
+    now = opened(table)
+    assert now.config.table_version == 9
+    assert rows_of(now, "v") == [(2,)]
+    assert all(not one.log_files for one in now.file_slices())
+
+
+def test_a_compaction_that_an_upgrade_began_is_gone_on_with() -> None:
+    table = of_version_8(MOR)
+    upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
+    storage = table.context.world.storage
+
+    class Dies(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.endswith("compaction.inflight"):
+                raise KeyboardInterrupt
+            self.inner.create(path, data, durable=durable)
+
+    with pytest.raises(KeyboardInterrupt):
+        upgrade(opened(table, storage=Dies(storage)).context)
+    assert [one.action for one in table.context.active().pending] == [Action.COMPACTION]
+    upsert(table, [{"id": "k", "p": "p", "ts": 7, "v": 3}])
+    assert upgrade(opened(table).context) is not None
+    assert rows_of(opened(table), "v") == [(3,)]
+
+
+def test_logs_that_are_written_after_the_compaction_stand_in_the_way() -> None:
+    table = of_version_8(MOR)
+    upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
+    storage = table.context.world.storage
+    late = opened(table, limits=replace(BRISK, publish_lock=PublishLock.NONE))
+
+    class Overtaken(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            self.inner.create(path, data, durable=durable)
+            if path.endswith(".commit"):
+                upsert(late, [{"id": "k", "p": "p", "ts": 7, "v": 3}])
+
     with pytest.raises(InvalidInputError, match="compact") as caught:
-        upgrade(table.context)
+        upgrade(opened(table, storage=Overtaken(storage)).context)
     assert caught.value.kind == "logs_not_compacted"
+    assert said(table)["hoodie.table.version"] == "8"
+    assert upgrade(opened(table).context) is not None
+    assert rows_of(opened(table), "v") == [(3,)]
 
 
 def test_keys_that_version_9_writes_differently_are_refused() -> None:
@@ -202,7 +250,190 @@ def test_an_upgrade_of_version_6_that_is_cut_off_leaves_one_whole_table(tmp_path
         assert table.config.table_version == 9
 
 
-def test_logs_of_version_6_are_refused(tmp_path: Path) -> None:
-    path = golden_tables.unpack("v6_mor_logs", tmp_path)
-    with hoodoo.open_table(path) as table, pytest.raises(InvalidInputError, match="Java Hudi"):
+# ---------------------------------------------------------------- version 6 with logs
+
+WITH_LOGS = "v6_mor_logs"
+FILE_NAME = 4  # of the meta columns: where a row lies, which merging changes
+
+
+def contents(path: Path) -> list[tuple[Any, ...]]:
+    """Rows with their meta columns, but not the file they lie in."""
+    return sorted((*row[:FILE_NAME], *row[FILE_NAME + 1 :]) for row in shown(path)[0])
+
+
+def logs_of(path: Path) -> list[str]:
+    return sorted(file.name for file in path.glob("region=*/.*.log.*"))
+
+
+def pending_in(path: Path) -> list[str]:
+    return sorted(file.name for file in (path / ".hoodie").glob("*.compaction.*"))
+
+
+def begin_to_merge(path: Path) -> str:
+    """What an upgrade leaves that died when its plan was on the timeline; its time."""
+
+    class Cut(Behind):
+        def write(self, *given: Any, **how: Any) -> None:
+            self.inner.write(*given, **how)
+            raise KeyboardInterrupt
+
+    with hoodoo.open_table(path) as table, suppress(KeyboardInterrupt):
+        world = table.core.context.world
+        upgrade(
+            TableContext.of(replace(world, storage=Cut(world.storage)), load_config(world.storage))
+        )
+    [plan] = pending_in(path)
+    return plan.partition(".")[0]
+
+
+def test_logs_of_version_6_are_merged_before_the_upgrade(tmp_path: Path) -> None:
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    before, instants, logs = contents(path), shown(path)[1], logs_of(path)
+    with hoodoo.open_table(path) as table:
+        planned = upgrade(table.core.context)
+        assert planned is not None
+        assert planned.file_groups_merged == 2
+    assert contents(path) == before
+    assert logs_of(path) == logs, "older slices keep theirs"
+    with hoodoo.open_table(path) as table:
+        assert table.config.table_version == 9
+        pinned = table.core.pin()
+        assert [one.log_files for one in pinned.view.latest_slices()] == [(), ()]
+        [*older, merged] = [(one.requested_time, one.action) for one in table.timeline]
+        assert (older, merged[1]) == (instants, "commit")
+        done = table.core.context.active().completed_writes[-1]
+        metadata = pinned.snapshot.commits.read(done)
+        assert (metadata.operation_type, metadata.compacted) == ("COMPACT", True)
+        assert sum(one.total_log_files_compacted for one in metadata.write_stats()) == 4
+        names = {file.name for file in (path / ".hoodie/timeline").iterdir()}
+        assert {f"{merged[0]}.compaction.requested", f"{merged[0]}.compaction.inflight"} <= names
+        table.upsert(table.to_arrow().slice(0, 1))
+        assert len(table.to_arrow()) == len(before)
+    found = verify_at(path, Layers(), history=True)
+    assert found.ok, found.problems
+    assert list((path / ".hoodie/.temp").iterdir()) == []
+
+
+def test_the_past_of_merged_logs_is_read_as_java_read_it(tmp_path: Path) -> None:
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    with hoodoo.open_table(path) as table:
         upgrade(table.core.context)
+    with hoodoo.open_table(path) as table:
+        for time, rows in golden_tables.account(WITH_LOGS)["as_of"].items():
+            ours = table.as_of(time).to_arrow(columns=["id", "ts", "val"]).to_pylist()
+            told = [{name: row[name] for name in ("id", "ts", "val")} for row in rows]
+            assert sorted(ours, key=str) == sorted(told, key=str), time
+
+
+def test_a_write_whose_logs_carry_another_time_is_not_taken_away(tmp_path: Path) -> None:
+    """Its logs would stay, and count again once the instants before them are archived."""
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    first, second, *_ = sorted(golden_tables.account(WITH_LOGS)["as_of"])
+    with hoodoo.open_table(path) as table:
+        upgrade(table.core.context)
+    with hoodoo.open_table(path) as table:
+        before = len(table.to_arrow())
+        for time in (first, second):
+            with pytest.raises(InvalidInputError, match="version 6"):
+                table.restore(time)
+        newest, merge = [one.requested_time for one in table.timeline][-2:]
+        table.upsert(table.to_arrow().slice(0, 1))
+        table.restore(merge)
+        table.rollback(merge)
+        assert len(table.to_arrow()) == before
+        with pytest.raises(InvalidInputError, match="version 6"):
+            table.rollback(newest)
+
+
+def test_what_would_be_merged_is_told_and_not_done(tmp_path: Path) -> None:
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    with hoodoo.open_table(path) as table:
+        planned = plan_upgrade(table.core.context)
+        assert planned is not None
+        assert planned.file_groups_merged == 2
+    assert pending_in(path) == []
+
+
+def test_a_compaction_that_another_engine_planned_stands_in_the_way(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
+    with hoodoo.open_table(path) as table, pytest.raises(InvalidInputError) as caught:
+        upgrade(table.core.context)
+    assert caught.value.kind == "instants_pending"
+
+
+def test_columns_with_ids_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    newest = max((path / ".hoodie").glob("*.deltacommit"))
+    document = json.loads(newest.read_text())
+    document["extraMetadata"]["latest_schema"] = '{"version_id": 1, "type": "record", "fields": []}'
+    newest.write_text(json.dumps(document))
+    with hoodoo.open_table(path) as table, pytest.raises(UnsupportedTableError):
+        upgrade(table.core.context)
+    assert pending_in(path) == []
+
+
+def test_a_log_that_is_written_on_top_of_a_begun_merge_is_merged_too(tmp_path: Path) -> None:
+    """Between two tries the engine of the table may go on; its log bears the plan's time."""
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    planned = begin_to_merge(path)
+    (path / f".hoodie/{planned}.compaction.inflight").touch()
+    written = f"{int(planned) + 1}"
+    [old] = path.glob("region=us/.*.log.2_*")
+    base = old.name.split("_")[1].partition(".")[0]
+    [instant] = {name for name in ("20261121102315779",) if name.encode() in old.read_bytes()}
+    name = old.name.replace(base, planned).replace(".log.2", ".log.1")
+    changed = old.read_bytes().replace(instant.encode(), written.encode())
+    old.with_name(name).write_bytes(changed)
+    for suffix in ("deltacommit.requested", "deltacommit.inflight", "deltacommit"):
+        folder = path / ".hoodie"
+        shutil.copy(folder / f"{instant}.{suffix}", folder / f"{written}.{suffix}")
+    before = contents(path)
+    assert before != contents(golden_tables.unpack(WITH_LOGS, tmp_path / "first"))
+    with hoodoo.open_table(path) as table:
+        upgrade(table.core.context)
+    assert contents(path) == before
+    assert name in logs_of(path)
+    with hoodoo.open_table(path) as table:
+        assert [one.log_files for one in table.core.pin().view.latest_slices()] == [(), ()]
+        merges = [one.requested_time for one in table.timeline if one.action == "commit"]
+        assert merges[0] == planned
+        assert len(merges) == 2
+
+
+def test_a_begun_merge_ends_although_its_file_groups_were_replaced(tmp_path: Path) -> None:
+    path = golden_tables.unpack(WITH_LOGS, tmp_path)
+    planned = begin_to_merge(path)
+    groups = {
+        folder.name: [file.name.partition("_")[0] for file in folder.glob("*.parquet")]
+        for folder in path.glob("region=*")
+    }
+    gone = {"partitionToReplaceFileIds": groups, "operationType": "DELETE_PARTITION"}
+    for suffix, text in {".requested": "", ".inflight": "", "": json.dumps(gone)}.items():
+        (path / f".hoodie/{int(planned) + 1}.replacecommit{suffix}").write_text(text)
+    assert contents(path) == []
+    with hoodoo.open_table(path) as table:
+        upgrade(table.core.context)
+    with hoodoo.open_table(path) as table:
+        assert table.core.context.active().pending == ()
+        assert len(table.to_arrow()) == 0
+
+
+def test_what_a_cut_off_upgrade_left_in_the_new_layout_counts_no_more(tmp_path: Path) -> None:
+    """The engine of the table may have gone back before the next try."""
+    path = golden_tables.unpack("v6_overwrite", tmp_path)
+    stray = path / ".hoodie/timeline/20261121102530000_20261121102530001.commit"
+    stray.parent.mkdir()
+    stray.write_bytes(b"")
+    with hoodoo.open_table(path) as table:
+        upgrade(table.core.context)
+    assert not stray.exists()
+
+
+def test_a_table_that_was_upgraded_meanwhile_is_opened_again_first(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v6_overwrite", tmp_path)
+    with hoodoo.open_table(path) as table:
+        stale = table.core.context
+        to_8 = {"hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
+        update_properties(stale.world.storage, to_8, now="now")
+        with pytest.raises(TableConfigConflictError, match="open it again"):
+            upgrade(stale)

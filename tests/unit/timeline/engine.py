@@ -29,13 +29,14 @@ from timeline.table import Table
 from timeline.workload import RowRules
 from timeline.write import (
     Receipt,
+    Work,
     WritePlan,
-    _schema_for,
-    _Work,
+    _Tries,
     _write_and_publish,
     action_of,
     write,
 )
+from timeline.write_schema import schema_for
 
 Rows = list[dict[str, Any]]
 SMALL = FileRules(bloom=BloomSettings(entries=50))
@@ -256,13 +257,13 @@ def begun(
     context = table.context
     plan = planned(table, operation, **options)
     workload = LocalWorkload(context.world, as_table(rows))
-    schema, before = _schema_for(context, context.snapshot(), workload, plan)
+    schema, before = schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema)
     started = begin(context, action_of(context, operation))
-    work = _Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
+    work = Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
 
     def finish() -> Receipt:
-        outcome = _write_and_publish(work, started, [])
+        outcome = _write_and_publish(work, started, _Tries(started_ms=0))
         assert isinstance(outcome, Receipt)
         return outcome
 

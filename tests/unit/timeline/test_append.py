@@ -135,6 +135,7 @@ def test_a_log_file_is_announced_as_a_creation() -> None:
     assert marker_files(storage, SECOND) == (("p=1", LOG, IOType.CREATE),)
 
 
+@pytest.mark.spec("BEG-6")
 def test_the_marker_comes_before_the_file() -> None:
     class Full(MemoryStorage):
         def open_output(self, path: str) -> Any:

@@ -42,6 +42,7 @@ def end(begun: Begun) -> None:
     begun.heartbeat.stop()
 
 
+@pytest.mark.spec("BEG-2")
 def test_the_heartbeat_is_written_before_the_instant_shows():
     storage = ObservedStorage(MemoryStorage())
     table = new_table(storage)
@@ -64,6 +65,7 @@ class SyncsWhenWaitedFor(ObservedStorage):
         return lambda: self.sync_folders(wanted)
 
 
+@pytest.mark.spec("BEG-6")
 def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
     """LOC-2: a power cut must not leave data of an instant that nobody knows."""
     storage = SyncsWhenWaitedFor(MemoryStorage())
@@ -100,6 +102,7 @@ def test_two_begins_at_one_moment_have_two_times():
     end(second)
 
 
+@pytest.mark.spec("BEG-4")
 def test_the_base_snapshot_holds_what_was_published_before():
     table = new_table()
     receipt = upsert(table, ROWS)
@@ -123,6 +126,7 @@ class PublishingWhileBegun(Behind):
         self.inner.create(path, data, durable=durable)
 
 
+@pytest.mark.spec("BEG-5")
 def test_a_time_overtaken_by_a_publication_is_given_up():
     base = MemoryStorage()
     storage = PublishingWhileBegun(base)
@@ -159,6 +163,7 @@ def test_after_three_lost_times_the_queue_is_taken():
     assert len(table.context.active().pending) == 1
 
 
+@pytest.mark.spec("BEG-3")
 def test_a_pending_restore_keeps_writers_out():
     table = new_table()
     table.context.world.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
@@ -192,6 +197,7 @@ class Failing(Behind):
         self.inner.create(path, data, durable=durable)
 
 
+@pytest.mark.spec("TL-REQ-2")
 def test_a_time_whose_create_was_not_answered_is_never_used():
     base = MemoryStorage()
     clock = StillClock(NOW)
@@ -202,6 +208,7 @@ def test_a_time_whose_create_was_not_answered_is_never_used():
     assert begun.requested_time == "20260921141320004"
 
 
+@pytest.mark.spec("TL-REQ-1")
 def test_a_name_that_is_taken_is_left_to_its_owner():
     base = MemoryStorage()
     clock = StillClock(NOW)
@@ -237,6 +244,7 @@ def test_times_that_are_always_taken_end_the_begin():
         begin(table.context, Action.COMMIT)
 
 
+@pytest.mark.spec("UNK-5")
 def test_the_inflight_file_may_be_repeated_but_not_taken_over():
     table = new_table()
     begun = begin(table.context, Action.COMMIT)

@@ -60,7 +60,7 @@ EXPECTED = {
     "replace new": ("C3", False),
     "replace base": ("C3", False),
     "replace log": ("C3", False),
-    "replace replace": ("C2", False),
+    "replace replace": ("C15", False),
 }
 
 
@@ -190,6 +190,9 @@ def test_compaction_does_not_disturb_log_files():
     assert judge(claim(touched(A, Touch.LOG)), MY_TIME, [compaction]) == Clean()
     assert judge(claim(touched(A, Touch.REPLACE)), MY_TIME, [compaction]) == Clean()
     assert isinstance(judge(claim(touched(A, Touch.BASE)), MY_TIME, [compaction]), Rebaseable)
+    assert (
+        judge(claim(touched(A, Touch.REPLACE), partitions=("x",)), MY_TIME, [compaction]) == Clean()
+    )
 
 
 def test_log_files_may_meet_only_when_it_is_said():

@@ -20,6 +20,7 @@ TREE = {
     "TableConfigConflictError": ("ConflictError", Reaction.REDO, "table_config_conflict"),
     "DuplicateKeyError": ("ConflictError", Reaction.REDO, "duplicate_key"),
     "BudgetSpentError": ("ConflictError", Reaction.REDO, "budget_spent"),
+    "SnapshotExpiredError": ("HoodooError", Reaction.REDO, "snapshot_expired"),
     "UnavailableError": ("HoodooError", Reaction.WAIT, "unavailable"),
     "StorageUnavailableError": ("UnavailableError", Reaction.WAIT, "storage_unavailable"),
     "LockTimeoutError": ("UnavailableError", Reaction.WAIT, "lock_timeout"),

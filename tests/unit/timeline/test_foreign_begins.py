@@ -77,6 +77,7 @@ def below(clock: StillClock) -> str:
     return instant_time(WallMs(clock.wall - 500))
 
 
+@pytest.mark.spec("FOR-5")
 def test_a_publication_waits_until_the_begun_write_is_inflight():
     clock = ActingClock()
     table = table_at(clock)
@@ -161,6 +162,7 @@ class Watching(Behind):
         self.inner.create(path, data, durable=durable)
 
 
+@pytest.mark.spec("FOR-1")
 @pytest.mark.parametrize(("limits", "held"), [(SHARED, True), (BRISK, False)])
 def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
     clock = StillClock()

@@ -23,6 +23,7 @@ def storage_at(clock: StillClock) -> MemoryStorage:
     return MemoryStorage("memory://t", world=MemoryWorld(clock))
 
 
+@pytest.mark.spec("HB-1")
 def test_a_beat_renews_the_file_and_a_stop_removes_it():
     clock = StillClock()
     storage = storage_at(clock)
@@ -36,6 +37,7 @@ def test_a_beat_renews_the_file_and_a_stop_removes_it():
     assert storage.stat(heartbeat_path(RT)) is None
 
 
+@pytest.mark.spec("HB-3")
 def test_a_writer_that_paused_too_long_is_fenced_for_good():
     clock = StillClock()
     storage = storage_at(clock)
@@ -125,6 +127,7 @@ def test_a_writer_configured_differently_is_refused_with_the_difference():
     first.leave()
 
 
+@pytest.mark.spec("REG-1")
 def test_of_two_newcomers_at_once_one_sees_the_other():
     table = new_table()
     storage = table.context.world.storage
@@ -162,6 +165,7 @@ def test_damaged_entries_are_ignored(content: bytes):
     assert registered_writers(table.context) == []
 
 
+@pytest.mark.spec("BEG-1")
 def test_a_table_registers_once_and_leaves_on_close():
     table = new_table()
     table.register(MINE)

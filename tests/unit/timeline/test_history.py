@@ -14,7 +14,7 @@ import pytest
 from tests.unit.timeline.engine import Heard
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.instant_avro import encode_commit
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, MissingFileError
 from timeline.history import History
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.places import HISTORY
@@ -131,7 +131,32 @@ def test_a_write_without_completion_time_counts_by_its_requested_time() -> None:
 def test_completions_are_of_writes_where_a_savepoint_shares_their_requested_time() -> None:
     rows = [(T1, T2, "commit"), (T1, T5, "savepoint"), (T3, None, "commit")]
     history = archived(MemoryStorage(), (f"{T1}_{T5}_0.parquet", rows))
-    assert history.completions == {T1: T2, T3: T3}, "without one: as it was requested"
+    assert history.times().completions == {T1: T2, T3: T3}, "without one: as it was requested"
+
+
+def test_times_told_again_are_read_from_what_is_new_alone() -> None:
+    storage = MemoryStorage()
+    history = archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
+    first = history.times()
+    assert history.times() is first
+    storage.delete(f"{HISTORY}/{T1}_{T1}_0.parquet")  # not looked at again
+    with pytest.raises(MissingFileError):
+        history.instants()
+    more = MemoryStorage()
+    archived(more, (f"{T3}_{T3}_0.parquet", [(T3, T4, "commit")]))
+    storage.create(f"{HISTORY}/{T3}_{T3}_0.parquet", more.read(f"{HISTORY}/{T3}_{T3}_0.parquet"))
+    names = (f"{T1}_{T1}_0.parquet", f"{T3}_{T3}_0.parquet")
+    listed = [{"fileName": name, "fileLen": 1} for name in names]
+    storage.create(f"{HISTORY}/manifest_2", json.dumps({"files": listed}).encode())
+    storage.write(f"{HISTORY}/_version_", b"2")
+    assert history.times().completions == {T1: T2, T3: T4}
+
+
+def test_the_archive_rules_out_what_it_does_not_know_from_its_oldest_instant_on() -> None:
+    rows = [(T2, T2, "commit"), (T4, T4, "commit")]
+    times = archived(MemoryStorage(), (f"{T2}_{T4}_0.parquet", rows)).times()
+    assert [one for one in TIMES if times.rules_out(one)] == [T3, T5, T6, T7]
+    assert not History(MemoryStorage(), Heard()).times().rules_out(T1)
 
 
 def test_archived_writes_are_found_by_their_requested_time_too() -> None:

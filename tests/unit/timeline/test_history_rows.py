@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from timeline.codecs.history_rows import (
     HistoryFile,
     HistoryInstant,
+    parse_history_completions,
     parse_history_rows,
     parse_manifest,
     parse_version,
@@ -84,6 +88,34 @@ def test_times_are_read_without_the_content() -> None:
     )
 
 
+def test_completions_are_told_by_requested_time() -> None:
+    assert parse_history_completions(ROWS) == {
+        "20261121100954622": "20261121100954896",
+        "20261121100955621": "20261121100956316",
+        "20261121100956452": "20261121100956752",
+        "20261121100956962": "20261121100957667",
+    }
+    with pytest.raises(CorruptTableError, match="bytes are more than"):
+        parse_history_completions(ROWS, bytes_max=len(ROWS) - 1)
+
+
+def written(*rows: tuple[str | None, str | None, str | None]) -> bytes:
+    columns = zip(("instantTime", "completionTime", "action"), zip(*rows, strict=True), strict=True)
+    table = pa.table({name: pa.array(values, pa.string()) for name, values in columns})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(None, "2", "c"), ("1x", "2", "c"), ("", None, "c"), ("1", "-", "c"), ("1" * 21, "2", "c")],
+)
+def test_a_row_without_a_time_is_damage(row: tuple[str | None, str | None, str | None]) -> None:
+    with pytest.raises(CorruptTableError, match="without time"):
+        parse_history_completions(written(("1", "2", "commit"), row))
+
+
 def test_content_is_that_of_the_instants_own_files() -> None:
     clean, commit, _, _ = parse_history_rows(ROWS)
     assert decode_clean(clean.metadata or b"").start_clean_time == "20261121100954622"
@@ -103,7 +135,9 @@ def test_rows_above_the_limit_are_refused() -> None:
 def test_damaged_rows_are_a_corrupt_table_and_nothing_else(position: int, flip: int) -> None:
     damaged = bytearray(ROWS)
     damaged[position] ^= flip
-    try:
-        parse_history_rows(bytes(damaged) if flip else ROWS[:position], path="h")
-    except CorruptTableError as error:
-        assert error.fields["path"] == "h"  # noqa: PT017
+    data = bytes(damaged) if flip else ROWS[:position]
+    for parse in (parse_history_rows, parse_history_completions):
+        try:
+            parse(data, path="h")
+        except CorruptTableError as error:
+            assert error.fields["path"] == "h"  # noqa: PT017

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 from tests.interop import golden_tables
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.instant_avro import encode_clean
-from timeline.codecs.legacy_commit import decode_archived_clean, decode_legacy_commit
+from timeline.codecs.legacy_commit import (
+    decode_archived_clean,
+    decode_legacy_commit,
+    encode_legacy_commit,
+)
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata
@@ -168,3 +172,24 @@ def test_an_archived_clean_is_read_with_and_without_a_container() -> None:
     assert decode_archived_clean(bare.getvalue()).earliest_commit_to_retain == "20250101000000000"
     with pytest.raises(CorruptTableError):
         decode_archived_clean(bare.getvalue()[:-1])
+
+
+def test_what_is_encoded_is_spelled_as_java_spells_it() -> None:
+    stat = {name: text for name, text in STAT.items() if text is not None}
+    decoded = decode_legacy_commit(
+        commit(compacted=True, operationType="COMPACT", extraMetadata={"schema": "{}"})
+    )
+    data = encode_legacy_commit(decoded)
+    document = json.loads(data)
+    [encoded] = document["partitionToWriteStats"]["p=1"]
+    assert encoded["runtimeStats"] == {
+        "totalScanTime": 1,
+        "totalCreateTime": 0,
+        "totalUpsertTime": 2,
+    }
+    foreign = ("recordsStats", "writeStatus", "runtimeStats")
+    assert {name: encoded[name] for name in stat if name not in foreign} == {
+        name: text for name, text in stat.items() if name not in foreign
+    }
+    assert "baseFile" not in encoded
+    assert decode_legacy_commit(data) == decoded

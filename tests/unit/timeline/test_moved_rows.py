@@ -52,6 +52,7 @@ def test_commit_times_stay_and_place_and_name_are_the_new_files() -> None:
     assert [name for _, name, _ in marker_files(storage, _TIME)] == [_PATH.removeprefix("p/")]
 
 
+@pytest.mark.spec("CMP-2")
 def test_a_whole_file_is_adopted_and_not_written_again() -> None:
     storage = MemoryStorage()
     size = write_moved_rows(storage, _TASK, _ROWS)

@@ -216,8 +216,9 @@ def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
             "secret_access_key": "x",
             "region": "us-east-1",
         },
-        client_options={"allow_http": True, "timeout": "300ms"},
-        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+        # Long enough for a busy machine to take the request in before it is given up.
+        client_options={"allow_http": True, "timeout": "2s"},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=4)},
     )
     return ObjectStorage(PLACE, clock=clock or PlainClock(), clients=(client, client, client))
 

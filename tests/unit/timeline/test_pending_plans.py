@@ -40,6 +40,8 @@ def _planned(*, by_us: bool) -> Bench:
     return bench
 
 
+@pytest.mark.spec("CL-2")
+@pytest.mark.spec("CL-2")
 @pytest.mark.parametrize(
     ("by_us", "limits", "reserved"),
     [

@@ -48,6 +48,7 @@ def of_slots(table: Table) -> list[tuple[int, SlotKind]]:
     return [(slot.number, slot.kind) for slot in chain.between(0, chain.head())]
 
 
+@pytest.mark.spec("PUB-8")
 def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | LocalStorage):
     observed = ObservedStorage(storage)
     table = new_table(observed)
@@ -59,6 +60,7 @@ def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | Local
     assert all(".parquet" not in path for path in created[slot:])
 
 
+@pytest.mark.spec("LOC-2")
 def test_names_of_data_files_are_durable_before_the_slot():
     observed = ObservedStorage(MemoryStorage())
     table = new_table(observed)
@@ -100,6 +102,7 @@ def test_the_critical_section_costs_two_creates_and_no_look_at_data():
     assert not [call for call in inside if ".parquet" in call.path]
 
 
+@pytest.mark.spec("SLOT-1")
 def test_publications_are_numbered_without_gaps(storage: MemoryStorage | LocalStorage):
     table = new_table(storage)
     for number in range(3):
@@ -107,6 +110,7 @@ def test_publications_are_numbered_without_gaps(storage: MemoryStorage | LocalSt
     assert of_slots(table) == [(1, SlotKind.COMMIT), (2, SlotKind.COMMIT), (3, SlotKind.COMMIT)]
 
 
+@pytest.mark.spec("TL-SUCC-1")
 def test_times_ascend_over_all_publications():
     table = new_table(clock=StillClock())
     receipts = [upsert(table, [{**ROWS[0], "ts": number}]) for number in range(4)]
@@ -148,6 +152,7 @@ def test_a_missing_completed_file_is_reported_as_published_and_nothing_is_delete
     assert [i.requested_time for i in table.context.active().pending] == [requested_time]
 
 
+@pytest.mark.spec("PUB-3")
 def test_the_next_publication_finishes_the_missing_completed_file():
     table, _, requested_time = unfinished()
     upsert(table, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
@@ -170,6 +175,7 @@ def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
     assert is_settled(slot, table.context.active())
 
 
+@pytest.mark.spec("HELP-2")
 def test_an_archived_publication_counts_as_settled():
     table = new_table()
     for number in range(2):
@@ -184,6 +190,7 @@ def test_an_archived_publication_counts_as_settled():
     assert is_settled(slot, table.context.active())
 
 
+@pytest.mark.spec("PUB-7")
 def test_a_lost_slot_is_looked_at_again_and_taken_behind_the_winner():
     base = MemoryStorage()
     other = new_table(base)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from timeline.errors import (
 )
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.instant import Action
-from timeline.refusal import as_error, report_of
+from timeline.refusal import KINDS, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 
 MINE, THEIRS = "20260102030405004", "20260102030405008"
@@ -64,6 +65,7 @@ def test_a_report_is_ready_for_json():
     assert document == {
         "instant": MINE,
         "rule": "C2",
+        "kind": "deleted_under_reader",
         "why": "why",
         "winners": [f"{THEIRS} commit by load (pid 7 on h)"],
         "file_groups": ["p/g00"],
@@ -74,30 +76,49 @@ def test_a_report_is_ready_for_json():
 
 
 @pytest.mark.parametrize(
-    ("rule", "error"),
+    ("rule", "error", "kind"),
     [
-        (RuleId.SAME_FILE_GROUP_WRITTEN, WriteConflictError),
-        (RuleId.FILE_GROUP_REPLACED, WriteConflictError),
-        (RuleId.WRITTEN_WHAT_I_REPLACE, WriteConflictError),
-        (RuleId.PARTITION_CLAIMED_BY_OTHER, ClaimConflictError),
-        (RuleId.WRITTEN_INTO_MY_CLAIM, ClaimConflictError),
-        (RuleId.TARGET_OF_ROLLBACK, RolledBackError),
-        (RuleId.SOURCE_NOT_NEWEST, WriteConflictError),
-        (RuleId.PENDING_PLAN_OWNS_FILE_GROUP, ServiceConflictError),
-        (RuleId.SAME_NEW_KEY, DuplicateKeyError),
-        (RuleId.SCHEMA_CHANGED, SchemaConflictError),
-        (RuleId.SAME_BATCH, WriteConflictError),
-        (RuleId.METADATA_TABLE_SWITCHED_ON, TableConfigConflictError),
-        (RuleId.TABLE_UPGRADED, TableConfigConflictError),
+        (RuleId.SAME_FILE_GROUP_WRITTEN, WriteConflictError, "write_conflict"),
+        (RuleId.FILE_GROUP_REPLACED, WriteConflictError, "deleted_under_reader"),
+        (RuleId.WRITTEN_WHAT_I_REPLACE, WriteConflictError, "written_what_is_replaced"),
+        (RuleId.PARTITION_CLAIMED_BY_OTHER, ClaimConflictError, "partition_claimed"),
+        (RuleId.WRITTEN_INTO_MY_CLAIM, ClaimConflictError, "written_into_claim"),
+        (RuleId.TARGET_OF_ROLLBACK, RolledBackError, "rolled_back"),
+        (RuleId.SOURCE_NOT_NEWEST, WriteConflictError, "source_cleaned"),
+        (RuleId.PENDING_PLAN_OWNS_FILE_GROUP, ServiceConflictError, "service_conflict"),
+        (RuleId.SAME_NEW_KEY, DuplicateKeyError, "duplicate_key"),
+        (RuleId.SCHEMA_CHANGED, SchemaConflictError, "schema_conflict"),
+        (RuleId.SAME_BATCH, WriteConflictError, "same_batch"),
+        (RuleId.METADATA_TABLE_SWITCHED_ON, TableConfigConflictError, "metadata_table_on"),
+        (RuleId.TABLE_UPGRADED, TableConfigConflictError, "table_version_changed"),
+        (RuleId.KEYS_DROPPED, WriteConflictError, "keys_dropped"),
+        (RuleId.REPLACED_TWICE, WriteConflictError, "deleted_twice"),
+        (RuleId.INSERTED_WHERE_I_MISSED, WriteConflictError, "appended_into_read"),
+        (RuleId.PROPERTIES_CHANGED, TableConfigConflictError, "properties_changed"),
+        (RuleId.STRATEGY_REFUSED, WriteConflictError, "strategy"),
+        (RuleId.READ_WAS_CHANGED, WriteConflictError, "changed_under_read"),
     ],
 )
-def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError]):
+def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: str):
     raised = as_error(report_of(MINE, Refused(rule, "why", (RIVAL,))), rule)
     assert type(raised) is error
     assert raised.fields["report"]["rule"] == rule.value
+    assert (raised.kind, raised.fields["report"]["kind"]) == (kind, kind)
     expected = Reaction.STOP if error is RolledBackError else Reaction.REDO
     assert raised.reaction is expected
 
 
 def test_rule_ids_are_stable():
-    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(15)]
+    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule.name.lower())
+def test_the_page_on_concurrency_names_every_rule(rule: RuleId):
+    page = (Path(__file__).parents[3] / "docs" / "concurrency.md").read_text(encoding="utf-8")
+    error = type(as_error(report_of(MINE, Refused(rule, "why", ())), rule)).__name__
+    assert f"| {rule.value} | `{KINDS[rule]}` | `{error}` |" in page
+
+
+def test_no_two_rules_share_a_kind():
+    assert set(KINDS) == set(RuleId) - {RuleId.NO_CONFLICT}
+    assert len(set(KINDS.values())) == len(KINDS)

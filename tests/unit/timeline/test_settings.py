@@ -165,6 +165,7 @@ def test_many_writers_force_lazy_clean_up_of_failed_writes() -> None:
     assert settings.failed_writes_policy is FailedWritesPolicy.LAZY
 
 
+@pytest.mark.spec("RB-11")
 def test_a_single_writer_cleans_up_eagerly() -> None:
     assert write().failed_writes_policy is FailedWritesPolicy.EAGER
     settings = WriteSettings(concurrency_mode=ConcurrencyMode.OPTIMISTIC_CONCURRENCY_CONTROL)
@@ -264,7 +265,6 @@ def test_settings_travel_between_processes() -> None:
     [
         ("hoodie.metadata.enable", "true"),
         ("hoodie.avro.schema.external.transformation", "true"),
-        ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),

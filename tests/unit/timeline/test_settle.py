@@ -137,6 +137,7 @@ def test_the_end_of_a_savepoint_takes_its_files_away():
     assert is_settled(ended, table.context.active())
 
 
+@pytest.mark.spec("RST-1")
 def test_a_restore_takes_away_exactly_what_its_plan_names():
     table = new_table()
     storage = table.context.world.storage
@@ -150,6 +151,7 @@ def test_a_restore_takes_away_exactly_what_its_plan_names():
     storage.create(timeline_path(kept), b"")
     storage.create(timeline_path(f"{GONE}_{PENDING[:-1]}9.commit"), b"")
     storage.create(timeline_path(f"{GONE[:-1]}7_{OWN}.rollback"), b"")
+    storage.create(timeline_path(f"{OWN[:-2]}10.rollback.requested"), b"")  # of a dead restore
     slot = slot_of(table, SlotKind.RESTORE, Action.RESTORE, own_requested_time=OWN, plan=RESTORE)
     settle(table.context, slot)
     settle(table.context, slot)
@@ -171,6 +173,21 @@ def test_a_restore_takes_away_exactly_what_its_plan_names():
     ]
 
 
+@pytest.mark.parametrize("kind", [SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE])
+def test_upkeep_that_another_engine_completed_is_settled(kind: SlotKind):
+    table = new_table()
+    action = {SlotKind.ABORT: Action.COMMIT, SlotKind.CLEAN: Action.CLEAN}.get(kind, Action.RESTORE)
+    slot = slot_of(table, kind, action, own_requested_time=OWN)
+    ending = {SlotKind.ABORT: "rollback"}.get(kind, kind.value)
+    time = slot.instant_time
+    for name in (f"{time}.{ending}.requested", f"{time}.{ending}.inflight"):
+        table.context.world.storage.create(timeline_path(name), b"")
+    assert not is_settled(slot, table.context.active())
+    table.context.world.storage.create(timeline_path(f"{time}_{CT[:-1]}9.{ending}"), b"")
+    assert is_settled(slot, table.context.active())
+
+
+@pytest.mark.spec("RST-3")
 def test_a_commit_without_any_file_was_taken_away_and_is_not_made_again():
     table = new_table()
     slot = slot_of(table, SlotKind.COMMIT, Action.COMMIT)

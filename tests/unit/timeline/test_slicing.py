@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group, slice_files
@@ -75,6 +77,7 @@ def test_a_log_of_unknown_completion_joins_the_newest_slice():
     ]
 
 
+@pytest.mark.spec("NBCC-3")
 def test_a_log_completed_at_the_key_belongs_to_the_slice():
     assert sliced([base("t10"), base("t40")], [log("t21")], COMPLETIONS)[1][2] == [T21]
 

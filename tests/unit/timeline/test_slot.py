@@ -85,6 +85,7 @@ def resealed(**changes: object) -> bytes:
     return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
 
 
+@pytest.mark.spec("SLOT-4")
 @given(slots)
 def test_every_slot_comes_back(slot: Slot):
     if slot.kind is SlotKind.PLAN:
@@ -136,6 +137,7 @@ def test_a_slot_under_another_number_is_refused():
         decode_slot(encode_slot(SLOT), path="slots/4", number=4)
 
 
+@pytest.mark.spec("SLOT-3")
 @pytest.mark.parametrize("changes", [{"v": 2}, {"kind": "merge"}, {"v": 2, "fgs": "else"}])
 def test_a_newer_layout_or_kind_stops_writing(changes: dict[str, object]):
     with pytest.raises(UnsupportedTableError):
@@ -166,6 +168,7 @@ def test_a_slot_that_is_no_document_is_refused():
         decoded(line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
 
 
+@pytest.mark.spec("RB-8")
 def test_the_instant_of_an_abort_is_the_rollback():
     abort = Slot(
         **{

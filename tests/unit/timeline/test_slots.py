@@ -58,6 +58,7 @@ def test_the_head_is_the_last_of_the_chain():
     assert chain_over(filled(1, 2, 3)).head() == 3
 
 
+@pytest.mark.spec("SLOT-2")
 def test_a_stale_listing_does_not_hide_the_head():
     class Stale(Behind):
         def names(self, folder: str) -> list[str]:
@@ -82,6 +83,7 @@ def test_known_slots_are_not_read_again():
     assert observed.operations() == [f"read {slot_path(4)}"]
 
 
+@pytest.mark.spec("SLOT-2")
 def test_a_gap_in_the_chain_is_told():
     with pytest.raises(MissingFileError) as caught:
         chain_over(filled(1, 3)).between(0, 3)
@@ -138,6 +140,7 @@ class Unanswered(Behind):
         self.inner.create(path, data, durable=durable)
 
 
+@pytest.mark.spec("UNK-1")
 @pytest.mark.parametrize(
     ("fates", "won"),
     [

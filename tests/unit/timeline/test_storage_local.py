@@ -63,6 +63,7 @@ def end_of_work_beside() -> None:
         each.wait()
 
 
+@pytest.mark.spec("LOC-1")
 def test_durable_create_syncs_file_then_links_then_syncs_folder(tmp_path: Path) -> None:
     recorder = Recorder()
     storage = LocalStorage(tmp_path, calls=recorder.calls)
@@ -230,6 +231,7 @@ def test_folders_that_cannot_be_synced_soon_tell_when_waited_for(tmp_path: Path)
         synced()
 
 
+@pytest.mark.spec("LOC-1")
 @pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST])
 def test_link_that_was_made_despite_an_error_counts(tmp_path: Path, code: int) -> None:
     """A network file system repeats a call whose answer was lost (LOC-1)."""

@@ -76,6 +76,7 @@ def test_map_inside_map_does_not_deadlock() -> None:
     assert nested == [0, 6, 12, 18, 24, 30]
 
 
+@pytest.mark.spec("PUB-2")
 def test_after_a_failure_started_tasks_end_before_it_is_raised() -> None:
     both_started = threading.Barrier(2)
     failed = threading.Event()

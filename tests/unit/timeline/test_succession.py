@@ -15,6 +15,7 @@ NOW = WallMs(1_767_323_045_000)  # divisible by four
 LIMITS = SkewLimits()
 
 
+@pytest.mark.spec("TL-RES-1")
 @pytest.mark.parametrize(
     ("residue", "last"),
     [
@@ -40,6 +41,7 @@ def test_a_replacecommit_begins_with_its_own_residue():
     assert begin_residue(Action.DELTACOMMIT) is Residue.BEGIN
 
 
+@pytest.mark.spec("TL-SUCC-2")
 def test_a_timeline_too_far_ahead_is_refused():
     newest = instant_time(WallMs(NOW + 600_001))
     with pytest.raises(ClockRefusedError) as caught:
@@ -56,6 +58,7 @@ def test_the_limit_itself_is_accepted():
     assert next_instant_time(NOW, newest, Residue.BEGIN, limits=LIMITS) > newest
 
 
+@pytest.mark.spec("TL-SUCC-1")
 @given(
     now=st.integers(1_600_000_000_000, 1_900_000_000_000),
     ahead=st.integers(-(10**9), 600_000),

@@ -10,6 +10,7 @@ from timeline.errors import InvalidInputError
 from timeline.model.times import EARLIEST, WallMs, instant_time, parse_time_travel, wall_ms
 
 
+@pytest.mark.spec("TL-FMT-1")
 @pytest.mark.parametrize(
     ("at", "text"),
     [

@@ -65,6 +65,7 @@ def crashed_write(table: Table) -> Instant:
     return found
 
 
+@pytest.mark.spec("RB-1")
 def test_the_abort_slot_comes_before_the_first_delete():
     observed = ObservedStorage(MemoryStorage())
     table = new_table(observed)
@@ -117,6 +118,7 @@ def test_the_rollback_is_documented_for_others():
     assert int(own) % 4 == 1
 
 
+@pytest.mark.spec("RB-3")
 def test_what_was_published_is_never_rolled_back():
     table = new_table()
     receipt = upsert(table, ROWS)
@@ -140,6 +142,7 @@ def test_a_published_write_without_its_completed_file_is_helped():
     assert rows_of(table, "id") == [("a",)]
 
 
+@pytest.mark.spec("RB-5")
 def test_two_rollbacks_of_one_write_take_one_slot():
     table = new_table()
     upsert(table, ROWS)
@@ -153,6 +156,7 @@ def test_two_rollbacks_of_one_write_take_one_slot():
     assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
 
 
+@pytest.mark.spec("RB-5")
 def test_a_rollback_repeats_deletes_that_were_interrupted():
     table = new_table()
     upsert(table, ROWS)
@@ -183,6 +187,7 @@ def test_only_pending_writes_are_rolled_back(target: Instant):
     assert caught.value.kind == "rollback_target"
 
 
+@pytest.mark.spec("RB-4")
 def test_an_instant_that_is_gone_needs_no_rollback():
     table = new_table()
     gone = Instant(action=Action.COMMIT, requested_time="20260102030405004", state=State.INFLIGHT)
@@ -190,6 +195,7 @@ def test_an_instant_that_is_gone_needs_no_rollback():
     assert table.context.chain.head() == 0
 
 
+@pytest.mark.spec("RB-6")
 def test_files_of_other_instants_are_never_deleted():
     table = new_table()
     upsert(table, ROWS)
@@ -228,6 +234,7 @@ SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 ANYTHING_IS_OLD = replace(SHARED, heartbeat=HeartbeatLimits(interval_ms=-1, misses=1))
 
 
+@pytest.mark.spec("RB-4")
 @pytest.mark.parametrize(
     ("limits", "of_another", "why"),
     [
@@ -246,6 +253,60 @@ def test_what_another_engine_is_rolling_back_is_left_to_it(limits, of_another: b
     assert [each.why for each in rollback_dead_writers(mine.context)] == [why]
 
 
+def rollbacks(table: Table) -> list[str]:
+    return sorted(
+        path.rpartition("/")[2]
+        for path in files_below(table.context.world.storage, TIMELINE)
+        if "rollback" in path
+    )
+
+
+@pytest.mark.parametrize("vanished", [False, True], ids=["its target pending", "its target gone"])
+def test_a_rollback_that_another_engine_left_ends_under_its_own_name(vanished: bool):
+    table = new_table()
+    upsert(table, ROWS)
+    before = data_files(table)
+    dead = crashed_write(table)
+    own = f"{int(dead.requested_time) + 2}"
+    planned_by_java(table, dead.requested_time, own)
+    if vanished:
+        for name in (f"{dead.requested_time}.commit.requested", f"{dead.requested_time}.inflight"):
+            table.context.world.storage.delete(timeline_path(name))
+    mine = opened(table, limits=ANYTHING_IS_OLD)
+    [done] = rollback_dead_writers(mine.context)
+    assert (done.target, done.slot.instant_time) == (dead.requested_time, own)
+    ended = [f"{own}.rollback.inflight", f"{own}.rollback.requested"]
+    assert rollbacks(table) == [*ended, f"{own}_{done.slot.completion_time}.rollback"]
+    assert data_files(table) == before
+    assert rollback_dead_writers(mine.context) == []
+
+
+def test_a_rollback_that_its_target_overtook_is_taken_away():
+    """Java was to undo a try at a compaction that another try completed since."""
+    table = new_table()
+    done = upsert(table, ROWS)
+    before = data_files(table)
+    planned_by_java(table, done.requested_time, f"{int(done.requested_time) + 1}")
+    assert f"{int(done.requested_time) + 1}" < done.completion_time
+    [ended] = rollback_dead_writers(opened(table, limits=ANYTHING_IS_OLD).context)
+    assert ended.slot.kind is SlotKind.NOOP
+    assert rollbacks(table) == []
+    assert data_files(table) == before
+    assert rows_of(table, "id") == [("a",)]
+
+
+@pytest.mark.parametrize("target", ["20200101000000000", "../../elsewhere"])
+def test_a_plan_that_may_name_an_archived_write_is_left_alone(target: str):
+    table = new_table()
+    upsert(table, ROWS)
+    table.context.world.storage.create("x/f-1_0-0-0_20200101000000000.parquet", b"archived")
+    before = data_files(table)
+    planned_by_java(table, target, "29990101000000001")
+    assert rollback_dead_writers(opened(table, limits=ANYTHING_IS_OLD).context) == []
+    assert data_files(table) == before
+    assert rollbacks(table) == ["29990101000000001.rollback.requested"]
+
+
 def test_a_damaged_plan_of_another_engine_spares_nothing():
     table = new_table()
     upsert(table, ROWS)
@@ -256,6 +317,7 @@ def test_a_damaged_plan_of_another_engine_spares_nothing():
     assert [each.why for each in rollback_dead_writers(mine.context)] == ["rolled back"]
 
 
+@pytest.mark.spec("HB-2")
 def test_a_writer_is_dead_by_the_clock_of_the_storage():
     clock = StillClock()
     table = new_table(clock=clock)
@@ -277,6 +339,7 @@ def test_a_published_write_is_not_dead_because_its_heartbeat_is_gone():
     assert rows_of(table, "id") == [("a",)]
 
 
+@pytest.mark.spec("RB-9")
 def test_abandoning_deletes_data_files_before_the_pending_files():
     observed = ObservedStorage(MemoryStorage())
     table = new_table(observed)
@@ -294,6 +357,7 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
     assert leftovers(table) == []
 
 
+@pytest.mark.spec("RB-2")
 def test_an_aborted_write_does_not_come_back_when_its_owner_wakes():
     table = new_table()
     other = opened(table, limits=BRISK)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.timeline.engine import data_files, new_table, put, rows_of, upsert
 from timeline.active import ActiveTimeline
 from timeline.errors import CorruptTableError, MissingFileError
+from timeline.history import ArchivedTimes
 from timeline.model.filenames import instant_file_name, parse_base_file_name
 from timeline.model.operations import WriteOperation
 from timeline.places import timeline_path
@@ -171,8 +172,28 @@ def test_a_log_in_the_slice_of_a_later_base_file_is_not_seen_from_before_it():
     assert sliced(T9, *WRITES) == [(T1, [T5]), (T9, [T3])]
 
 
+def archived(completions: dict[str, str]) -> Any:
+    return SimpleNamespace(times=lambda: ArchivedTimes(completions))
+
+
+@pytest.mark.spec("GC-7")
+def test_files_below_the_timeline_count_when_the_archive_knows_them():
+    """T3 was rolled back, and its writer woke up when the commits around it were archived."""
+    known = {T1: "20260101000000002", T5: "20260101000000006"}
+    assert sliced(None, WRITES[3], history=archived(known)) == [(T1, [T5]), (T9, [])]
+    assert sliced(None, WRITES[3], history=archived({T5: known[T5]})) == [
+        (T1, [T5]),
+        (T9, [T3]),
+    ], "of what lies before the oldest archived instant the archive cannot tell"
+    assert sliced(None, WRITES[3], history=archived({"0": "0"})) == [(T9, [])]
+
+
+def test_the_archive_is_not_asked_about_what_the_timeline_tells():
+    assert sliced(None, *WRITES, history=None) == sliced(None, *WRITES, history=SimpleNamespace())
+
+
 def test_logs_of_archived_instants_lie_where_they_completed():
-    archive = SimpleNamespace(completions={T3: "20260101000000004", T5: "20260101000000006"})
+    archive = archived({T3: "20260101000000004", T5: "20260101000000006"})
     assert sliced(None, WRITES[3], history=archive) == [(T1, [T3, T5]), (T9, [])]
     # Nobody knows when: then it is taken for the newest.
     assert sliced(None, WRITES[3]) == [(T1, []), (T9, [T3, T5])]

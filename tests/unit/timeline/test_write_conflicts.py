@@ -32,6 +32,7 @@ from timeline.errors import (
     MissingFileError,
     RolledBackError,
     SchemaConflictError,
+    StorageUnavailableError,
     TableConfigConflictError,
     WriteConflictError,
 )
@@ -71,6 +72,7 @@ def test_a_rival_in_other_file_groups_does_not_disturb():
     assert rows_of(mine, "id", "v") == [("a", 2), ("b", 3)]
 
 
+@pytest.mark.spec("PUB-4")
 def test_an_older_rival_costs_only_its_file_group():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
@@ -94,6 +96,7 @@ def test_a_redone_file_group_keeps_the_rows_of_the_rival():
     assert rows_of(mine, "id", "ts", "v") == [("a", 9, 7), ("b", 1, 1), ("c", 2, 7)]
 
 
+@pytest.mark.spec("PUB-1")
 def test_superseded_files_of_a_redo_are_deleted_before_the_publication():
     mine, other = two_writers()
     rival = begun(other, UPSERT, [row("a", "x", 2, 7)])
@@ -103,6 +106,7 @@ def test_superseded_files_of_a_redo_are_deleted_before_the_publication():
     assert "_0-1-0_" in own[0]
 
 
+@pytest.mark.spec("PUB-5")
 def test_a_rival_with_a_greater_requested_time_costs_a_new_instant():
     mine, other = two_writers()
     seen: list[str] = []
@@ -143,6 +147,7 @@ def test_a_spent_budget_tells_what_every_attempt_met():
     assert leftovers(table) == []
 
 
+@pytest.mark.spec("BEG-7")
 def test_an_overwrite_meets_an_insert_into_its_partition():
     table = new_table(limits=limited(conflict_retries_max=0))
     upsert(table, START)
@@ -325,6 +330,7 @@ def test_a_base_file_that_stays_away_is_told_in_the_end():
     assert leftovers(table) == []
 
 
+@pytest.mark.spec("FOR-7")
 def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
     mine, _ = two_writers()
     storage = mine.context.world.storage
@@ -339,6 +345,35 @@ def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
     assert caught.value.fields["report"]["rule"] == "C12"
     assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1)]
     assert leftovers(mine) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [
+        ("hoodie.datasource.write.hive_style_partitioning", "true", "hive_style_partitioning"),
+        ("hoodie.table.recordkey.fields", "id,v", "record_key_fields"),
+        ("hoodie.table.ordering.fields", "v", "merge"),
+    ],
+)
+def test_properties_changed_meanwhile_refuse_the_publication(key: str, value: str, field: str):
+    mine, _ = two_writers()
+    storage = mine.context.world.storage
+    with pytest.raises(TableConfigConflictError, match=field) as caught:
+        upsert(
+            mine,
+            [row("a", "x", 2, 2)],
+            lambda: update_properties(storage, {key: value}, now="now"),
+        )
+    assert caught.value.kind == "properties_changed"
+    assert rows_of(mine, "id", "v") == [("a", 1), ("b", 1)]
+    assert leftovers(mine) == []
+
+
+def test_a_property_that_says_nothing_about_rows_may_change():
+    mine, _ = two_writers()
+    storage = mine.context.world.storage
+    act = lambda: update_properties(storage, {"hoodoo.note": "moved"}, now="now")  # noqa: E731
+    assert upsert(mine, [row("a", "x", 2, 2)], act).attempts == 1
 
 
 def test_properties_in_the_middle_of_a_change_are_read_from_the_backup():
@@ -386,6 +421,20 @@ def test_a_workload_that_fails_after_some_files_leaves_nothing():
     assert leftovers(mine) == []
 
 
+@pytest.mark.spec("PUB-9")
+def test_what_fails_behind_the_publication_is_no_failed_write():
+    class KeepsMarkers(Behind):
+        def delete_folder(self, path: str) -> None:
+            raise StorageUnavailableError("the markers cannot be removed")
+
+    table = new_table()
+    upsert(table, START)
+    mine = opened(table, storage=KeepsMarkers(table.context.world.storage))
+    receipt = upsert(mine, [row("a", "x", 2, 2)])
+    assert receipt.rows_updated == 1
+    assert heard(mine, "write.cleanup_failed")[0]["rt"] == receipt.requested_time
+
+
 class InterruptedAfter(Behind):
     """Raises once after an object whose path contains a text was created."""
 
@@ -416,6 +465,7 @@ def test_files_of_a_write_interrupted_after_its_slot_are_kept():
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
 
 
+@pytest.mark.spec("PUB-6")
 def test_a_write_rolled_back_by_another_is_written_anew():
     mine, other = two_writers()
 
@@ -441,6 +491,7 @@ def test_a_write_rolled_back_in_every_attempt_says_so():
         upsert(table, [row("a", "x", 2, 2)], take_for_dead)
 
 
+@pytest.mark.spec("PUB-6")
 def test_pending_files_removed_by_another_engine_stop_the_publication():
     mine, _ = two_writers()
     storage = mine.context.world.storage
@@ -550,6 +601,7 @@ def test_the_same_batch_published_before_writing_gives_the_first_receipt():
     assert rows_of(mine, "id") == [("a",), ("b",), ("n",)]
 
 
+@pytest.mark.spec("FOR-2")
 def test_a_commit_of_another_engine_is_a_rival_without_a_slot():
     mine, _ = two_writers()
     storage = mine.context.world.storage

@@ -212,6 +212,7 @@ def test_an_empty_batch_is_a_commit_without_files(table: Table):
     assert len(rows_of(table)) == 3
 
 
+@pytest.mark.spec("BATCH-1")
 def test_a_batch_id_is_published_once(table: Table):
     first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
     second = upsert(table, [row("n", "x", 2, 2), row("m", "x", 2, 2)], batch_id="b")

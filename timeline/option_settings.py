@@ -1,8 +1,8 @@
 """
-What the settings of every service share: frozen values, read from options by their table.
+What settings of locks and services share: frozen values, read from options by their table.
 
-A service declares its options once, by the field each sets; reading, and telling what is
-wrong with which layer's text, is the same for all.
+Options are declared once, by the field each sets; reading them, and telling what is wrong
+with which layer's text, is the same for all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from timeline.errors import SettingError
 from timeline.options import Option, PropertySet, as_property_set, read_option
 
-__all__ = ["ServiceSettings"]
+__all__ = ["OptionSettings"]
 
 
-class ServiceSettings(BaseModel):
-    """Settings of one service; its fields are the names of ``options``."""
+class OptionSettings(BaseModel):
+    """Settings of one thing; its fields are the names of ``options``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,7 +28,7 @@ class ServiceSettings(BaseModel):
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        This service's settings among all properties; an empty text counts as not said.
+        These settings among all properties; an empty text counts as not said.
 
         Raises:
             SettingError: A value has the wrong type or is out of range; names key, value

@@ -1,0 +1,144 @@
+"""
+Who meets whom on a table, how often, what it cost and what to change.
+
+Every commit keeps the refusals that its attempts met on the way. Each by itself is an
+accident; many of one kind between the same writers are a habit of the table that a setting ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hoodoo.explain import Account, accounts_of
+from timeline.model.times import wall_ms
+from timeline.table import Table
+
+__all__ = ["Contention", "Meeting", "contention_of"]
+
+_PLACES_SHOWN_MAX = 3
+
+#: Kind of refusal -> what ends it, for whoever it happens to often.
+_ADVICE: Mapping[str, str] = {
+    "write_conflict": (
+        "writers change rows of one file group: give each its own partitions or key ranges, use "
+        "a bucket index with more buckets, or merge-on-read with the mode "
+        "NON_BLOCKING_CONCURRENCY_CONTROL"
+    ),
+    "deleted_under_reader": (
+        "a service replaces what is written: cluster partitions that are no longer written, or "
+        "let the writer go first (strategy prefer_writer)"
+    ),
+    "written_what_is_replaced": "overwrite partitions that nobody else writes at that time",
+    "partition_claimed": "overwrite or delete partitions when their writers rest",
+    "written_into_claim": "overwrite or delete partitions when their writers rest",
+    "rolled_back": (
+        "writers are taken for dead: raise hoodie.client.heartbeat.tolerable.misses, or find out "
+        "what pauses them"
+    ),
+    "source_cleaned": "writes outlast the retention: raise hoodie.clean.commits.retained",
+    "service_conflict": "let writers into pending clustering (update strategy allow)",
+    "duplicate_key": "the same new keys come by two ways: send a key to one writer",
+    "schema_conflict": "let one writer change the schema, the others afterwards",
+    "keys_dropped": "compact less often what is deleted and inserted again",
+    "appended_into_read": "several writers insert: use a bucket index, which needs no look at files",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """One writer refused by another, of one kind, so many times."""
+
+    loser: str
+    winner: str
+    kind: str
+    times: int
+    written_again: int  # attempts that were begun anew; the others redid file groups
+    lost_seconds: float  # from the begins of attempts that were given up to the begin that counted
+    places: tuple[str, ...]  # where they met most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """The refusals of a table's published writes, most frequent first."""
+
+    writes: int
+    refused_attempts: int
+    meetings: tuple[Meeting, ...]
+    advice: tuple[str, ...]
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
+        for one in self.meetings:
+            where = f", mostly on {', '.join(one.places)}" if one.places else ""
+            told.append(
+                f"{one.times} times {one.loser} met {one.winner}: {one.kind}; "
+                f"{one.written_again} written anew, {one.lost_seconds:.1f} s lost{where}"
+            )
+        told.extend(f"advice: {text}" for text in self.advice)
+        return told
+
+
+def contention_of(table: Table, *, archived: bool = False) -> Contention:
+    """
+    Sum up what the published writes of a table met.
+
+    Writes that gave up in the end left no commit and are not counted; their error told it.
+    Outside: 1 get per completed instant and slot; with ``archived`` the history's files.
+
+    Raises:
+        CorruptTableError: A slot cannot be read.
+    """
+    writes = [one for one in accounts_of(table, archived=archived) if one.attempts is not None]
+    met = [each for one in writes for each in _met_by(one)]
+    meetings = sorted(
+        (_summed(key, [one for one in met if one[0] == key]) for key in {key for key, *_ in met}),
+        key=lambda one: (-one.times, one.loser, one.winner, one.kind),
+    )
+    kinds = dict.fromkeys(one.kind for one in meetings)
+    return Contention(
+        writes=len(writes),
+        refused_attempts=sum(len(one.refusals) for one in writes),
+        meetings=tuple(meetings),
+        advice=tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE),
+    )
+
+
+_Key = tuple[str, str, str]
+_Met = tuple[_Key, bool, float, tuple[str, ...]]
+
+
+def _met_by(account: Account) -> Iterable[_Met]:
+    """(loser, winner, kind), whether all was written again, seconds lost, where; a refusal each."""
+    loser = account.who or account.writer or "an unknown writer"
+    for refusal in account.refusals:
+        winners = list(refusal.get("winners", ())) or ["an unknown writer"]
+        who = str(winners[0]).rpartition(" by ")[2]
+        winner = who.partition(" (pid ")[0] or who  # all processes of one application together
+        kind = str(refusal.get("kind") or refusal.get("rule", "?"))
+        instant = str(refusal.get("instant", ""))
+        anew = bool(instant) and instant != account.requested_time
+        lost = (wall_ms(account.requested_time) - wall_ms(instant)) / 1000 if anew else 0.0
+        places = (*refusal.get("file_groups", ()), *refusal.get("partitions", ()))
+        yield (loser, winner, kind), anew, lost, tuple(str(one) for one in places)
+
+
+def _summed(key: _Key, met: list[_Met]) -> Meeting:
+    places = Counter(place for *_, found in met for place in found)
+    loser, winner, kind = key
+    return Meeting(
+        loser=loser,
+        winner=winner,
+        kind=kind,
+        times=len(met),
+        written_again=sum(anew for _, anew, _, _ in met),
+        lost_seconds=round(sum(lost for _, _, lost, _ in met), 3),
+        places=tuple(place for place, _ in places.most_common(_PLACES_SHOWN_MAX)),
+    )

@@ -1,0 +1,139 @@
+"""
+The history of a table judged: what its timeline, slots, rows and clients' journals tell together.
+
+The timeline says what was committed and in which order, slots which version of a file group
+each write was made from and whose batches it published, the rows who wrote each key last, and
+journals what clients were told and saw. Any of them alone is consistent with itself; a lost
+update shows where two of them do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from timeline.codecs.history_rows import HistoryInstant
+from timeline.codecs.journal import record_journal
+from timeline.codecs.legacy_commit import decode_archived_commit
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError
+from timeline.history import ARCHIVED_WRITES
+from timeline.model.claim import Touch
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.operations import MergeMode, TableType
+from timeline.model.recorded_run import RunRecorder
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, PARTITION_COLUMN
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import HISTORY
+from timeline.rules.anomalies import Anomaly, judge_run
+from timeline.second_look import without_void
+from timeline.snapshot import Snapshot
+from timeline.table_snapshot import TableSnapshot
+
+__all__ = ["check_history", "record_table"]
+
+_CLEARING: Final = frozenset(
+    {"DELETE", "DELETE_PARTITION", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"}
+)
+
+
+def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[Anomaly]:
+    """
+    Judge what happened to a table so far.
+
+    Args:
+        context: The table.
+        journals: Files of clients, in the form of ``timeline.codecs.journal``; some or none.
+
+    Raises:
+        InvalidInputError: A journal cannot be read.
+        CorruptTableError: As reading the table.
+
+    Outside: the timeline and the history; 1 get per instant and slot; the key columns of all
+    rows.
+    """
+    run = RunRecorder(ordered=context.config.merge.mode is MergeMode.COMMIT_TIME_ORDERING)
+    for journal in journals:
+        try:
+            with journal.open("rb") as lines:
+                record_journal(run, lines, source=journal.name)
+        except OSError as error:
+            raise InvalidInputError(
+                f"a journal cannot be read ({error.strerror}): {journal}",
+                kind="journal",
+                path=str(journal),
+            ) from error
+    record_table(context, run)
+    return judge_run(run.finish())
+
+
+def record_table(context: TableContext, run: RunRecorder) -> None:
+    """Add to a run what a table itself tells; journals come first. Outside: as above."""
+    told = run.names()
+    snapshot = context.snapshot()
+    archived = context.history.instants(times_only=False)
+    times = []
+    for name, position, metadata in _commits(snapshot, archived):
+        run.transaction(name, position=position)
+        times.append(name)
+        if name not in told and _clears(metadata):
+            run.cleared = max(run.cleared, position)
+    run.known_since = min(times, default="")
+    committed = frozenset(times)
+    for slot in without_void(context.chain.newest_first(snapshot.head)):
+        if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
+            _record_slot(context, run, slot)
+    restores = [
+        one.requested_time
+        for one in snapshot.active.instants
+        if one.action is Action.RESTORE and one.completed
+    ]
+    restores += [one.requested_time for one in archived if one.action == Action.RESTORE.value]
+    run.taken_back(max(restores, default=""))
+    if context.config.populate_meta_fields and times:
+        _record_rows(context, run, snapshot)
+
+
+def _commits(
+    snapshot: Snapshot, archived: Sequence[HistoryInstant]
+) -> Iterator[tuple[str, int, CommitMetadata]]:
+    """Requested time, completion time and content of every write that counts."""
+    present = {one.requested_time for one in snapshot.active.completed_writes}
+    for row in archived:
+        if row.action in ARCHIVED_WRITES and row.requested_time not in present:
+            path = f"{HISTORY} ({row.requested_time})"
+            metadata = decode_archived_commit(row.metadata or b"", action=row.action, path=path)
+            yield row.requested_time, int(row.completion_time or row.requested_time), metadata
+    for one in snapshot.active.completed_writes:
+        position = int(one.completion_time or one.requested_time)
+        yield one.requested_time, position, snapshot.commits.read(one)
+
+
+def _clears(metadata: CommitMetadata) -> bool:
+    deletes = any(stat.num_deletes for stat in metadata.write_stats())
+    return deletes or metadata.operation_type.upper() in _CLEARING
+
+
+def _record_slot(context: TableContext, run: RunRecorder, slot: Slot) -> None:
+    """Its batches, and the versions of file groups that it was made from."""
+    name, position = slot.requested_time, int(slot.completion_time)
+    for number, batch in enumerate(slot.batches):
+        of_batch = name if number == 0 else f"{name} ({batch.batch_id})"
+        run.transaction(of_batch, position=position, batch=batch.batch_id)
+    # Beside logs a base file may be made while others append: only whole files form a chain.
+    if context.config.table_type is not TableType.COPY_ON_WRITE:
+        return
+    made = [one for one in slot.claim.file_groups if one.touch in (Touch.NEW, Touch.BASE)]
+    run.writes(name, [str(one.file_group) for one in made], rank=int(name), in_rows=False)
+    sources = [(str(one.file_group), one.source_requested_time) for one in made]
+    run.reads(name, [pair for pair in sources if pair[1] is not None])
+
+
+def _record_rows(context: TableContext, run: RunRecorder, snapshot: Snapshot) -> None:
+    columns = [KEY_COLUMN, COMMIT_TIME_COLUMN, PARTITION_COLUMN]
+    rows = TableSnapshot(context, snapshot).to_arrow(columns=columns)
+    name = "the newest state"
+    run.transaction(name, snapshot=int(snapshot.newest_completion or 0), full=True)
+    run.reads_rows(name, *(rows.column(column) for column in columns))

@@ -1,0 +1,213 @@
+"""
+Commit slots in a DynamoDB table: one conditional put decides who created an item (SLOT-6).
+
+A table of its own, not the locks': folder and name are its hash and sort key, so that the slots
+of one table are listed by one query. All reads are consistent ones. The library repeats nothing
+by itself, because a repeated put meets its own first copy (F16).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lockproviders.dynamodb.connection import (
+    ConditionFailedError,
+    MissingTableError,
+    TableExistsError,
+    Transport,
+)
+from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
+from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+from timeline.ports.slot_store import SlotNames
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+
+__all__ = ["DynamoSlotStore"]
+
+_FOLDER, _NAME, _CONTENT = "folder", "name", "content"
+_WHOLE = b"1"  # before every content, since not every server keeps an empty one
+_CREATION_PAUSE_MS = 500
+
+
+class DynamoSlotStore:
+    """
+    A slot store in one DynamoDB table; several threads may share it.
+
+    Args:
+        settings: Where the table is (its name is theirs), as whom, and whether it may be made.
+        connect: Makes the transport, at the first request and again in a forked child.
+        clock: Waits for a table that is being created.
+        ids: Tells the current process.
+    """
+
+    def __init__(
+        self,
+        settings: DynamoSettings,
+        connect: Callable[[], Transport],
+        *,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._clock = clock
+        self._ids = ids
+        self._guard = threading.Lock()
+        self._transport: Transport | None = None
+        self._process = 0
+
+    @property
+    def identity(self) -> str:
+        """Region or endpoint and table; equal for all processes that mean them."""
+        settings = self._settings
+        where = f"{settings.region}@{settings.endpoint}" if settings.endpoint else settings.region
+        return f"dynamodb:{where}/{settings.table}"
+
+    def create(self, path: str, data: bytes) -> None:
+        """As the port. Outside: 1 put."""
+        request = {
+            "Item": {**_key(path), _CONTENT: {"B": _WHOLE + data}},
+            "ConditionExpression": "attribute_not_exists(#folder)",
+            "ExpressionAttributeNames": {"#folder": _FOLDER},
+        }
+        try:
+            self._ask("put_item", request)
+        except ConditionFailedError as error:
+            raise ObjectExistsError(path) from error
+        except UnavailableError as error:
+            if error.fields.get("maybe_done", True):
+                raise AmbiguousWriteError(path) from error
+            raise _silent(error) from error
+
+    def read(self, path: str) -> bytes:
+        """As the port. Outside: 1 get."""
+        answer = self._repeatable("get_item", {"Key": _key(path), "ConsistentRead": True})
+        item = answer.get("Item")
+        if item is None:
+            raise ObjectMissingError(path)
+        return bytes(item[_CONTENT]["B"])[len(_WHOLE) :]
+
+    def names(self, folder: str) -> SlotNames:
+        """As the port. Outside: 1 query for each megabyte of items."""
+        request: dict[str, Any] = {
+            "KeyConditionExpression": "#folder = :folder",
+            "ProjectionExpression": "#name",
+            "ExpressionAttributeNames": {"#folder": _FOLDER, "#name": _NAME},
+            "ExpressionAttributeValues": {":folder": {"S": folder}},
+            "ConsistentRead": True,
+        }
+        found: SlotNames = []
+        while True:
+            answer = self._repeatable("query", request)
+            found.extend(item[_NAME]["S"] for item in answer.get("Items", ()))
+            last = answer.get("LastEvaluatedKey")
+            if not last:
+                return sorted(found)
+            request["ExclusiveStartKey"] = last
+
+    def delete(self, path: str) -> None:
+        """As the port. Outside: 1 delete."""
+        self._repeatable("delete_item", {"Key": _key(path)})
+
+    def close(self) -> None:
+        """Give up the connections."""
+        with self._guard:
+            transport, self._transport = self._transport, None
+        if transport is not None and self._process == self._ids.identity().pid:
+            transport.close()
+
+    def _repeatable(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A request that changes nothing when it is done twice: once more without an answer."""
+        try:
+            try:
+                return self._ask(operation, request)
+            except UnavailableError:
+                return self._ask(operation, request)
+        except UnavailableError as error:
+            raise _silent(error) from error
+
+    def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        named = {"TableName": self._settings.table, **request}
+        try:
+            return self._connected().call(operation, named)
+        except MissingTableError as error:
+            self._make_table(error)
+            return self._connected().call(operation, named)
+
+    def _make_table(self, missing: MissingTableError) -> None:
+        """Create the table if that is wished, and wait until it can be used."""
+        settings = self._settings
+        if not settings.create_table:
+            raise self._no_table(
+                "there is no such table of slots: check region and endpoint, create it with the "
+                f"hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
+                f"{OPTIONS['create_table'].key}=true in one writer; {missing}"
+            ) from missing
+        transport = self._connected()
+        with contextlib.suppress(TableExistsError):  # another writer was faster
+            transport.call("create_table", _creation(settings.table, settings.capacity))
+        ends_at_ms = self._clock.monotonic_ms() + settings.creation_timeout_ms
+        while self._clock.monotonic_ms() < ends_at_ms:
+            try:
+                found = transport.call("describe_table", {"TableName": settings.table})
+            except MissingTableError:
+                found = {}
+            if found.get("Table", {}).get("TableStatus") == "ACTIVE":
+                return
+            self._clock.sleep_ms(_CREATION_PAUSE_MS)
+        raise self._no_table(
+            "the table of slots was created and did not become usable; look at it, or raise "
+            f"{OPTIONS['creation_timeout_ms'].key}"
+        )
+
+    def _no_table(self, text: str) -> UnsafeSetupError:
+        settings = self._settings
+        return UnsafeSetupError(
+            f"{text}: {settings.table!a} in {settings.region}",
+            kind="slot_table_missing",
+            table=settings.table,
+            region=settings.region,
+        )
+
+    def _connected(self) -> Transport:
+        """The transport of this process; a forked child never shares its parent's sockets."""
+        with self._guard:
+            pid = self._ids.identity().pid
+            if self._transport is None or self._process != pid:
+                self._transport, self._process = self._connect(), pid
+            return self._transport
+
+
+def _key(path: str) -> dict[str, Any]:
+    folder, _, name = path.rpartition("/")
+    return {_FOLDER: {"S": folder}, _NAME: {"S": name}}
+
+
+def _creation(table: str, capacity: tuple[int, int] | None) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "TableName": table,
+        "KeySchema": [
+            {"AttributeName": _FOLDER, "KeyType": "HASH"},
+            {"AttributeName": _NAME, "KeyType": "RANGE"},
+        ],
+        "AttributeDefinitions": [
+            {"AttributeName": _FOLDER, "AttributeType": "S"},
+            {"AttributeName": _NAME, "AttributeType": "S"},
+        ],
+        "BillingMode": "PAY_PER_REQUEST" if capacity is None else "PROVISIONED",
+    }
+    if capacity is not None:
+        read_units, write_units = capacity
+        request["ProvisionedThroughput"] = {
+            "ReadCapacityUnits": read_units,
+            "WriteCapacityUnits": write_units,
+        }
+    return request
+
+
+def _silent(error: UnavailableError) -> StorageUnavailableError:
+    return StorageUnavailableError(f"the slot store does not answer: {error.message}")

@@ -1,0 +1,101 @@
+"""
+Commit slots in a table of a SQL database: a primary key decides who created a row (SLOT-6).
+
+Made for slots and not the lock's table: a row here is created once, never changed, and must
+outlive a power cut. Contents are text (base64), which every one of the databases keeps as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from lockproviders.sql.client import row_name
+from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, RowExists
+from lockproviders.sql.table import SqlTable
+from timeline.ports.slot_store import SlotNames
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+
+__all__ = ["SqlSlotStore"]
+
+_COLUMNS = (
+    "folder {name_type} NOT NULL, name {name_type} NOT NULL, content {text_type} NOT NULL, "
+    "PRIMARY KEY (folder, name)"
+)
+_INSERT = "INSERT INTO {table} (folder, name, content) VALUES (?, ?, ?)"
+_READ = "SELECT content FROM {table} WHERE folder = ? AND name = ?"
+_NAMES = "SELECT name FROM {table} WHERE folder = ?"
+_DELETE = "DELETE FROM {table} WHERE folder = ? AND name = ?"
+
+
+class SqlSlotStore:
+    """
+    A slot store in one table.
+
+    Args:
+        database: Where the table lies; closed with this one. It must be durable.
+        table: Name of the table.
+        may_create: Whether a missing table is made.
+    """
+
+    def __init__(self, database: Database, *, table: str, may_create: bool) -> None:
+        name_type = database.column_types[0]
+        self._table = SqlTable(
+            database,
+            table,
+            columns=_COLUMNS.format(name_type=name_type, text_type=database.long_text_type),
+            may_create=may_create,
+        )
+
+    @property
+    def identity(self) -> str:
+        """Database and table; equal for all processes that mean them."""
+        return f"sql:{self._table.address}"
+
+    def create(self, path: str, data: bytes) -> None:
+        """As the port. Outside: 1 insert."""
+        values = (*_key(path), base64.b64encode(data).decode())
+        try:
+            try:
+                self._table.change_once(_INSERT, values)
+            except NoTable as missing:
+                self._table.make(missing)
+                self._table.change_once(_INSERT, values)
+        except RowExists as error:
+            raise ObjectExistsError(path) from error
+        except AnswerLost as error:
+            raise AmbiguousWriteError(path) from error
+        except Refused as error:
+            raise self._table.silent(str(error)) from error
+
+    def read(self, path: str) -> bytes:
+        """As the port. Outside: 1 query."""
+        try:
+            found = self._table.rows(_READ, _key(path))
+        except NoTable:
+            found = []
+        if not found:
+            raise ObjectMissingError(path)
+        return base64.b64decode(found[0][0])
+
+    def names(self, folder: str) -> SlotNames:
+        """As the port. Outside: 1 query."""
+        try:
+            return sorted(row[0] for row in self._table.rows(_NAMES, (row_name(folder),)))
+        except NoTable:
+            return []
+
+    def delete(self, path: str) -> None:
+        """As the port. Outside: 1 delete."""
+        try:
+            self._table.change(_DELETE, _key(path))
+        except NoTable:
+            return
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._table.close()
+
+
+def _key(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return row_name(folder), row_name(name)

@@ -1,0 +1,180 @@
+"""Every place that may decide commit slots keeps one contract: storages, databases, DynamoDB."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockproviders.slot_stores import with_slot_store
+from lockproviders.sql.database import SqliteDatabase
+from lockproviders.sql.slots import SqlSlotStore
+from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
+from tests.servers.mariadb import MariaDb, needs_mariadb
+from tests.servers.postgres import Postgres, memory_folder, needs_postgres
+from tests.servers.proxy import FaultProxy
+from timeline.errors import UnsafeSetupError
+from timeline.machine import SystemClock, SystemIds
+from timeline.options import PropertySet
+from timeline.ports.slot_store import SlotStore
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.storage.local import LocalStorage
+from timeline.testing.slot_suite import SlotStoreSuite
+
+URL = "url.txt"
+
+
+class LocalSlots(LocalStorage):
+    """A storage is a slot store as it is."""
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def open_local(folder: Path) -> SlotStore:
+    return LocalSlots(folder / "slots")
+
+
+class TestOnLocalStorage(SlotStoreSuite):
+    open_store = staticmethod(open_local)
+
+
+def told_by(url: str) -> dict[str, str]:
+    """The properties of a slot store on the server at an address."""
+    if url.startswith("http"):
+        return {
+            **lock_properties(url, "any", lease_ms=60_000),
+            "hoodoo.slots.backend": "dynamodb",
+            "hoodoo.lock.dynamodb.create.table": "true",
+        }
+    return {
+        "hoodoo.slots.backend": "sql",
+        "hoodoo.lock.sql.url": url,
+        "hoodoo.lock.sql.create_table": "true",
+    }
+
+
+def open_told(folder: Path) -> SlotStore:
+    """The slot store whose address a file tells, with a table of slots for each folder."""
+    written = folder / URL
+    url = written.read_text(encoding="ascii") if written.exists() else str(folder / "slots.db")
+    table = "slots_" + "".join(each for each in folder.name if each.isalnum())[-40:]
+    said = {**told_by(url), "hoodoo.slots.table": table}
+    decided = with_slot_store(
+        LocalStorage(folder),
+        PropertySet().with_layer("code", said),
+        clock=SystemClock(),
+        ids=SystemIds(),
+    )
+    return decided._store
+
+
+class TestOnSqlite(SlotStoreSuite):
+    open_store = staticmethod(open_told)
+
+    def test_slots_outlive_a_power_cut(self, store: SlotStore) -> None:
+        """Other than locks: the log is synced with every commit."""
+        store.create("a/1", b"x")
+        assert store._table.database.rows("SELECT synchronous FROM pragma_synchronous") == [(2,)]
+
+    def test_a_missing_table_is_made_only_on_request(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.db").touch()
+        database = SqliteDatabase(
+            str(tmp_path / "empty.db"), may_create=False, ids=SystemIds(), timeout_ms=1_000
+        )
+        store = SqlSlotStore(database, table="slots", may_create=False)
+        assert store.names("a") == []
+        with pytest.raises(UnsafeSetupError, match="CREATE TABLE IF NOT EXISTS slots"):
+            store.create("a/1", b"x")
+        store.close()
+
+
+class _OnServer(SlotStoreSuite):
+    race_numbers = 30
+    open_store = staticmethod(open_told)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, server) -> Path:
+        (tmp_path / URL).write_text(server.url, encoding="ascii")
+        return tmp_path
+
+
+class _OnDatabaseServer(_OnServer):
+    def test_lost_answer_is_told_and_the_repetition_shows_the_nonce(
+        self, folder: Path, server
+    ) -> None:
+        """UNK-1: nobody knows, until the same name is asked for again."""
+        with FaultProxy(server.port) as proxy:
+            url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+            (folder / URL).write_text(url, encoding="ascii")
+            store = open_told(folder)
+            store.create("a/1", b"warm")
+            proxy.drop_one_reply()
+            with pytest.raises(AmbiguousWriteError):
+                store.create("a/2", b"mine")
+            with pytest.raises(ObjectExistsError):
+                store.create("a/2", b"mine")
+            assert store.read("a/2") == b"mine"
+            store.close()
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    needs_mariadb()
+    with (
+        tempfile.TemporaryDirectory(prefix="mdb", dir=memory_folder()) as folder,
+        MariaDb(Path(folder)) as server,
+    ):
+        server.create_database("locks", user="lock", password="geheim")
+        server.url = f"mysql://lock:geheim@{server.host}:{server.port}/locks"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    needs_postgres()
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def dynalite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynaliteServer]:
+    with DynaliteServer(tmp_path_factory.mktemp("dynalite")) as server:
+        yield server
+
+
+@pytest.mark.integration
+class TestOnMariaDb(_OnDatabaseServer):
+    @pytest.fixture
+    def server(self, mariadb) -> MariaDb:
+        return mariadb
+
+
+@pytest.mark.integration
+class TestOnPostgres(_OnDatabaseServer):
+    @pytest.fixture
+    def server(self, postgres) -> Postgres:
+        return postgres
+
+
+@pytest.mark.integration
+class TestOnMoto(_OnServer):
+    @pytest.fixture
+    def server(self, moto) -> MotoServer:
+        return moto
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+class TestOnDynalite(_OnServer):
+    @pytest.fixture
+    def server(self, dynalite) -> DynaliteServer:
+        return dynalite

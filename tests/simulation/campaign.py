@@ -1,0 +1,264 @@
+"""
+The simulator at scale: ``make sim``, ``make sim SEED=S3:17``, ``make nightly``.
+
+Plays schedules of all families on all cores, every exhaustive scope, the corpus of seeds that
+once failed, and some schedules twice; prints what was run, met and found. Ends with status 1
+when something is broken, each failure with the line that runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
+from tests.simulation.family import play_schedule, smallest
+from tests.simulation.scopes import BY_ID as SCOPES_BY_ID
+from tests.simulation.scopes import SCOPES
+from timeline.testing.faults import Fault
+
+CORPUS = Path(__file__).with_name("seeds.txt")
+BLOCK = 100
+#: What a run of thousands must have met, or the faults have stopped to bite (I20).
+MUST_HAPPEN = (
+    "archiving.done",
+    "begin.redrawn",
+    "cleaning.done",
+    "heartbeat.fenced",
+    "publish.helped",
+    "publish.lease_lost",
+    "publish.slot_lost",
+    "restore.done",
+    "rollback.done",
+    "service.cancelled",
+    "service.done",
+    "slot.unknown",
+    "write.redo",
+    "write.refused",
+)
+FAILURES_TOLD = 5
+AHEAD = 8  # blocks given out before their turn
+ENOUGH_TO_MEET_ALL = 10_000
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What some schedules came to."""
+
+    schedules: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    seconds: float = 0.0
+    met: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    healed: int = 0
+    mismatches: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.schedules.update(other.schedules)
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.met.update(other.met)
+        self.faults.update(other.faults)
+        self.healed += other.healed
+        self.mismatches += other.mismatches
+        self.failures += other.failures
+
+
+def settle_memory() -> None:
+    """What the engine's modules hold stays; looking for cycles took a sixth of the time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+
+
+def play_block(names: Sequence[tuple[str, int]], times: int = 1) -> Tally:
+    """Play these schedules, in one process; twice to compare their traces."""
+    tally = Tally()
+    started = time.thread_time()
+    for family, number in names:
+        hashes = set()
+        for _ in range(times):
+            played = play_schedule(BY_ID[family], number)
+            hashes.add(played.hash)
+        tally.schedules[family] += 1
+        tally.steps += played.steps
+        tally.met.update(played.counters)
+        tally.faults.update(played.trace.faults)
+        tally.healed += played.healing is not None
+        if len(hashes) > 1:
+            tally.mismatches.append(played.name)
+        if played.failure is not None:
+            tally.failures.append(played.told())
+    tally.seconds = time.thread_time() - started
+    return tally
+
+
+def blocks(schedules: int, first: int = 0) -> Iterator[list[tuple[str, int]]]:
+    for number in range(first, first + -(-schedules // BLOCK)):
+        yield numbered(number, BLOCK)
+
+
+def processes(workers: int) -> ProcessPoolExecutor:
+    """Fresh ones: Arrow's threads do not outlive a fork."""
+    return ProcessPoolExecutor(workers, get_context("spawn"), initializer=settle_memory)
+
+
+def play_all(
+    pool: ProcessPoolExecutor,
+    schedules: int,
+    *,
+    times: int = 1,
+    first_block: int = 0,
+    seconds_max: float = math.inf,
+) -> Tally:
+    """Play that many; no work is given out after the first few failures, or when time is up."""
+    whole = Tally()
+    ends = time.monotonic() + seconds_max
+    waiting: set[Future[Tally]] = set()
+    todo = blocks(schedules, first_block)
+    while True:
+        going_on = len(whole.failures) < FAILURES_TOLD and time.monotonic() < ends
+        while going_on and len(waiting) < AHEAD:
+            names = next(todo, None)
+            if names is None:
+                break
+            waiting.add(pool.submit(play_block, names, times))
+        if not waiting:
+            return whole
+        done = next(as_completed(waiting))
+        waiting.remove(done)
+        whole.add(done.result())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What the search through one scope came to."""
+
+    scope: str
+    line: str
+    failure: str
+
+
+def search_scope(name: str) -> Searched:
+    """Run a scope in every interleaving, in one process."""
+    scope = SCOPES_BY_ID[name]
+    started = time.process_time()
+    seen = scope.explore()
+    seconds = time.process_time() - started
+    end = "complete" if seen.complete else "NOT COMPLETE"
+    line = (
+        f"{name:<6} {seen.runs:>6} {seen.cut_short:>9} {seen.steps:>8} {seconds:>5.0f} s  {end}: "
+        f"{scope.about} ({scope.clauses})"
+    )
+    failure = ""
+    if seen.failed is not None:
+        failure = f"scope {name}: {seen.failed.failure}\n{seen.failed.story()}"
+    elif not seen.complete and not scope.nightly:
+        failure = f"scope {name} was not searched to its end"
+    return Searched(scope=name, line=line, failure=failure)
+
+
+def search_all(pool: ProcessPoolExecutor, *, nightly: bool) -> list[Searched]:
+    """Every scope; the big ones at night."""
+    names = [scope.id for scope in SCOPES if nightly or not scope.nightly]
+    return list(pool.map(search_scope, names))
+
+
+def run_again(name: str) -> int:
+    """One schedule, and the smallest one that fails like it."""
+    family, number = of_name(name)
+    played = play_schedule(family, number)
+    if played.failure is None:
+        print(f"{name} holds: {played.steps} calls, trace {played.hash}")
+        return 0
+    print(played.told(200))
+    shrunk = smallest(family, number)
+    if shrunk is not None:
+        faults, switches, steps = shrunk.cost
+        print(
+            f"\nthe smallest found in {shrunk.replays} replays: {faults} faults, {switches} changes "
+            f"of actor, {steps} calls\n{shrunk.trace.failure}\n{shrunk.trace.story()}"
+        )
+    return 1
+
+
+def corpus() -> list[str]:
+    """Names of schedules that once failed."""
+    lines = CORPUS.read_text().splitlines()
+    return [line.split()[0] for line in lines if line.startswith("S")]
+
+
+def never_met(tally: Tally) -> list[str]:
+    """States that this many schedules should have reached."""
+    return [name for name in MUST_HAPPEN if not tally.met[name]]
+
+
+def told(tally: Tally, wall_seconds: float) -> str:
+    """The table of families and the sums."""
+    lines = ["family  schedules  about"]
+    for family in FAMILIES:
+        about = family.about if family.build else f"not run: {family.missing}"
+        lines.append(f"{family.id:<7} {tally.schedules[family.id]:>9}  {about}")
+    count = sum(tally.schedules.values())
+    faults = ", ".join(f"{name} {number}" for name, number in sorted(tally.faults.items()))
+    seconds = max(tally.seconds, 0.001)
+    lines += [
+        f"{count} schedules, {tally.healed} healed, {tally.steps} calls in {wall_seconds:.0f} s",
+        f"{count / seconds:.0f} schedules, {tally.steps / seconds:.0f} calls a second of a core",
+        f"faults injected: {faults}",
+        f"rare states not met: {never_met(tally) or 'none'}",
+        f"never injected: {sorted({fault.value for fault in Fault} - set(tally.faults)) or 'none'}",
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("seed", nargs="?", help="run this schedule only, for example S3:17")
+    parser.add_argument("--schedules", type=int, default=20_000)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop there, and say so")
+    parser.add_argument("--first-block", type=int, default=0, help="begin at another place")
+    parser.add_argument("--twice", type=int, default=200, help="schedules whose trace is compared")
+    parser.add_argument("--nightly", action="store_true", help="the big scopes, too")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args(arguments)
+    if options.seed:
+        return run_again(options.seed)
+    with processes(options.workers) as pool:
+        started = time.monotonic()
+        whole = play_all(
+            pool,
+            options.schedules,
+            first_block=options.first_block,
+            seconds_max=60 * options.minutes,
+        )
+        print(told(whole, time.monotonic() - started), flush=True)
+        searched = search_all(pool, nightly=options.nightly)
+        print("scope    runs cut short    calls   time  every interleaving")
+        print("\n".join(one.line for one in searched), flush=True)
+        again = [(family.id, number) for family, number in map(of_name, corpus())]
+        old = pool.submit(play_block, again).result()
+        twice = play_all(pool, options.twice, times=2)
+    print(f"{sum(old.schedules.values())} schedules of the corpus, {options.twice} played twice")
+    broken = [*whole.failures, *old.failures, *(one.failure for one in searched if one.failure)]
+    broken += [f"{name} gave two traces" for name in twice.mismatches]
+    played = sum(whole.schedules.values())
+    if played < options.schedules:
+        print(f"time was up after {played} of {options.schedules} schedules")
+    if played >= ENOUGH_TO_MEET_ALL:
+        broken += [f"no schedule met {name}" for name in never_met(whole)]
+    print("\n\n".join(broken[:FAILURES_TOLD]))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""
+The engine with one guard dropped, each as a change of the context its actors work with.
+
+The classes in ``mutants.py`` serve the tests that name a hole; these and those together are what
+``make mutants`` tries. Nothing is patched: chain, ports, pin or limits of another class
+stand where the engine's own would. ``guards.py`` is the table of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation import mutants
+from timeline.active import ActiveTimeline
+from timeline.codecs.slot import encode_slot
+from timeline.context import TableContext
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import READERS, TIMELINE, slot_path, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.settle import completed_name
+from timeline.slots import SlotChain
+
+Change = Callable[[TableContext], TableContext]
+
+
+def chain(kind: type[SlotChain]) -> Change:
+    """Contexts whose chain is of this class."""
+
+    def change(context: TableContext) -> TableContext:
+        limits = context.limits
+        made = kind(context.world, context.table_id, unknown_ms_max=limits.unknown_ms_max)
+        if isinstance(made, mutants._RequestedWindowChain):
+            made.drawn = context.drawn
+        return replace(context, chain=made)
+
+    return change
+
+
+def context_of(kind: type[TableContext], *more: Change) -> Change:
+    """Contexts of this class."""
+
+    def change(context: TableContext) -> TableContext:
+        fields = {name: getattr(context, name) for name in context.__dataclass_fields__}
+        made: TableContext = kind(**fields)
+        for one in more:
+            made = one(made)
+        return made
+
+    return change
+
+
+class Wrapped:
+    """Something of which some methods are others."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def storage(kind: type[Wrapped]) -> Change:
+    """Contexts that see the storage through this."""
+
+    def change(context: TableContext) -> TableContext:
+        world = replace(context.world, storage=kind(context.world.storage))
+        fresh = SlotChain(world, context.table_id, unknown_ms_max=context.limits.unknown_ms_max)
+        timelines = type(context.timelines)(
+            world.storage, layout_version=context.config.timeline_layout_version
+        )
+        return replace(context, world=world, chain=fresh, timelines=timelines)
+
+    return change
+
+
+# ---------------------------------------------------------------- the chain
+
+
+class TakesAnothersForItsOwn(SlotChain):
+    """Sees that the number is taken and believes it did it (SLOT-1)."""
+
+    def take(self, slot: Slot) -> bool:
+        with suppress(ObjectExistsError, AmbiguousWriteError):
+            self._world.storage.create(slot_path(slot.number), encode_slot(slot))
+        return self._remember(slot)
+
+
+class LooksOnce(SlotChain):
+    """Reads back once after a lost answer; absent means failed (UNK-1)."""
+
+    def take(self, slot: Slot) -> bool:
+        try:
+            self._world.storage.create(slot_path(slot.number), encode_slot(slot))
+        except ObjectExistsError:
+            found = self.read(slot.number)
+            return found is not None and found.nonce == slot.nonce and self._remember(slot)
+        except AmbiguousWriteError:
+            found = self.read(slot.number)
+            if found is None or found.nonce != slot.nonce:
+                self._sent.discard(slot.requested_time)
+                return False
+        return self._remember(slot)
+
+
+class FirstSaysFailed(SlotChain):
+    """Gives up at the first lost answer and lets the caller delete (UNK-3)."""
+
+    def may_hold(self, requested_time: str) -> bool:
+        return False
+
+    def take(self, slot: Slot) -> bool:
+        try:
+            self._world.storage.create(slot_path(slot.number), encode_slot(slot))
+        except ObjectExistsError:
+            return False
+        except AmbiguousWriteError:
+            self._sent.discard(slot.requested_time)
+            return False
+        return self._remember(slot)
+
+
+class ShowsFirst(SlotChain):
+    """Writes the completed file before its slot (SLOT-1: the slot decides)."""
+
+    def take(self, slot: Slot) -> bool:
+        name = completed_name(slot)
+        if name is not None and slot.kind is SlotKind.COMMIT:
+            with suppress(ObjectExistsError, AmbiguousWriteError):
+                self._world.storage.create(timeline_path(name), slot.body)
+        return super().take(slot)
+
+
+class Batchless(SlotChain):
+    """Reads no batch ids (BATCH-1)."""
+
+    def read(self, number: int) -> Slot | None:
+        slot = super().read(number)
+        return None if slot is None else replace(slot, batches=())
+
+
+class LooksForBatchesFirst(SlotChain):
+    """Looks for its batch before it begins, not in its base snapshot (BATCH-1)."""
+
+    _looked = False
+
+    def newest_first(self, last: int | None = None) -> Iterator[Slot]:
+        if self._looked:
+            return
+        self._looked = True
+        yield from super().newest_first(last)
+
+
+class WithoutKind(SlotChain):
+    """Does not see slots of some kinds where it judges or looks back."""
+
+    hidden: frozenset[SlotKind] = frozenset()
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        return [slot for slot in super().between(after, last) if slot.kind not in self.hidden]
+
+    def read(self, number: int) -> Slot | None:
+        slot = super().read(number)
+        if slot is not None and slot.kind in self.hidden:
+            return replace(slot, requested_time="0" * 17)
+        return slot
+
+
+class SeesNoCommits(SlotChain):
+    """A rollback that does not look whether its target was published (RB-3)."""
+
+    def read(self, number: int) -> Slot | None:
+        slot = super().read(number)
+        if slot is None or slot.kind is not SlotKind.COMMIT:
+            return slot
+        return replace(slot, requested_time="1" * 17)
+
+
+class SeesNoCancels(WithoutKind):
+    """An executor that does not look for a cancel of its plan (PLAN-4)."""
+
+    hidden = frozenset({SlotKind.CANCEL})
+
+
+class Gaps(SlotChain):
+    """Takes a number that leaves one out (SLOT-1)."""
+
+    def take(self, slot: Slot) -> bool:
+        if slot.number > 3:
+            return super().take(replace(slot, number=slot.number + 1))
+        return super().take(slot)
+
+
+# ---------------------------------------------------------------- ports
+
+
+class SameNonce(Wrapped):
+    """Every content has the same nonce (UNK-2)."""
+
+    def nonce(self) -> str:
+        return "0" * 32
+
+
+def same_nonce(context: TableContext) -> TableContext:
+    """Another's slot seems to be the own one."""
+    return replace(context, world=replace(context.world, ids=SameNonce(context.world.ids)))
+
+
+class Replaces(Wrapped):
+    """No create-if-absent for the timeline (TL-REQ-1)."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".requested"):
+            self._inner.write(path, data, durable=durable)
+        else:
+            self._inner.create(path, data, durable=durable)
+
+
+class ReplacesAll(Wrapped):
+    """No create-if-absent at all (CAP-1): looks, then writes."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if self._inner.stat(path) is not None:
+            raise ObjectExistsError(path)
+        self._inner.write(path, data, durable=durable)
+
+
+class KeepsData(Wrapped):
+    """Forgets to delete what was aborted (RB-6) or superseded (PUB-1)."""
+
+    def delete(self, path: str) -> None:
+        if path.startswith(".hoodie"):
+            self._inner.delete(path)
+
+
+class DeletesFolders(Wrapped):
+    """Takes the folder along with a file (CLN-1, M8)."""
+
+    def delete(self, path: str) -> None:
+        if path.startswith(".hoodie") or "/" not in path:
+            self._inner.delete(path)
+        else:
+            self._inner.delete_folder(path.rpartition("/")[0])
+
+
+class SyncsNothing(Wrapped):
+    """Names of data files are not durable before the slot (LOC-2)."""
+
+    def sync_folders(self, folders: object) -> None:
+        return None
+
+    def sync_soon(self, folders: object) -> Callable[[], None]:
+        return lambda: None
+
+
+class CreatesLoosely(Wrapped):
+    """Slots and completed files are not durable (LOC-2)."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._inner.create(path, data, durable=False)
+
+
+class SeesNoPending(Wrapped):
+    """A turn that does not know what is pending (GC-1, PUB-6)."""
+
+    def names(self, folder: str) -> Any:
+        names = self._inner.names(folder)
+        if folder != TIMELINE:
+            return names
+        return [name for name in names if not name.endswith((".inflight", ".requested"))]
+
+
+class SeesNoLeases(Wrapped):
+    """A clean that does not look at the leases of readers (CLN-1, RDL-1)."""
+
+    def names(self, folder: str) -> Any:
+        return [] if folder == READERS else self._inner.names(folder)
+
+
+class ReaderForgets(Wrapped):
+    """A completed file of another is taken for its own: create of a taken name succeeds."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        try:
+            self._inner.create(path, data, durable=durable)
+        except ObjectExistsError:
+            if not path.endswith(".requested"):
+                raise
+
+
+# ---------------------------------------------------------------- times, liveness, pins
+
+
+class _LooksOnceContext(TableContext):
+    """Lists the timeline once and believes it for ever."""
+
+    def active(self) -> ActiveTimeline:
+        return self.timelines.last or super().active()
+
+
+def bare_clock(context: TableContext) -> TableContext:
+    return context_of(mutants._BareClockContext, chain(mutants.TimelessChain))(context)
+
+
+def no_look_after_begin(context: TableContext) -> TableContext:
+    return context_of(mutants._NoLookContext, chain(mutants._QuietChain))(context)

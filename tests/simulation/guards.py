@@ -1,0 +1,356 @@
+"""
+The table of guards: each dropped once, and what must notice.
+
+Most are looked for in the schedules of some families; a few have a written interleaving or a
+small scope that shows them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tests.simulation import mutants, scopes
+from tests.simulation import test_engine_archive as archives
+from tests.simulation import test_hole_rollback as rollbacks
+from tests.simulation import test_hole_slots as slots
+from tests.simulation import test_hole_times as times
+from tests.simulation import test_hole_writers as writers
+from tests.simulation.dropped_guards import (
+    Batchless,
+    Change,
+    CreatesLoosely,
+    DeletesFolders,
+    FirstSaysFailed,
+    Gaps,
+    KeepsData,
+    LooksForBatchesFirst,
+    LooksOnce,
+    ReaderForgets,
+    Replaces,
+    ReplacesAll,
+    SeesNoCancels,
+    SeesNoCommits,
+    SeesNoLeases,
+    SeesNoPending,
+    ShowsFirst,
+    SyncsNothing,
+    TakesAnothersForItsOwn,
+    _LooksOnceContext,
+    bare_clock,
+    chain,
+    context_of,
+    no_look_after_begin,
+    same_nonce,
+    storage,
+)
+from tests.simulation.engine_kit import found_by, mutation, rows_now
+from timeline.context import TableContext
+from timeline.model.operations import WriteOperation
+from timeline.places import BOUNDARIES
+from timeline.testing.interleavings import Scene, cover
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+# ---------------------------------------------------------------- stories and scopes
+
+
+def unchanged(context: TableContext) -> TableContext:
+    return context
+
+
+def told(play: Callable[[], tuple[World, Trace]]) -> Callable[[], str]:
+    """What is found after a written interleaving."""
+    return lambda: found_by(*play())
+
+
+def in_scope(name: str, change: Change) -> Callable[[], str]:
+    """What the search through a scope finds of a mutant."""
+
+    def explore() -> str:
+        with mutation(change):
+            seen = scopes.BY_ID[name].explore(runs_max=1_000)
+        return (seen.failed.failure or "") if seen.failed is not None else ""
+
+    return explore
+
+
+def beats_again() -> str:
+    world, _ = rollbacks.paused(mutants.unfenced)
+    return "HB-3: it beats again" if rollbacks.beats_of_first_instant(world) > 1 else ""
+
+
+def both_let_in() -> str:
+    def make() -> Scene:
+        enter: Any = mutants.enter_with_one_look
+        world, actors = writers.two_newcomers(enter)
+        return Scene(world=world, actors=actors, check_end=writers.both_entered(enter))
+
+    seen = cover(make)
+    return (seen.failed.failure or "") if seen.failed is not None else ""
+
+
+def ignored_pin() -> str:
+    _, _, found, failure = archives.waking_owner(sleep_ms=0, pins=False)
+    return failure + "; ".join(map(str, found))
+
+
+def unmoved_boundary() -> str:
+    def boundless(world: Any) -> TableContext:
+        return archives.registered(
+            replace(world, storage=archives.Without(world.storage, BOUNDARIES))
+        )
+
+    return archives.late_creator(boundless)
+
+
+class NoBoundaries(archives.Without):
+    """Shows no boundary, in either listing."""
+
+    def names(self, folder: str) -> Any:
+        return [] if folder == self._folder else self._inner.names(folder)
+
+
+def unread_boundary() -> str:
+    def blind(world: Any, make: Callable[..., TableContext]) -> TableContext:
+        hidden = replace(world, storage=NoBoundaries(world.storage, BOUNDARIES))
+        return archives.registered(hidden, make=make)
+
+    return archives.late_creator(make_writer=blind)
+
+
+def without_entry() -> str:
+    return archives.late_creator(make_writer=lambda world, make: make(world))
+
+
+def doubled_rows() -> str:
+    world, _ = writers.overwrite(
+        mutants.with_chain(mutants.FileIdChain), WriteOperation.INSERT_OVERWRITE
+    )
+    try:
+        rows_now(world)
+    except AssertionError as broken:
+        return f"I14: {broken}"
+    return ""
+
+
+def collide() -> str:
+    return found_by(*times.collide(atomic_create=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One guard, what the engine does without it, and where that is looked for first."""
+
+    name: str
+    rule: str
+    change: Change = unchanged
+    families: tuple[str, ...] = ("S1",)
+    story: Callable[[], str] | None = None  # a written interleaving or a scope, what it shows
+    story_name: str = ""
+
+
+GUARDS: tuple[Guard, ...] = (
+    Guard(
+        name="overwrites slots", rule="SLOT-1, hole 4, M1", change=chain(mutants.OverwritingChain)
+    ),
+    Guard(
+        name="takes another's slot for its own", rule="SLOT-1", change=chain(TakesAnothersForItsOwn)
+    ),
+    Guard(name="leaves a number out", rule="SLOT-1", change=chain(Gaps), families=("S7", "S11")),
+    Guard(name="shows before its slot", rule="SLOT-1", change=chain(ShowsFirst)),
+    Guard(name="one nonce for all", rule="UNK-2", change=same_nonce),
+    Guard(
+        name="lost answer is a failure",
+        rule="UNK-1, hole 17, M3",
+        change=chain(mutants.ImpatientChain),
+        families=("S9", "S1"),
+    ),
+    Guard(
+        name="lost answer lets it delete",
+        rule="UNK-3, M5",
+        change=chain(FirstSaysFailed),
+        families=("S9", "S1"),
+    ),
+    Guard(
+        name="own 'exists' is another's",
+        rule="UNK-2, M2, M4, M6",
+        change=chain(mutants.ForgetfulChain),
+        families=("S9", "S1"),
+    ),
+    Guard(name="judges nothing", rule="PUB-4", change=chain(mutants.BlindChain)),
+    Guard(name="knows file ids only", rule="BEG-7, hole 9", change=chain(mutants.FileIdChain)),
+    Guard(
+        name="times from the bare clock",
+        rule="TL-SUCC-1, hole 2",
+        change=bare_clock,
+        families=("S11", "S1"),
+    ),
+    Guard(name="no look after begin", rule="BEG-5, M14", change=no_look_after_begin),
+    Guard(
+        name="believes slots settled",
+        rule="PUB-3",
+        change=context_of(mutants._NoHelperContext),
+        families=("S1", "S9"),
+    ),
+    Guard(
+        name="one look at the timeline",
+        rule="PUB-7, RB-4",
+        change=context_of(_LooksOnceContext),
+        families=("S1", "S6"),
+    ),
+    Guard(name="batch ids unread", rule="BATCH-1", change=chain(Batchless), families=("S12",)),
+    Guard(
+        name="batch looked for once",
+        rule="BATCH-1",
+        change=chain(LooksForBatchesFirst),
+        families=("S12",),
+    ),
+    Guard(
+        name="replaces .requested",
+        rule="TL-REQ-1, hole 1",
+        change=storage(Replaces),
+        families=("S11", "S1"),
+    ),
+    Guard(name="look, then write", rule="CAP-1, hole 16", change=storage(ReplacesAll)),
+    Guard(
+        name="keeps aborted data",
+        rule="RB-6, PUB-1, M9",
+        change=storage(KeepsData),
+        families=("S6", "S1"),
+    ),
+    Guard(
+        name="deletes folders",
+        rule="CLN-1, M8",
+        change=storage(DeletesFolders),
+        families=("S5", "S6"),
+    ),
+    Guard(name="syncs no folder", rule="LOC-2", change=storage(SyncsNothing), families=("S13",)),
+    Guard(
+        name="creates without sync", rule="LOC-2", change=storage(CreatesLoosely), families=("S13",)
+    ),
+    Guard(
+        name="pending unseen",
+        rule="PUB-6, GC-1",
+        change=storage(SeesNoPending),
+        families=("S6", "S7", "S1"),
+    ),
+    Guard(
+        name="a taken name is its own",
+        rule="BEG-6",
+        change=storage(ReaderForgets),
+        families=("S11",),
+    ),
+    Guard(
+        name="rivals by requested time",
+        rule="PUB-4, hole 20",
+        change=chain(mutants._RequestedWindowChain),
+    ),
+    Guard(
+        name="clustering looks once",
+        rule="CL-1, hole 10",
+        change=chain(mutants.BlindChain),
+        families=("S4",),
+    ),
+    Guard(
+        name="reads back once",
+        rule="UNK-1",
+        story=in_scope("X14", chain(LooksOnce)),
+        story_name="scope X14",
+    ),
+    Guard(
+        name="rolls back what is published",
+        rule="RB-3, hole 8, M11",
+        story=in_scope("X4", chain(SeesNoCommits)),
+        story_name="scope X4",
+    ),
+    Guard(
+        name="executes a cancelled plan",
+        rule="CMP-1",
+        story=in_scope("X9", chain(SeesNoCancels)),
+        story_name="scope X9",
+    ),
+    Guard(
+        name="compares no keys",
+        rule="PUB-4, hole 3",
+        story=told(partial(writers.same_new_key, mutants.with_chain(mutants.KeylessChain))),
+        story_name="story of hole 3",
+    ),
+    Guard(
+        name="claims no partition",
+        rule="BEG-7, hole 9",
+        story=doubled_rows,
+        story_name="story of hole 9",
+    ),
+    Guard(
+        name="two processes, one time",
+        rule="TL-REQ-1, hole 1",
+        story=collide,
+        story_name="story of hole 1",
+    ),
+    Guard(
+        name="deletes without an abort slot",
+        rule="RB-1, hole 6",
+        story=told(partial(rollbacks.woken, mutants.delete_dead_writers)),
+        story_name="story of hole 6",
+    ),
+    Guard(
+        name="believes its old listing",
+        rule="RB-4, hole 8",
+        story=told(partial(rollbacks.just_committed, mutants.delete_dead_writers)),
+        story_name="story of hole 8",
+    ),
+    Guard(
+        name="overwrites an abort slot",
+        rule="RB-5, hole 7",
+        story=told(
+            partial(
+                slots.two_rollbackers,
+                mutants.with_chain(mutants.OverwritingChain),
+                "write" + slots.SLOT,
+            )
+        ),
+        story_name="story of hole 7",
+    ),
+    Guard(
+        name="beats again after a pause",
+        rule="HB-3, hole 5",
+        story=beats_again,
+        story_name="story of hole 5",
+    ),
+    Guard(
+        name="compares once at its entry",
+        rule="REG-1, hole 13",
+        story=both_let_in,
+        story_name="scope of hole 13",
+    ),
+    Guard(
+        name="pins not read", rule="GC-3", story=ignored_pin, story_name="story of a waking owner"
+    ),
+    Guard(
+        name="boundary not moved",
+        rule="GC-2",
+        story=unmoved_boundary,
+        story_name="story of a late creator",
+    ),
+    Guard(
+        name="boundary not read after a slot",
+        rule="GC-2, UNK-4",
+        story=unread_boundary,
+        story_name="story of a late creator",
+    ),
+    Guard(
+        name="writes without a registry entry",
+        rule="BEG-1, GC-4",
+        story=without_entry,
+        story_name="story of a late creator",
+    ),
+    Guard(
+        name="leases not read",
+        rule="CLN-1, RDL-1",
+        story=in_scope("X19", storage(SeesNoLeases)),
+        story_name="scope X19",
+    ),
+)

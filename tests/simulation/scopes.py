@@ -1,0 +1,408 @@
+"""
+Small scopes of the shipped engine, run in every interleaving (``timeline.testing.interleavings``).
+
+A scope is a handful of actors that do one thing each on a world prepared once. Nobody queues for
+a lock unless the scope says so, nobody pauses between attempts, beats are rare, and a rollbacker
+takes everybody for dead at any moment (HB-4): what is left is the protocol's own order of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tableservices.archiving.execute import archive
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from tests.simulation import test_compaction as compactions
+from tests.simulation import test_engine_archive as archives
+from tests.simulation.engine_kit import (
+    CLEANING,
+    LIMITS,
+    Job,
+    MakeContext,
+    client_write,
+    do_write,
+    open_table,
+    ports_of,
+)
+from tests.simulation.families import left_by_the_dead, prepared, sliced, small
+from tests.simulation.family import Prepared
+from timeline.context import TableContext
+from timeline.errors import HoodooError, SnapshotExpiredError
+from timeline.model.operations import WriteOperation
+from timeline.places import READERS
+from timeline.ports.world import World as EngineWorld
+from timeline.reader_lease import hold
+from timeline.registry import enter
+from timeline.rules.liveness import HeartbeatLimits
+from timeline.setting_names import PublishLock
+from timeline.table_snapshot import TableSnapshot
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.interleavings import Coverage, Scene, cover
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.world import World
+from timeline.undo import rollback_dead_writers
+
+RARELY_MS = 10**9
+
+AT_ONCE = replace(
+    LIMITS,
+    publish_lock=PublishLock.NONE,
+    heartbeat=HeartbeatLimits(interval_ms=RARELY_MS, misses=2),
+    retry=replace(LIMITS.retry, pause_base_ms=0, pause_cap_ms=0),
+)
+KEEPING_ONE = CleaningSettings(commits_retained=1)
+QUEUED = replace(AT_ONCE, publish_lock=PublishLock.LOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impatient(HeartbeatLimits):
+    """Takes everybody for dead (HB-4)."""
+
+    @property
+    def tolerated_ms(self) -> int:
+        return -1
+
+
+SUSPICIOUS = replace(AT_ONCE, heartbeat=Impatient(interval_ms=RARELY_MS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What is explored; ``nightly`` ones take minutes."""
+
+    id: str
+    about: str
+    clauses: str
+    make: Callable[[], Scene]
+    faults: Faults | None = None
+    nightly: bool = False
+
+    def explore(self, runs_max: int = 200_000) -> Coverage:
+        return cover(self.make, faults=self.faults, runs_max=runs_max)
+
+
+def opened(limits: object = AT_ONCE) -> MakeContext:
+    def make(world: EngineWorld) -> TableContext:
+        return open_table(world, limits)  # type: ignore[arg-type]
+
+    return make
+
+
+def writes(
+    name: str, *keys: str, make: MakeContext | None = None, kind: WriteOperation | None = None
+) -> Actor:
+    """One write, with an answer to its client."""
+
+    def body(ports: ActorPorts) -> None:
+        job = Job(operation=name, keys=keys, kind=kind or WriteOperation.UPSERT)
+        client_write(ports, (make or opened())(ports_of(ports)), job)
+
+    return Actor(name=name, body=body)
+
+
+def acts(
+    name: str, act: Callable[[TableContext], object], make: MakeContext | None = None
+) -> Actor:
+    """A service that may be refused."""
+
+    def body(ports: ActorPorts) -> None:
+        try:
+            act((make or opened())(ports_of(ports)))
+        except HoodooError as error:
+            ports.events.emit("sim.refused", who=name, why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def sends_batch(name: str, *, asks: bool) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        job = Job(operation="batch", keys=("a1",), batch_id="source/1")
+        if asks:
+            ports.client.invoke(job.operation, job.keys)
+        try:
+            do_write(ports, opened()(ports_of(ports)), job)
+        except HoodooError as error:
+            ports.events.emit("sim.refused", who=name, why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def scene(
+    before: Prepared,
+    actors: Callable[[], Sequence[Actor]],
+    judge: Callable[[World], Sequence[object]] | None = None,
+    begun: Mapping[str, str] | None = None,
+) -> Scene:
+    world, facts = before.fresh("scope")
+
+    def end(world: World) -> Sequence[object]:
+        return [*facts.check_end(world), *(judge(world) if judge else ())]
+
+    return Scene(
+        world=world,
+        actors=actors(),
+        begun=begun or {},
+        check_step=facts.check_step,
+        check_end=end,
+    )
+
+
+ONE_DEATH = Faults(budgets={Fault.CRASH_BEFORE: 1})
+
+
+#: The last call before a writer publishes: its data is written.
+WRITTEN = "sync_folders a"
+#: The decisive call, after all that was to be looked at.
+SLOT = "create .hoodie/.hoodoo/slots"
+
+
+def overlapping(**begun: str) -> Scene:
+    return scene(prepared(small), lambda: [writes("A", "a1"), writes("B", "a1")], begun=begun)
+
+
+def in_a_queue() -> Scene:
+    make = opened(QUEUED)
+    return scene(
+        prepared(small),
+        lambda: [writes("A", "a1", make=make), writes("B", "a1", make=make)],
+        begun={"A": WRITTEN, "B": WRITTEN},
+    )
+
+
+def suspected(**begun: str) -> Scene:
+    return scene(
+        prepared(small),
+        lambda: [writes("A", "a1"), acts("R", rollback_dead_writers, opened(SUSPICIOUS))],
+        begun=begun,
+    )
+
+
+def two_rollbackers(**begun: str) -> Scene:
+    undo = partial(acts, act=rollback_dead_writers, make=opened(SUSPICIOUS))
+    return scene(prepared(left_by_the_dead), lambda: [undo("R1"), undo("R2")], begun=begun)
+
+
+def same_batch() -> Scene:
+    return scene(
+        prepared(small),
+        lambda: [sends_batch("A", asks=True), sends_batch("B", asks=False)],
+        begun={"A": WRITTEN},
+    )
+
+
+def planning() -> Scene:
+    return scene(
+        prepared(compactions.logged, "scope"),
+        lambda: [writes("A", "a1"), acts("P", plan_compaction)],
+        begun={"A": WRITTEN},
+    )
+
+
+def plan_compaction(context: TableContext) -> None:
+    compactions.run_round(context, compactions.SERVICE, compactions.Part.SCHEDULE, now=True)
+
+
+def two_executors() -> Scene:
+    run_again = compactions.execute_unclaimed
+    return scene(
+        prepared(compactions.planned, "scope"),
+        lambda: [acts("C", run_again), acts("D", run_again)],
+        begun={"C": SLOT},
+    )
+
+
+def executor_and_canceller() -> Scene:
+    return scene(
+        prepared(compactions.planned, "scope"),
+        lambda: [acts("C", compactions.execute), acts("D", compactions.call_off)],
+        begun={"C": SLOT},
+    )
+
+
+def two_archivers(**begun: str) -> Scene:
+    return scene(
+        prepared(archives.grown, 3),
+        lambda: [acts("X", cut), acts("Y", cut)],
+        archives.comebacks,
+        begun,
+    )
+
+
+def cut(context: TableContext) -> None:
+    archive(context, archives.RULES)
+
+
+def cut_and_pin() -> Scene:
+    """A newcomer shows its pin while the boundary moves."""
+    return scene(
+        prepared(archives.grown, 3),
+        lambda: [acts("X", cut), acts("N", lambda context: enter(context, {}))],
+        archives.comebacks,
+    )
+
+
+def cleaning_and_writing() -> Scene:
+    return scene(
+        prepared(sliced),
+        lambda: [acts("C", lambda context: clean(context, CLEANING)), writes("A", "a1")],
+        begun={"C": SLOT, "A": WRITTEN},
+    )
+
+
+def holding_and_cleaning() -> Scene:
+    """A reader is about to lease what two writers superseded and a cleaner will delete."""
+
+    def read(ports: ActorPorts) -> None:
+        context = opened()(ports_of(ports))
+        snapshot = context.snapshot()
+        try:
+            lease = hold(context, snapshot)
+        except SnapshotExpiredError:  # the clean was first, and said so
+            ports.events.emit("sim.expired")
+            return
+        with TableSnapshot(context, snapshot, lease) as held:
+            held.to_arrow(columns=["id"])
+
+    return scene(
+        prepared(sliced),
+        lambda: [
+            Actor(name="R", body=read),
+            writes("W1", "a1"),
+            writes("W2", "a1"),
+            acts("C", lambda context: clean(context, KEEPING_ONE)),
+        ],
+        begun={"R": READERS, "W1": "", "W2": "", "C": SLOT},
+    )
+
+
+SCOPES: tuple[Scope, ...] = (
+    Scope(
+        id="X1",
+        about="two writers of one file group publish",
+        clauses="SLOT-1 PUB-3 PUB-4 PUB-5 PUB-7",
+        make=partial(overlapping, A=WRITTEN, B=WRITTEN),
+    ),
+    Scope(
+        id="X2",
+        about="the same at their slots, one may die",
+        clauses="PUB-3 HELP-1 SLOT-5",
+        make=partial(overlapping, A=SLOT, B=SLOT),
+        faults=ONE_DEATH,
+    ),
+    Scope(
+        id="X3",
+        about="the same in the queue, a lease is lost",
+        clauses="SLOT-1",
+        make=in_a_queue,
+        faults=Faults(budgets={Fault.LEASE_LOST: 1}),
+    ),
+    Scope(
+        id="X4",
+        about="a writer at its slot, and one at the slot that aborts it",
+        clauses="HB-4 RB-1 RB-2 RB-3 RB-4 PUB-6",
+        make=partial(suspected, A=SLOT, R=SLOT),
+    ),
+    Scope(
+        id="X5",
+        about="two at the slot that aborts the same dead writer",
+        clauses="RB-1 RB-5",
+        make=partial(two_rollbackers, R1=SLOT, R2=SLOT),
+    ),
+    Scope(
+        id="X6",
+        about="two clients with one batch id, one has written",
+        clauses="BATCH-1",
+        make=same_batch,
+    ),
+    Scope(
+        id="X7",
+        about="a log writer publishes while a compaction is planned",
+        clauses="PLAN-1 PLAN-2 TL-SUCC-1",
+        make=planning,
+    ),
+    Scope(
+        id="X8",
+        about="two executors of one plan, one at its slot, each takes the other for dead",
+        clauses="HB-4 SLOT-5",
+        make=two_executors,
+    ),
+    Scope(
+        id="X9",
+        about="an executor at its slot, and a canceller of its plan",
+        clauses="CMP-1",
+        make=executor_and_canceller,
+    ),
+    Scope(
+        id="X10",
+        about="two archivers cut",
+        clauses="GC-1 GC-2 GC-5",
+        make=partial(two_archivers, X=SLOT, Y=SLOT),
+        nightly=True,
+    ),
+    Scope(
+        id="X11",
+        about="an archiver cuts, a newcomer pins",
+        clauses="GC-3 REG-1",
+        make=cut_and_pin,
+    ),
+    Scope(
+        id="X12",
+        about="a cleaner at its slot, and a writer that publishes",
+        clauses="CLN-1 CLN-2",
+        make=cleaning_and_writing,
+    ),
+    Scope(
+        id="X13",
+        about="one writer begins while another is at its slot",
+        clauses="BEG-4 BEG-5 TL-SUCC-1",
+        make=partial(overlapping, A=SLOT),
+    ),
+    Scope(
+        id="X14",
+        about="two at their slots, an answer is lost and its request may land later",
+        clauses="UNK-1 UNK-2",
+        make=partial(overlapping, A=SLOT, B=SLOT),
+        faults=Faults(budgets={Fault.AMBIGUOUS_LATE: 1}),
+    ),
+    Scope(
+        id="X19",
+        about="a reader about to lease a snapshot of which a cleaner at its slot deletes a file",
+        clauses="RDL-1 CLN-1",
+        make=holding_and_cleaning,
+    ),
+    Scope(
+        id="X15",
+        about="two writers from their begin",
+        clauses="BEG-4 BEG-5 TL-REQ-1 PUB-3 PUB-4",
+        make=overlapping,
+        nightly=True,
+    ),
+    Scope(
+        id="X16",
+        about="a writer that has written, and one who takes it for dead",
+        clauses="HB-4 RB-10",
+        make=partial(suspected, A=WRITTEN),
+        nightly=True,
+    ),
+    Scope(
+        id="X17",
+        about="two who roll back the same dead writer, one may die",
+        clauses="RB-5 HELP-1",
+        make=two_rollbackers,
+        faults=ONE_DEATH,
+        nightly=True,
+    ),
+    Scope(
+        id="X18",
+        about="two archivers, one may die",
+        clauses="GC-2 GC-5",
+        make=partial(two_archivers, X=SLOT),
+        faults=ONE_DEATH,
+        nightly=True,
+    ),
+)
+
+BY_ID = {scope.id: scope for scope in SCOPES}

@@ -1,0 +1,177 @@
+"""
+A writer that goes first and the executor of the clustering it meets, in the simulated world.
+
+Each is killed at every call beside the other, and both meet in seeded orders. Of a plan's
+end there is exactly one: its result or its cancel. Rows are exact whoever won, and a mutant
+that completes without looking whether its plan still stands is found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tableservices.clustering.schedule import schedule_clustering
+from tests.simulation.engine_kit import (
+    LIMITS,
+    RETAINED,
+    EngineFacts,
+    Job,
+    MakeContext,
+    heal,
+    open_table,
+    outside,
+    rows_now,
+    writer,
+)
+from tests.simulation.mutants import with_context
+from tests.simulation.test_engine_clustering import (
+    SETTINGS,
+    clusterer,
+    expect_healed,
+    small_files,
+    successor,
+)
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.model.filenames import pending_file_names
+from timeline.model.slot import SlotKind
+from timeline.ports.world import World as EngineWorld
+from timeline.rules.strategies import find_strategy
+from timeline.setting_names import ClusteringUpdates
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.world import World
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+_STRATEGY = find_strategy("prefer_writer")
+assert _STRATEGY is not None
+#: Every clustering that it meets would refuse the writer, as beside another engine.
+FIRST = replace(
+    LIMITS,
+    clustering_updates=ClusteringUpdates.REJECT,
+    strategy=_STRATEGY,
+    cancels_met_plans=True,
+)
+
+
+def goes_first(world: EngineWorld) -> TableContext:
+    return open_table(world, FIRST)
+
+
+def preferred(name: str = "A", *, pause_ms: int = 0) -> Actor:
+    job = Job(operation=name, keys=("a1", "b1"), pause_ms=pause_ms)
+    return writer(name, [job], make_context=goes_first)
+
+
+def planned_world(scenario: str) -> World:
+    world = small_files(scenario)
+    schedule_clustering(open_table(outside(world, "planner")), SETTINGS)
+    return world
+
+
+def ends_of_plans(world: World) -> list[list[SlotKind]]:
+    """For each plan of a clustering, the kinds of the slots that ended it."""
+    slots = open_table(outside(world, "judge")).chain.newest_first()
+    ends: dict[str, list[SlotKind]] = {}
+    for slot in slots:
+        if slot.action.completes_as is slot.action:
+            continue
+        found = ends.setdefault(slot.requested_time, [])
+        if slot.kind is not SlotKind.PLAN:
+            found.append(slot.kind)
+    return list(ends.values())
+
+
+def test_executor_killed_at_every_call_before_a_writer_that_goes_first() -> None:
+    def make() -> tuple[World, Sequence[Actor]]:
+        return planned_world("cancel-executor"), [clusterer(plans=False), preferred(), successor()]
+
+    cases = list(crash_points(make, "C"))
+    ended = set()
+    for case in cases:
+        why = f"call {case.call} {case.fault}"
+        found = rows_now(case.world)
+        assert (found["a1"], found["b1"], len(found)) == ("A", "A", 5), why
+        ends = ends_of_plans(case.world)
+        assert all(len(one) == 1 for one in ends), (why, ends)
+        ended.add(ends[-1][0])
+        expect_healed(case.world, case.trace, why)
+    assert ended == {SlotKind.COMMIT, SlotKind.CANCEL}
+
+
+@pytest.mark.slow
+def test_writer_that_goes_first_killed_at_every_call() -> None:
+    def make() -> tuple[World, Sequence[Actor]]:
+        return planned_world("cancel-writer"), [preferred(), clusterer(plans=False), successor()]
+
+    for case in crash_points(make, "A"):
+        why = f"call {case.call} {case.fault}"
+        found = rows_now(case.world)
+        assert (found["a1"], found["b1"]) in {("A", "A"), ("third", "seed")}, why
+        assert all(len(one) == 1 for one in ends_of_plans(case.world)), why
+        expect_healed(case.world, case.trace, why)
+
+
+def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> tuple[str, set[SlotKind]]:
+    """What the checks find when these meet in an order of the seed, and how plans ended."""
+    world = planned_world("cancel-seeds")
+    facts = EngineFacts(world, commits_retained=RETAINED)
+    faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
+    trace = run(world, actors(), seed=seed, faults=faults, check_step=facts.check_step)
+    failure = trace.failure or ""
+    if not failure:
+        clear = run(world, [successor()], seed=seed, check_step=facts.check_step)
+        healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+        failure = clear.failure or healing.failure or ""
+    ends = ends_of_plans(world)
+    if not failure and any(len(one) != 1 for one in ends):
+        failure = f"a plan did not end once: {ends}"
+    return failure, {kind for one in ends for kind in one}
+
+
+def crowd(make_context: MakeContext = open_table) -> Sequence[Actor]:
+    """Two executors, one of them soon taken for dead, and two writers that go first."""
+    return [
+        clusterer("C", plans=False, make_context=make_context),
+        clusterer("D", plans=False, pause_ms=20, make_context=make_context),
+        preferred("A"),
+        preferred("B", pause_ms=15),
+    ]
+
+
+class Stubborn(TableContext):
+    """Believes every plan pending that was ever made: looks for no cancel (CAN-1)."""
+
+    def active(self) -> ActiveTimeline:
+        timeline = super().active()
+        names = {
+            name
+            for slot in self.chain.newest_first()
+            if slot.kind is SlotKind.PLAN
+            for name in pending_file_names(slot.action, slot.requested_time)
+        }
+        return ActiveTimeline(
+            instants=timeline.instants, file_names=timeline.file_names.union(names)
+        )
+
+
+@pytest.mark.spec("CAN-1")
+def test_mutant_that_completes_a_cancelled_plan_is_found() -> None:
+    """The files of a cancelled plan are gone, and its result would hide what the writer wrote."""
+    stubborn = partial(crowd, with_context(Stubborn))
+    assert any(story(seed, stubborn)[0] for seed in range(30))
+
+
+def test_executors_and_writers_that_go_first_in_any_order_end_each_plan_once() -> None:
+    ended: set[SlotKind] = set()
+    for seed in range(300 if NIGHTLY else 20):
+        failure, kinds = story(seed, crowd)
+        assert failure == "", f"seed {seed}: {failure}"
+        ended |= kinds
+    assert ended == {SlotKind.COMMIT, SlotKind.CANCEL}

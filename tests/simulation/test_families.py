@@ -1,0 +1,77 @@
+"""A taste of every scenario family; ``make sim`` runs them by the ten thousand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import campaign
+from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
+from tests.simulation.family import play_schedule, smallest
+
+BUILT = [family.id for family in FAMILIES if family.build is not None]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_first_schedules_of_every_family_hold(name: str) -> None:
+    for number in range(3):
+        played = play_schedule(BY_ID[name], number)
+        assert played.failure is None, played.told()
+
+
+def test_sixteen_families_are_named_and_those_not_run_say_why() -> None:
+    assert [family.id for family in FAMILIES] == [f"S{number}" for number in range(1, 17)]
+    for family in FAMILIES:
+        assert (family.build is None) == bool(family.missing) == (family.share == 0), family.id
+
+
+def test_blocks_of_schedules_repeat_none_and_hold_every_family() -> None:
+    names = [*numbered(0, 150), *numbered(1, 150)]
+    assert len(set(names)) == 300
+    assert {family for family, _ in names[:150]} == set(BUILT)
+
+
+@pytest.mark.parametrize("name", ["S1:4", "S6:8", "S13:3"])
+def test_same_name_gives_the_same_trace(name: str) -> None:
+    family, number = of_name(name)
+    first = play_schedule(family, number)
+    assert play_schedule(family, number).hash == first.hash
+
+
+def test_same_name_gives_the_same_trace_in_another_process() -> None:
+    """Nothing may depend on the order of sets, the machine's clock or earlier schedules."""
+    code = (
+        "from tests.simulation.families import BY_ID\n"
+        "from tests.simulation.family import play_schedule\n"
+        "print(*[play_schedule(BY_ID[f], 5).hash for f in ('S2', 'S5', 'S12')])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert told == [play_schedule(BY_ID[name], 5).hash for name in ("S2", "S5", "S12")]
+
+
+def test_schedules_that_once_failed_hold_now() -> None:
+    for name in campaign.corpus():
+        family, number = of_name(name)
+        played = play_schedule(family, number)
+        assert played.failure is None, played.told()
+
+
+def test_schedule_that_holds_has_nothing_to_shrink() -> None:
+    assert smallest(BY_ID["S1"], 0) is None
+
+
+def test_unknown_name_says_what_a_name_is_like() -> None:
+    with pytest.raises(LookupError, match="S3:17"):
+        of_name("S99:1")
+    with pytest.raises(LookupError, match="waits for"):
+        play_schedule(BY_ID["S10"], 0)

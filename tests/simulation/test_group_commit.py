@@ -1,0 +1,213 @@
+"""
+A group that dies at each of its calls, or meets others (GRP-1 to GRP-3).
+
+All members die with their process. Whoever takes over repeats each write by its batch id:
+then every row is there once, whatever the group had decided.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tests.simulation.engine_kit import (
+    CLEANING,
+    TOLERATED_MS,
+    Job,
+    client_write,
+    open_table,
+    outside,
+    patiently,
+    plan_for,
+    ports_of,
+    rows_now,
+    rows_of,
+    seeded,
+)
+from timeline import group_write
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, HoodooError
+from timeline.group_write import write_together
+from timeline.local_workload import LocalWorkload
+from timeline.model.slot import Batch, SlotKind
+from timeline.places import HEARTBEATS, MARKERS
+from timeline.receipt import Receipt, WritePlan
+from timeline.rules.conflicts import Clean
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+from timeline.write import Work, prepared, write, write_prepared
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+SHARED = plan_for("group")  # what all members ask for
+
+#: Two that meet in one base file, two that insert one key.
+MEMBERS = {"B": ("b1",), "C": ("b2",), "D": ("d1",), "E": ("d1", "d2")}
+STRANGER = ("b3", "e1")  # in the base file of B and C
+SEEDED = ("b1", "b2", "b3", "e1")
+EXPECTED = {key: name for name, keys in MEMBERS.items() for key in keys if key != "d1"}
+
+
+@dataclass
+class Told:
+    """What the members were answered before their process ended."""
+
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+
+
+def works_of(context: TableContext) -> list[Work]:
+    return [
+        prepared(
+            context,
+            planned(name),
+            LocalWorkload(context.world, rows_of(name, keys)),
+            context.snapshot(),
+        )
+        for name, keys in MEMBERS.items()
+    ]
+
+
+def planned(name: str) -> WritePlan:
+    return replace(SHARED, batch_id=f"source/{name}")
+
+
+def group(told: Told) -> Actor:
+    """The threads of one process: together, then whoever is left by itself."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        try:
+            works = works_of(context)
+            answers = write_together(context, works)
+        except HoodooError as error:
+            ports.events.emit("sim.group_failed", why=str(error))
+            return
+        for name, work, answer in zip(MEMBERS, works, answers, strict=True):
+            try:
+                told.receipts[name] = (
+                    answer if isinstance(answer, Receipt) else write_prepared(work)
+                )
+            except HoodooError as error:
+                ports.events.emit("sim.member_failed", why=str(error))
+
+    return Actor(name="G", body=body)
+
+
+def stranger() -> Actor:
+    def body(ports: ActorPorts) -> None:
+        client_write(ports, patiently(ports, open_table), Job(operation="S", keys=STRANGER))
+
+    return Actor(name="S", body=body)
+
+
+def takes_over(world: World) -> Trace:
+    """Another process repeats all by batch id, when the signs of life of the dead have ended."""
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        ports.clock.sleep_ms(2 * TOLERATED_MS)
+        for name, keys in MEMBERS.items():
+            write(context, planned(name), LocalWorkload(context.world, rows_of(name, keys)))
+        for _ in range(2):
+            clean(context, CLEANING)
+            ports.clock.sleep_ms(TOLERATED_MS + 1)
+
+    return run(world, [Actor(name="T", body=body)], seed=0)
+
+
+def findings(world: World, told: Told, *, strangers: bool) -> list[str]:
+    """What is wrong at rest: rows, receipts, or something left over."""
+    context = open_table(outside(world))
+    published: dict[str, tuple[str, Batch]] = {}
+    found: list[str] = []
+    for slot in context.chain.between(0, context.chain.head()):
+        for batch in slot.batches if slot.kind is SlotKind.COMMIT else ():
+            if batch.batch_id in published:
+                found.append(f"published twice: {batch.batch_id}")
+            published[batch.batch_id] = (slot.requested_time, batch)
+    for name, keys in MEMBERS.items():
+        time, batch = published[f"source/{name}"]
+        if batch.rows_inserted + batch.rows_updated != len(keys):
+            found.append(f"the rows of {name} are not told exactly: {batch}")
+        receipt = told.receipts.get(name)
+        if receipt is not None and receipt.requested_time != time:
+            found.append(f"{name} was told of another instant")
+    rows = rows_now(world)
+    expected = dict.fromkeys(SEEDED, "seed") | EXPECTED
+    expected |= dict.fromkeys(STRANGER, "S") if strangers else {}
+    found += [
+        f"{key} is of {rows.get(key)}" for key, name in expected.items() if rows.get(key) != name
+    ]
+    left = [str(one) for one in context.active().pending]
+    left += world.paths_below(MARKERS) + world.paths_below(HEARTBEATS)
+    return found + [f"left over: {one}" for one in left]
+
+
+def played(seed: int, faults: Faults, *others: Actor) -> tuple[World, list[str]]:
+    world, told = seeded("group", SEEDED), Told()
+    trace = run(world, [group(told), *others], seed=seed, faults=faults)
+    assert trace.failure is None, trace.story()
+    assert takes_over(world).failure is None, trace.story()
+    return world, findings(world, told, strangers=rows_now(world)["e1"] == "S")
+
+
+@pytest.mark.spec("GRP-3")
+def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing() -> None:
+    told: list[Told] = []
+
+    def make_run() -> tuple[World, Sequence[Actor]]:
+        told.append(Told())
+        return seeded("group-death", SEEDED), [group(told[-1])]
+
+    shared = 0
+    for number, case in enumerate(crash_points(make_run, "G")):
+        assert case.trace.failure is None, case.trace.story()
+        shared += case.world.counters["group.done"]
+        assert takes_over(case.world).failure is None
+        assert findings(case.world, told[number], strangers=False) == [], case.trace.story()
+    assert shared > 2
+
+
+@pytest.mark.spec("GRP-1")
+@pytest.mark.spec("GRP-2")
+def test_a_group_beside_a_stranger_loses_and_doubles_nothing() -> None:
+    shared = alone = 0
+    for seed in range(600 if NIGHTLY else 16):
+        budgets = {
+            Fault.LEASE_LOST: seed % 2,
+            Fault.CRASH_BEFORE: seed % 3 % 2,
+            Fault.AMBIGUOUS_LATE: 1,
+            Fault.AMBIGUOUS_APPLIED: 1,
+        }
+        world, found = played(seed, Faults(budgets=budgets), stranger())
+        assert found == [], f"seed {seed}"
+        shared += world.counters["group.done"]
+        alone += world.counters["group.refused"]
+    assert shared > 5
+    assert alone > 2
+
+
+#: Guards of a group; without one of them the checks above must find something.
+MUTANTS: dict[str, Callable[..., object]] = {
+    "verdict_on": lambda *_: Clean(),  # whoever comes is let in
+    "refused_by": lambda *_: None,  # new keys of members are not compared
+    "reconcile": lambda *_: None,  # files of those who are not in it stay
+}
+
+
+@pytest.mark.parametrize("guard", MUTANTS)
+def test_a_group_without_one_of_its_guards_is_caught(
+    guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_write, guard, MUTANTS[guard])
+    try:
+        _, found = played(0, Faults())
+    except (AssertionError, CorruptTableError) as error:  # two rows, two files, one failed run
+        found = [str(error)]
+    assert found

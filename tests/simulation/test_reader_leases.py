@@ -1,0 +1,235 @@
+"""
+A reader that holds a state beside the cleaner that wants its files, in every order (RDL-1, CLN-1).
+
+The reader either is told that its state is just being cleaned, or reads every row of it as
+often as it likes. Both are killed at every call. A cleaner that looked at the leases before
+its slot, and a reader that does not look at the chain after its lease, are found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.simulation.engine_kit import (
+    LIMITS,
+    RETAINED,
+    EngineFacts,
+    Job,
+    MakeContext,
+    cleaner,
+    heal,
+    open_table,
+    play,
+    ports_of,
+    seeded,
+    writer,
+)
+from timeline.context import TableContext
+from timeline.errors import (
+    HoodooError,
+    InstantNotFoundError,
+    SnapshotExpiredError,
+    StorageUnavailableError,
+)
+from timeline.places import OWED, READERS
+from timeline.ports.storage import Names
+from timeline.ports.world import World as EngineWorld
+from timeline.slots import SlotChain
+from timeline.table import Table
+from timeline.testing.faults import Chooser, Fault, Faults, Move, PlannedPolicy
+from timeline.testing.invariants import Violation
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Stage, Until, UntilEnd
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+LEASE_MS = 600
+LEASING = replace(LIMITS, reader_lease_ms=LEASE_MS)
+Told = list[str]  # what became of reads; shared by a run's reader and its check
+
+
+def leasing(world: EngineWorld) -> TableContext:
+    return open_table(world, LEASING)
+
+
+def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0) -> Actor:
+    """Holds the state after the first write and reads it twice."""
+
+    def body(ports: ActorPorts) -> None:
+        table = Table(make_context(ports_of(ports)))
+        first = table.timeline(archived=False)[0].requested_time
+        try:
+            state = table.as_of(first).hold()
+        except (SnapshotExpiredError, InstantNotFoundError):
+            told.append("refused")
+            return
+        except StorageUnavailableError:
+            return
+        with state:
+            for _ in range(2):
+                try:
+                    rows = state.to_arrow(columns=["id", "operation"]).to_pylist()
+                except HoodooError as error:
+                    told.append(f"broken: {error.kind}")
+                    return
+                if {row["id"]: row["operation"] for row in rows} != {"a1": "seed", "b1": "seed"}:
+                    told.append(f"broken: {rows}")
+                ports.clock.sleep_ms(pause_ms)
+            told.append("read")
+
+    return Actor(name="reader", body=body)
+
+
+@cache
+def superseded() -> World:
+    """Of one file group three slices that a clean may take, the first of them read here."""
+    world = seeded("reader-lease")
+    jobs = [Job(operation=f"w{number}", keys=("a1",)) for number in range(4)]
+    play(world, [writer("old", jobs)], [])
+    return world
+
+
+def both(
+    told: Told,
+    *,
+    reading: MakeContext = leasing,
+    cleaning: MakeContext = leasing,
+    pause_ms: int = 0,
+) -> tuple[World, Sequence[Actor]]:
+    told.clear()
+    reader = holder(told, reading, pause_ms=pause_ms)
+    world = superseded().copy("reader-lease")
+    return world, [reader, cleaner(rounds=1, pause_ms=0, make_context=cleaning)]
+
+
+class Blocks(PlannedPolicy):
+    """The cleaner makes some calls, the reader some; then the cleaner ends, then the reader."""
+
+    def __init__(self, of_cleaner: int, of_reader: int) -> None:
+        super().__init__()
+        self._order = ["cleaner"] * of_cleaner + ["reader"] * of_reader
+        self._made = 0
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        wanted = self._order[self._made] if self._made < len(self._order) else "cleaner"
+        self._made += 1
+        mine = [move for move in plain if (run.task_of(move) or ("", 0))[0] == wanted]
+        return super().choose(mine or plain, run)
+
+
+def interrupted(told: Told, **mutant: MakeContext) -> Iterator[Trace]:
+    """Every order in which each of the two is interrupted once at most."""
+    world, actors = both(told, **mutant)
+    calls = run(world, actors, policy=PlannedPolicy()).calls
+    for of_cleaner, of_reader in product(range(calls["cleaner"]), range(calls["reader"])):
+        world, actors = both(told, **mutant)
+        policy = Blocks(of_cleaner, of_reader)
+        yield run(world, actors, policy=policy, check_end=unbroken(told))
+
+
+def unbroken(told: Told) -> Callable[[World], list[Violation]]:
+    def check(_: World) -> list[Violation]:
+        return [Violation(invariant="RDL-1", found=one) for one in told if "broken" in one]
+
+    return check
+
+
+@pytest.mark.spec("RDL-1")
+@pytest.mark.spec("CLN-1")
+def test_whenever_they_meet_a_held_state_is_read_or_refused() -> None:
+    told: Told = []
+    endings: Counter[str] = Counter()
+    for trace in interrupted(told):
+        assert trace.failure is None, trace.story()
+        endings.update(told)
+    assert set(endings) == {"read", "refused"}
+    assert min(endings.values()) > 20
+
+
+class LeasesOfBefore:
+    """A storage that tells the leases there were at the first look, for ever."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._leases = inner.names(READERS)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def names(self, folder: str) -> Names:
+        return self._leases if folder == READERS else self._inner.names(folder)
+
+
+def looks_before_its_slot(world: EngineWorld) -> TableContext:
+    return leasing(replace(world, storage=LeasesOfBefore(world.storage)))
+
+
+class OneLook(SlotChain):
+    """Believes its first look at the chain."""
+
+    def head(self) -> int:
+        return self.known_head or super().head()
+
+
+def does_not_look_again(world: EngineWorld) -> TableContext:
+    context = leasing(world)
+    return replace(context, chain=OneLook(world, context.table_id))
+
+
+@pytest.mark.parametrize(
+    "mutant", [{"cleaning": looks_before_its_slot}, {"reading": does_not_look_again}]
+)
+def test_mutant_that_looks_too_early_is_found(mutant: dict[str, MakeContext]) -> None:
+    assert any("RDL-1" in str(trace.failure) for trace in interrupted([], **mutant))
+
+
+@pytest.mark.parametrize("victim", ["reader", "cleaner"])
+def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
+    """What a dead one leaves is taken up by the next: nothing stays owed for ever."""
+    told: Told = []
+    for case in crash_points(lambda: both(told), victim, check_end=unbroken(told)):
+        assert case.trace.failure is None, f"call {case.call}: {case.trace.failure}"
+        heal(case.world, EngineFacts(case.world, commits_retained=RETAINED)).expect_ok(last=100)
+        assert case.world.paths_below(OWED) == [], f"call {case.call}"
+
+
+def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
+    """HELP-1: the cleaner dies right after its slot; a writer does what the slot decided."""
+    patient = replace(LIMITS, reader_lease_ms=60_000)
+    told: Told = []
+    world, actors = both(told, reading=lambda ports: open_table(ports, patient), pause_ms=1)
+    helper = writer("B", [Job(operation="B", keys=("b1",))])
+    stages: list[Stage] = [
+        Until("reader", "sleep"),
+        Until("cleaner", "clean.requested", Fault.CRASH_BEFORE),
+        UntilEnd("B"),
+    ]
+    trace = play(world, [*actors, helper], stages)
+    assert trace.failure is None, trace.story()
+    assert told == ["read"]
+    assert len(world.paths_below(OWED)) == 1
+
+
+def test_a_held_state_outlives_its_lease_by_renewals() -> None:
+    told: Told = []
+    for seed in range(20):
+        world, actors = both(told, pause_ms=2 * LEASE_MS)
+        faults = Faults(budgets={Fault.AMBIGUOUS_LOST: 1, Fault.AMBIGUOUS_LATE: 1}, rate=0.1)
+        facts = EngineFacts(world, commits_retained=RETAINED)
+        trace = run(
+            world,
+            actors,
+            seed=seed,
+            faults=faults,
+            check_step=facts.check_step,
+            check_end=unbroken(told),
+        )
+        assert trace.failure is None, f"seed {seed}: {trace.failure}"

@@ -1,0 +1,140 @@
+"""
+An outcome that nobody answered is decided by whoever asks (UNK-3), once and for all.
+
+The writer's slot create is lost, applied unseen or late; the writer gives up. One
+process asks and is killed at every call in turn, another asks again, and the rows agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.engine_kit import (
+    LIMITS,
+    EngineFacts,
+    Job,
+    client_write,
+    do_write,
+    found_by,
+    open_table,
+    outside,
+    play,
+    ports_of,
+    rows_now,
+    seeded,
+)
+from timeline.context import TableContext
+from timeline.errors import HoodooError, OutcomeUnknownError
+from timeline.resolving import Outcome, Resolution, resolve
+from timeline.testing.faults import Fault, PlannedFault, PlannedPolicy
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import run
+from timeline.testing.script import Until, UntilEnd
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+
+SLOT_CREATE = "create .hoodie/.hoodoo/slots/"
+IMPATIENT = replace(LIMITS, unknown_ms_max=-1)
+UNANSWERED = (
+    Fault.AMBIGUOUS_APPLIED,
+    Fault.AMBIGUOUS_LOST,
+    Fault.AMBIGUOUS_LATE,
+)
+
+
+def impatient(unknown: list[str]) -> Actor:
+    """A writer that gives up at the first answer it does not get."""
+
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports), IMPATIENT)
+        answer = client_write(ports, context, Job(operation="A", keys=("a1", "a2")))
+        if isinstance(answer, OutcomeUnknownError):
+            unknown.append(str(answer.fields["requested_time"]))
+
+    return Actor(name="A", body=body)
+
+
+def asker(unknown: list[str], told: list[Resolution], name: str, after: str) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        if unknown:
+            told.append(resolve(open_table(ports_of(ports)), unknown[0]))
+
+    return Actor(name=name, body=body, start_after=after)
+
+
+def played(
+    faults: Sequence[PlannedFault],
+) -> tuple[World, list[str], list[Resolution], Trace]:
+    world = seeded("resolve")
+    facts = EngineFacts(world)
+    unknown: list[str] = []
+    told: list[Resolution] = []
+    trace = run(
+        world,
+        [impatient(unknown), asker(unknown, told, "R", "A"), asker(unknown, told, "S", "R")],
+        policy=PlannedPolicy(faults),
+        check_step=facts.check_step,
+        check_end=facts.check_end,
+    )
+    assert found_by(world, trace) == ""
+    return world, unknown, told, trace
+
+
+def calls_of(trace: Trace, actor: str, piece: str = "") -> list[int]:
+    own = (one for one in trace.steps if one.actor == actor)
+    return [at for at, one in enumerate(own) if piece in f"{one.call} {one.path}"]
+
+
+def unanswered(fault: Fault) -> PlannedFault:
+    """Strikes the writer's slot create."""
+    _, _, _, plain = played([])
+    return PlannedFault(actor="A", call=calls_of(plain, "A", SLOT_CREATE)[0], fault=fault)
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("fault", UNANSWERED)
+def test_who_asks_decides_and_the_rows_agree(fault: Fault) -> None:
+    lost = unanswered(fault)
+    _, unknown, told, whole = played([lost])
+    assert unknown
+    assert len(told) == 2
+    deaths = [
+        [lost, PlannedFault(actor="R", call=call, fault=Fault.CRASH_BEFORE)]
+        for call in calls_of(whole, "R")
+    ]
+    assert len(deaths) > 4
+    for faults in ([lost], *deaths):
+        world, _, told, _ = played(faults)
+        assert told, f"nobody answered: {faults}"
+        # Healing wrote a1 again; a2 is the unanswered write's alone.
+        expected = Outcome.PUBLISHED if "a2" in rows_now(world) else Outcome.NOT_PUBLISHED
+        assert {one.outcome for one in told} == {expected}, f"{faults}"
+        again = resolve(open_table(outside(world)), unknown[0])
+        assert again.outcome is expected
+
+
+def test_a_write_that_runs_is_left_alone() -> None:
+    world = seeded("resolve-running")
+    found: list[Resolution] = []
+
+    def body(ports: ActorPorts) -> None:
+        context: TableContext = open_table(ports_of(ports))
+        pending = [one for one in context.active().instants if not one.completed]
+        found.extend(resolve(context, one.requested_time) for one in pending)
+
+    def write(ports: ActorPorts) -> None:
+        do_write(ports, open_table(ports_of(ports)), Job(operation="A", keys=("a2",)))
+
+    actors = [Actor(name="A", body=write), Actor(name="R", body=body)]
+    trace = play(world, actors, [Until("A", SLOT_CREATE), UntilEnd("R"), UntilEnd("A")])
+    assert found_by(world, trace) == ""
+    assert [one.outcome for one in found] == [Outcome.RUNNING]
+    assert "a2" in rows_now(world)
+
+
+def test_what_left_no_trace_is_refused() -> None:
+    with pytest.raises(HoodooError, match="no trace of this write"):
+        resolve(open_table(outside(seeded("resolve-none"))), "20200101000000000")

@@ -1,0 +1,467 @@
+"""
+The second look (FOR-4): beside an engine that knows the lock only, no row is lost.
+
+A writer of ours is stopped at every call from its slot to its answer, its lease ends, and a
+foreign writer of the same file group judges and publishes meanwhile. What both were told must
+be in the table. The foreign one is the engine with a chain that neither sees nor takes slots:
+it has the lock and the timeline, as Java Hudi has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hoodoo.explain import explain_instant
+from tableservices.archiving.execute import archive
+from tableservices.cleaning.execute import clean
+from tests.simulation import test_compaction as compactions
+from tests.simulation.engine_kit import (
+    CLEANING,
+    LIMITS,
+    TOLERATED_MS,
+    Job,
+    MakeContext,
+    client_write,
+    do_write,
+    open_table,
+    outside,
+    ports_of,
+    rows_now,
+    seeded,
+    writer,
+)
+from tests.simulation.test_engine_archive import RULES
+from timeline.boundary import boundary_number
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.filenames import parse_instant_name
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import TIMELINE, timeline_path
+from timeline.ports.world import World as EngineWorld
+from timeline.registry import enter
+from timeline.resolving import Outcome, resolve
+from timeline.setting_names import ForeignWriters
+from timeline.slots import SlotChain
+from timeline.table import Table
+from timeline.testing.faults import Chooser, Fault, Faults, Move, RandomPolicy
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.scheduler import run
+from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+from timeline.undo import rollback_dead_writers
+from timeline.write import Receipt
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)
+SLOT, LOOK, HELD, SHOW = (
+    "create .hoodie/.hoodoo/slots/",
+    "names .hoodie/timeline",
+    "assert_held",
+    "create .hoodie/timeline/",
+)
+HELD_AGAIN = "assert_held!"
+Answers = dict[str, Receipt | HoodooError]
+#: The calls of a publication from its slot on, each of them waiting to be made.
+BEFORE: dict[str, tuple[str, ...]] = {
+    "the slot": (SLOT,),
+    "the second look": (SLOT, LOOK),
+    "the lock's second proof": (SLOT, LOOK, HELD),
+}
+
+
+class Slotless(SlotChain):
+    """The chain as another engine has it: none."""
+
+    def head(self) -> int:
+        return 0
+
+    def read(self, number: int) -> Slot | None:
+        return None
+
+    def between(self, after: int, last: int) -> list[Slot]:
+        return []
+
+    def newest_first(self, last: int | None = None) -> Iterator[Slot]:
+        return iter(())
+
+    def take(self, slot: Slot) -> bool:
+        return True
+
+
+def foreign(world: EngineWorld) -> TableContext:
+    context = open_table(world)
+    return replace(context, chain=Slotless(world, context.table_id))
+
+
+def shared(world: EngineWorld) -> TableContext:
+    return open_table(world, SHARED)
+
+
+class SlotAlone(SlotChain):
+    """A mutant's: its slots tell nothing of what their owner saw, so nobody looks again."""
+
+    def take(self, slot: Slot) -> bool:
+        return super().take(replace(slot, foreign=""))
+
+
+def alone(world: EngineWorld) -> TableContext:
+    context = shared(world)
+    return replace(context, chain=SlotAlone(world, context.table_id))
+
+
+def played(
+    stages: Sequence[Stage],
+    *,
+    ours: MakeContext = shared,
+    others: str = "JB",
+    batch: str | None = None,
+) -> tuple[World, Answers, Trace]:
+    """One written interleaving."""
+    world = seeded("second-look", ("a1",))
+    answers: Answers = {}
+    actors = cast(answers, ours, others=others, batch=batch)
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=10), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    return world, answers, trace
+
+
+def cast(
+    answers: Answers, ours: MakeContext, *, others: str = "JB", batch: str | None = None
+) -> list[Actor]:
+    """A writes a1 and a2, J (another engine) a1 and a3: they share a file group. B is ours, too."""
+    return [
+        writer(
+            name,
+            [Job(operation=name, keys=keys, batch_id=batch if name == "A" else None)],
+            make_context=make,
+            answers=answers,
+        )
+        for name, keys, make in (
+            ("A", ("a1", "a2"), ours),
+            ("J", ("a1", "a3"), foreign),
+            ("B", ("b1",), ours),
+        )
+        if name in f"A{others}"
+    ]
+
+
+def survive(world: World) -> None:
+    """A survivor writes and rolls back once everything else has ended."""
+    world.now_ms += 4 * TOLERATED_MS
+    ports = make_ports(world, world.new_actor("survivor", seed=0))
+    context = shared(ports_of(ports))
+    answer = client_write(ports, context, Job(operation="S", keys=("b1",)))
+    assert isinstance(answer, Receipt), answer
+    rollback_dead_writers(context)
+
+
+def lost_rows(world: World, answers: Answers) -> list[str]:
+    """Keys of acknowledged writes that the table has not."""
+    rows = rows_now(world)
+    own = {"A": "a2", "J": "a3", "B": "b1"}
+    return [key for name, key in own.items() if is_ok(answers, name) and key not in rows]
+
+
+def is_ok(answers: Answers, name: str) -> bool:
+    return isinstance(answers.get(name), Receipt)
+
+
+def kinds(world: World) -> list[SlotKind]:
+    chain = open_table(outside(world)).chain
+    return [slot.kind for slot in chain.newest_first()][::-1]
+
+
+def shown_below(world: World) -> list[str]:
+    """Completed files that appeared below the completion time of one that was there before."""
+    found = []
+    newest = ""
+    for change in world.journal:
+        folder, _, name = change.path.rpartition("/")
+        instant = parse_instant_name(name) if folder == TIMELINE else None
+        if change.kind == "create" and instant is not None and instant.completed:
+            if (instant.completion_time or "") < newest:
+                found.append(name)
+            newest = max(newest, instant.completion_time or "")
+    return found
+
+
+def between(calls: Sequence[str], *, early: bool) -> list[Stage]:
+    """A is stopped before the last of these calls, loses its lease, and J publishes."""
+    begun: list[Stage] = [Until("J", "acquire")] if early else []
+    stops = [Until("A", call) for call in calls]
+    return [*begun, *stops, Fault.LEASE_LOST, UntilEnd("J")]
+
+
+EARLY = pytest.mark.parametrize("early", [True, False], ids=["begun before", "begun meanwhile"])
+STOPS = pytest.mark.parametrize("calls", BEFORE.values(), ids=BEFORE)
+
+
+@pytest.mark.spec("FOR-4")
+@EARLY
+@STOPS
+def test_what_came_between_slot_and_file_makes_the_slot_void(
+    calls: tuple[str, ...], early: bool
+) -> None:
+    world, answers, trace = played(between(calls, early=early))
+    assert (is_ok(answers, "A"), is_ok(answers, "J")) == (True, True), trace.story()
+    assert lost_rows(world, answers) == []
+    assert kinds(world)[:3] == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.VOID]
+    assert shown_below(world) == []
+    survive(world)
+    assert lost_rows(world, answers) == []
+    assert open_table(outside(world)).active().pending == ()
+
+
+@STOPS
+def test_mutant_that_does_not_look_a_second_time_loses_a_row(calls: tuple[str, ...]) -> None:
+    world, answers, trace = played(between(calls, early=False), ours=alone)
+    assert (is_ok(answers, "A"), is_ok(answers, "J")) == (True, True), trace.story()
+    assert lost_rows(world, answers) != [] or shown_below(world) != []
+
+
+@STOPS
+def test_a_lease_that_ends_between_them_costs_nothing_when_nobody_came(
+    calls: tuple[str, ...],
+) -> None:
+    stops = [Until("A", call) for call in calls]
+    world, answers, _ = played([*stops, Fault.LEASE_LOST, UntilEnd("A")])
+    assert lost_rows(world, answers) == []
+    assert SlotKind.VOID not in kinds(world)
+    assert [is_ok(answers, name) for name in "AJB"] == [True, True, True]
+
+
+@STOPS
+def test_another_of_ours_calls_it_void_while_its_owner_sleeps(calls: tuple[str, ...]) -> None:
+    stages: list[Stage] = [*between(calls, early=False), UntilEnd("B"), UntilEnd("A")]
+    world, answers, _ = played(stages)
+    assert [is_ok(answers, name) for name in "AJB"] == [True, True, True]
+    assert lost_rows(world, answers) == []
+    assert shown_below(world) == []
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("call", [SLOT, LOOK, HELD, SHOW, HELD_AGAIN])
+def test_whoever_comes_next_decides_what_a_dead_owner_left(call: str, fault: Fault) -> None:
+    """The file is made, or the slot void and the write rolled back; J and B lose nothing."""
+    died = [SLOT, LOOK, HELD, SHOW, HELD_AGAIN].index(call)
+    way = [SLOT, LOOK, HELD, SHOW, HELD_AGAIN][:died]
+    stages = [*(Until("A", one) for one in way), Until("A", call.strip("!"), fault)]
+    for others in ([UntilEnd("J")], [UntilEnd("B"), UntilEnd("J")]):
+        world, answers, trace = played([*stages, *others])
+        assert (is_ok(answers, "J"), is_ok(answers, "B")) == (True, True), trace.story()
+        survive(world)
+        assert lost_rows(world, answers) == []
+        assert shown_below(world) == []
+        assert open_table(outside(world)).active().pending == ()
+        begun = outcome_of(world)
+        assert ("a2" in rows_now(world)) == (begun is Outcome.PUBLISHED)
+
+
+def outcome_of(world: World) -> Outcome:
+    """What everybody is told of the instant that A began first."""
+    begun = next(
+        change.path.rpartition("/")[2][:17]
+        for change in world.journal
+        if change.actor == "A" and change.path.endswith(".commit.requested")
+    )
+    return resolve(open_table(outside(world), SHARED), begun).outcome
+
+
+@pytest.mark.parametrize("fault", [None, Fault.CRASH_BEFORE], ids=["it lives", "it dies"])
+def test_what_a_foreign_rollback_took_is_not_told_as_published(fault: Fault | None) -> None:
+    """Java takes the sleeper for dead and leaves neither pending nor completed file (FOR-4)."""
+    world = seeded("second-look-rollback", ("a1",))
+    answers: Answers = {}
+    actors = [*cast(answers, shared, others=""), Actor(name="R", body=roll_back_as_java)]
+    stages = [Until("A", SLOT), Until("A", LOOK, fault), Fault.LEASE_LOST, Pause(3), UntilEnd("R")]
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=TOLERATED_MS), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    survive(world)
+    assert kinds(world)[:3] == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.VOID]
+    assert outcome_of(world) is Outcome.NOT_PUBLISHED
+    assert is_ok(answers, "A") == (fault is None)
+    assert ("a2" in rows_now(world)) == (fault is None)
+
+
+def roll_back_as_java(ports: ActorPorts) -> None:
+    rollback_dead_writers(foreign(ports_of(ports)))
+
+
+# ---------------------------------------------------------------- any schedule
+
+
+class Spared:
+    """
+    A run's faults, but for those against which nobody can do anything from this side (FOR-8).
+
+    The lease is lost neither by J nor by one whose request for a completed file is on its way.
+    """
+
+    def __init__(self, run: Chooser, world: World, plain: Sequence[Move]) -> None:
+        self._run = run
+        holders = {lock.actor for lock in world.locks.values() if lock.token is not None}
+        shows = (
+            (run.task_of(move) or ("", 0))[0] in holders
+            and run.describe(move).startswith(SHOW)
+            and "_" in run.describe(move)
+            for move in plain
+        )
+        self._spared = "J" in holders or any(shows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def fault_moves(self) -> list[Move]:
+        moves = self._run.fault_moves()
+        lost = Fault.LEASE_LOST.value
+        return [move for move in moves if not (self._spared and move[0] == lost)]
+
+
+class SparingPolicy(RandomPolicy):
+    """Draws everything, and often the loss of a lease where a slot is about to be created."""
+
+    def __init__(self, seed: int, world: World) -> None:
+        super().__init__(seed, rate=0.08)
+        self._world = world
+        self._chance = random.Random(f"sparing/{seed}")
+
+    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
+        spared = Spared(run, self._world, plain)
+        lost = (Fault.LEASE_LOST.value, 0)
+        at_slot = any(run.describe(move).startswith(SLOT) for move in plain)
+        if at_slot and self._chance.random() < 0.3 and lost in spared.fault_moves():
+            return lost
+        return super().choose(plain, spared)
+
+
+def test_no_row_is_lost_in_any_schedule() -> None:
+    """Leases lost, pauses, deaths and lost answers, of ours only; J's are Java's own affair."""
+    void = 0
+    for seed in range(400 if NIGHTLY else 40):
+        world = seeded("second-look-swarm", ("a1",))
+        answers: Answers = {}
+        budgets = {
+            Fault.LEASE_LOST: 2,
+            Fault.CRASH_BEFORE: seed % 2,
+            Fault.AMBIGUOUS_APPLIED: 1,
+            Fault.AMBIGUOUS_LOST: 1,
+            Fault.TIME_JUMP: 1,
+        }
+        trace = run(
+            world,
+            cast(answers, shared),
+            seed=seed,
+            faults=Faults(
+                budgets=budgets, victims=frozenset({"A", "B"}), time_jump_ms=TOLERATED_MS // 2
+            ),
+            policy=SparingPolicy(seed, world),
+        )
+        assert trace.failure is None, f"seed {seed}\n{trace.story()}"
+        survive(world)
+        assert lost_rows(world, answers) == [], f"seed {seed}\n{trace.story()}"
+        assert shown_below(world) == [], f"seed {seed}\n{trace.story()}"
+        void += SlotKind.VOID in kinds(world)
+    assert void or not NIGHTLY
+
+
+@pytest.mark.parametrize("fault", [None, Fault.CRASH_BEFORE], ids=["it lives", "it dies"])
+def test_a_void_compaction_is_completed_once_more(fault: Fault | None) -> None:
+    """Its plan is there as before, and so are its files; a log of J's came between."""
+    world = compactions.planned("second-look-compaction")
+    answers: Answers = {}
+
+    def body(ports: ActorPorts) -> None:
+        compactions.execute(shared(ports_of(ports)))
+
+    logs = [Job(operation="J", keys=("a1", "a3"))]
+    actors = [
+        Actor(name="C", body=body),
+        writer("J", logs, make_context=foreign, answers=answers),
+        Actor(name="D", body=body, start_after="C"),
+    ]
+    stages = [Until("C", SLOT), Until("C", LOOK, fault), Fault.LEASE_LOST, UntilEnd("J")]
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=TOLERATED_MS), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    world.now_ms += 4 * TOLERATED_MS
+    compactions.execute(shared(outside(world)))
+    assert kinds(world)[-4:-1] == [SlotKind.PLAN, SlotKind.COMMIT, SlotKind.VOID]
+    assert kinds(world)[-1] is SlotKind.COMMIT
+    assert rows_now(world) == {"a1": "J", "a2": "seed", "a3": "J", "b1": "old"}
+    assert shown_below(world) == []
+    assert open_table(outside(world)).active().pending == ()
+
+
+# ---------------------------------------------------------------- who else reads the chain
+
+
+def void_of_the_dead() -> World:
+    """A died before its second look, J went on without it, B called its slot void."""
+    died = Until("A", LOOK, Fault.CRASH_BEFORE)
+    world, _, _ = played([Until("A", SLOT), died, UntilEnd("J"), UntilEnd("B")], batch="n1")
+    assert kinds(world)[:3] == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.VOID]
+    return world
+
+
+@pytest.mark.spec("BATCH-1")
+def test_a_batch_in_a_void_slot_is_written_anew() -> None:
+    world = void_of_the_dead()
+    world.now_ms += 4 * TOLERATED_MS
+    ports = make_ports(world, world.new_actor("again", seed=0))
+    answer = do_write(
+        ports, shared(ports_of(ports)), Job(operation="A", keys=("a1", "a2"), batch_id="n1")
+    )
+    assert not answer.already_published
+    assert rows_now(world)["a2"] == "A"
+
+
+def test_a_batch_that_is_undecided_is_decided_before_it_is_answered() -> None:
+    died = Until("A", LOOK, Fault.CRASH_BEFORE)
+    world, _, _ = played([Until("A", SLOT), died, UntilEnd("J")], batch="n1", others="J")
+    assert kinds(world) == [SlotKind.COMMIT, SlotKind.COMMIT]
+    ports = make_ports(world, world.new_actor("again", seed=0))
+    answer = do_write(
+        ports, shared(ports_of(ports)), Job(operation="A", keys=("a1", "a2"), batch_id="n1")
+    )
+    assert not answer.already_published
+    assert rows_now(world)["a2"] == "A"
+
+
+def test_it_is_explained_before_and_after_its_files_went() -> None:
+    world = void_of_the_dead()
+    table = Table(open_table(outside(world), SHARED))
+    begun = table.context.chain.read(2)
+    assert begun is not None
+    table.context.world.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))
+    table.context.world.storage.delete(timeline_path(f"{begun.requested_time}.inflight"))
+    told = explain_instant(table, begun.requested_time)
+    assert told.state == "void"
+    assert "another engine went on without it" in told.remarks[0]
+    answer = resolve(table.context, begun.requested_time)
+    assert (answer.outcome, answer.completion_time) == (Outcome.NOT_PUBLISHED, None)
+
+
+def test_archiving_collects_both_slots() -> None:
+    world = void_of_the_dead()
+    survive(world)
+    ports = make_ports(world, world.new_actor("later", seed=0))
+    context = shared(ports_of(ports))
+    enter(context, {})
+    for number in range(6):
+        do_write(ports, context, Job(operation=f"L{number}", keys=("b1",)))
+    clean(context, CLEANING)
+    archive(context, RULES)
+    assert boundary_number(context.world.storage) >= 3
+    assert {"a3", "b1"} <= rows_now(world).keys()

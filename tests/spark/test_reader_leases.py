@@ -1,0 +1,68 @@
+"""A DataFrame's lease: taken while it is read, seen by cleaning, over after the last job."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hoodoo.spark.leasing import keep_while_read
+from hoodoo.spark.loading import plan_load
+from hoodoo.table import Table
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from timeline.reader_lease import registered_readers
+
+
+class ByHand:
+    """An executor whose background work a test runs."""
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+
+    def every(self, _: int, work: Any) -> Any:
+        self.works.append(work)
+        return self
+
+    def stop(self) -> None:
+        self.works.clear()
+
+
+class Unread:
+    """Stands for a DataFrame."""
+
+
+@pytest.mark.slow
+def test_a_dataframe_is_read_although_its_files_were_cleaned_meanwhile(
+    spark: Any, path: str, save: Any
+) -> None:
+    for at in range(3):
+        save([(1, "mon", at, 1.0)])
+    df = spark.read.format("hoodoo").load(path)
+    with Table.open(path) as table:
+        lease = plan_load(table, table.properties).lease
+        assert lease.show()
+        for at in range(3, 6):
+            save([(1, "mon", at, 1.0)])
+        clean(table.core.context, CleaningSettings(commits_retained=1))
+        assert df.collect()[0]["at"] == 2
+        lease.end()
+
+
+def test_a_lease_is_renewed_no_more_when_nobody_can_read(spark: Any, path: str, save: Any) -> None:
+    save([(1, "mon", 1, 1.0)])
+    with Table.open(path) as table:
+        context = table.core.context
+        by_hand = ByHand()
+        elsewhere = replace(context, world=replace(context.world, executor=by_hand))
+        df = Unread()
+        keep_while_read(spark, elsewhere, plan_load(table, table.properties).lease, df)
+        [beat] = by_hand.works
+        beat()
+        assert [one.alive for one in registered_readers(context)] == [True]
+        del df
+        gc.collect()
+        beat()
+        assert by_hand.works == []

@@ -1,0 +1,44 @@
+"""Spark on a store without an atomic create: the driver asks the slot store, tasks only write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.tasks import StorageAddress
+from timeline.places import SLOTS
+from timeline.storage.local import LocalStorage
+from timeline.storage.written import WrittenStorage
+
+pytestmark = pytest.mark.spark
+
+
+def test_tasks_are_asked_for_whole_writes_only(tmp_path: Path) -> None:
+    said = {"hoodoo.slots.backend": "sql", "hoodoo.lock.sql.url": "/nowhere"}
+    assert reaching_storage(said) == {"hoodoo.slots.backend": "sql"}
+    for options, kind in ((("hoodoo.slots.backend", "sql"),), WrittenStorage), ((), LocalStorage):
+        storage = StorageAddress(base_uri=f"file:{tmp_path}", options=options).open()
+        assert type(storage) is kind
+
+
+@pytest.mark.slow
+def test_a_data_frame_is_saved_by_a_slot_of_the_database(
+    save: Callable[..., Any], path: str, tmp_path: Path
+) -> None:
+    told = {
+        "hoodoo__slots__backend": "sql",
+        "hoodoo__lock__sql__url": str(tmp_path / "slots.db"),
+        "hoodoo__lock__sql__create_table": "true",
+    }
+    save([(1, "mon", 10, 1.0), (2, "mon", 10, 2.0)], **told)
+    save([(1, "mon", 11, 7.0)], **told)
+    properties = {key.replace("__", "."): value for key, value in told.items()}
+    with hoodoo.open_table(path, properties=properties) as table:
+        rows = table.to_arrow(columns=["id", "amount"]).to_pylist()
+    assert sorted((row["id"], row["amount"]) for row in rows) == [(1, 7.0), (2, 2.0)]
+    assert not (Path(path) / SLOTS).exists()

@@ -1,0 +1,90 @@
+"""Deletes by predicate and writes made from reads, as a user calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from timeline.errors import InvalidInputError, SettingError, WriteConflictError
+
+KEYS = {
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "p",
+    "hoodie.datasource.write.precombine.field": "ts",
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+}
+LEVEL = "hoodoo.write.isolation.level"
+
+
+def row(key: str, part: str, v: int | None, ts: int = 1) -> dict[str, object]:
+    return {"id": key, "p": part, "ts": ts, "v": v}
+
+
+ROWS = [row("a", "x", 1), row("b", "x", 2), row("c", "y", 1), row("d", "y", None)]
+
+
+def new_table(path: Path, **properties: str) -> hoodoo.Table:
+    rows = pa.Table.from_pylist(ROWS)
+    table = hoodoo.create_table(str(path), schema=rows.schema, properties=KEYS | properties)
+    table.upsert(rows)
+    return table
+
+
+def ids(table: hoodoo.Table) -> list[str]:
+    return sorted(table.to_arrow(["id"]).column("id").to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_the_rows_that_a_filter_finds_are_deleted(tmp_path: Path, kind: str):
+    with new_table(tmp_path / "t", **{"hoodie.datasource.write.table.type": kind}) as table:
+        receipt = table.delete_where([("v", "==", 1)])
+        assert (receipt.rows_deleted, ids(table)) == (2, ["b", "d"])
+
+
+def test_only_the_partitions_that_were_named_are_looked_at(tmp_path: Path):
+    with new_table(tmp_path / "t") as table:
+        table.delete_where([("v", "==", 1)], ["y"])
+        assert ids(table) == ["a", "b", "d"]
+
+
+def test_a_filter_that_finds_nothing_deletes_nothing(tmp_path: Path):
+    with new_table(tmp_path / "t") as table:
+        assert table.delete_where([("v", "==", 7)]).rows_deleted == 0
+        assert ids(table) == ["a", "b", "c", "d"]
+
+
+def test_a_delete_without_a_filter_is_refused(tmp_path: Path):
+    with new_table(tmp_path / "t") as table:
+        with pytest.raises(InvalidInputError) as refused:
+            table.delete_where(None)
+        assert refused.value.kind == "no_filter"
+
+
+def test_a_repeated_batch_deletes_once(tmp_path: Path):
+    with new_table(tmp_path / "t") as table:
+        table.delete_where([("v", "==", 1)], batch_id="once")
+        table.upsert([row("a", "x", 1, 2)])
+        assert table.delete_where([("v", "==", 1)], batch_id="once").already_published
+        assert ids(table) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("operation", ["upsert", "insert", "delete", "write"])
+def test_rows_made_from_reads_that_changed_are_refused_at_once(tmp_path: Path, operation: str):
+    with (
+        new_table(tmp_path / "t", **{LEVEL: "serializable"}) as table,
+        hoodoo.open_table(str(tmp_path / "t"), properties=KEYS) as other,
+        table.hold() as state,
+    ):
+        other.upsert([row("a", "x", 5, 2)])
+        with pytest.raises(WriteConflictError) as refused:
+            getattr(table, operation)([row("b", "x", 6, 3)], reads=state.reads(partitions=["x"]))
+        assert refused.value.kind == "changed_under_read"
+        getattr(table, operation)([row("c", "y", 6, 3)], reads=state.reads(partitions=["y"]))
+
+
+def test_an_unknown_level_is_refused(tmp_path: Path):
+    with pytest.raises(SettingError):
+        new_table(tmp_path / "t", **{LEVEL: "read_committed"})

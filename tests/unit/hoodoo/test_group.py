@@ -1,0 +1,60 @@
+"""Group commit by an option: the threads of a process share an instant of one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.cli.receipts import receipt_document
+from hoodoo.explain import explain_instant
+from tests.unit.timeline.engine import Heard
+from timeline.errors import InvalidInputError, SettingError
+from timeline.machine import ThreadExecutor
+from timeline.write import Receipt
+
+GROUPED = {"hoodoo.group.commit.max.writes": "8", "hoodoo.group.commit.linger.ms": "60"}
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"id": [f"k{number}"], "p": [f"p{number}"], "v": [number]})
+
+
+def table_at(path: Path, **more: str) -> Any:
+    properties = {**GROUPED, **more}
+    return hoodoo.create_table(path, record_key="id", partition_by="p", properties=properties)
+
+
+@pytest.mark.spec("GRP-1")
+def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
+    with table_at(tmp_path / "t") as table, ThreadExecutor(4, events=Heard()) as threads:
+
+        def write(number: int) -> Receipt:
+            return table.insert(rows(number), batch_id=f"s/{number}")
+
+        receipts = threads.map(write, list(range(4)))
+        assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1, 2, 3]
+        shared = max(receipts, key=lambda receipt: receipt.group)
+        members = [each for each in receipts if each.requested_time == shared.requested_time]
+        assert len(members) == shared.group > 1
+        assert receipt_document(shared)["group"] == shared.group
+        told = explain_instant(table.core, shared.requested_time).lines()
+        assert f"published {shared.group} writes together" in told
+        assert sum(line.startswith("batch s/") for line in told) == shared.group
+        assert table.insert(rows(9), batch_id="s/0").already_published
+
+
+def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:
+    with table_at(tmp_path / "t") as table:
+        table.insert(rows(1))
+        with pytest.raises(InvalidInputError):
+            table.insert(pa.table({"v": [1]}))
+        assert table.upsert(rows(2)).group == 1
+
+
+def test_a_group_of_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError):
+        table_at(tmp_path / "t", **{"hoodoo.group.commit.max.writes": "0"})

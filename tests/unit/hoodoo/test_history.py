@@ -1,0 +1,116 @@
+"""The history of a table: what its own files tell, and what journals add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.history import check_history
+from timeline.codecs.journal import read_line, record_journal, write_line
+from timeline.errors import InvalidInputError
+from timeline.model.recorded_run import RunRecorder
+from timeline.rules.anomalies import AnomalyKind
+
+NEVER = "20200101000000000"
+
+
+def rows(*keys: str, value: int = 0) -> pa.Table:
+    return pa.table({"id": list(keys), "part": ["p"] * len(keys), "value": [value] * len(keys)})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Any]:
+    made = hoodoo.create_table(
+        tmp_path / "t",
+        schema=rows("a").schema,
+        record_key="id",
+        partition_by="part",
+        properties={"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"},
+    )
+    with made:
+        yield made
+
+
+def journal(tmp_path: Path, *lines: str) -> list[Path]:
+    path = tmp_path / "client.jsonl"
+    path.write_text("".join(lines))
+    return [path]
+
+
+def found(table: Any, journals: list[Path]) -> list[tuple[AnomalyKind, str]]:
+    return [(one.kind, one.item) for one in check_history(table.core.context, journals)]
+
+
+def test_a_table_written_in_order_has_no_finding(table: Any, tmp_path: Path) -> None:
+    first = table.upsert(rows("a", "b"), batch_id="1").requested_time
+    second = table.upsert(rows("a", value=1), batch_id="2")
+    third = table.delete(rows("b").select(["id", "part"])).requested_time
+    told = journal(
+        tmp_path,
+        write_line("one", "ok", ["a", "b"], instant=first, batch="1"),
+        write_line("two", "ok", ["a"], instant=second.requested_time, reads=[("a", first)]),
+        write_line("three", "ok", ["b"], instant=third, deletes=True),
+        write_line("four", "fail", ["a"]),
+        write_line("five", "unknown", ["c"]),
+        read_line("r", [("a", second.requested_time), ("b", first)], at=second.completion_time),
+        '{"event": "write", "na',  # a client that was killed
+    )
+    assert found(table, told) == []
+    assert found(table, []) == []
+
+
+def test_an_acknowledged_write_that_the_table_does_not_know_is_lost(
+    table: Any, tmp_path: Path
+) -> None:
+    table.upsert(rows("a"))
+    told = journal(tmp_path, write_line("one", "ok", ["b"], instant=NEVER))
+    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "")]
+
+
+def test_a_key_whose_newest_row_is_an_older_one_is_lost(table: Any, tmp_path: Path) -> None:
+    table.upsert(rows("a"))
+    later = table.upsert(rows("b")).requested_time
+    told = journal(tmp_path, write_line("one", "ok", ["a", "b", "c"], instant=later))
+    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "c"), (AnomalyKind.LOST_UPDATE, "a")]
+
+
+def test_keys_that_an_overwrite_hid_are_not_lost(table: Any, tmp_path: Path) -> None:
+    first = table.upsert(rows("a")).requested_time
+    table.insert_overwrite(rows("b"))
+    assert found(table, journal(tmp_path, write_line("one", "ok", ["a"], instant=first))) == []
+
+
+def test_a_client_that_saw_an_uncommitted_row_read_dirty(table: Any, tmp_path: Path) -> None:
+    table.upsert(rows("a"))
+    pending = "29990101000000000"
+    told = journal(tmp_path, read_line("r", [("a", pending)]))
+    assert found(table, told) == [(AnomalyKind.DIRTY_READ, "a")]
+
+
+def test_a_restore_excuses_what_it_took_back(table: Any, tmp_path: Path) -> None:
+    kept = table.upsert(rows("a")).requested_time
+    table.savepoint(kept)
+    gone = table.upsert(rows("b")).requested_time
+    table.restore(kept)
+    assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json\n",
+        '{"event": "write", "answer": "maybe", "keys": []}\n',
+        '{"event": "write", "answer": "ok", "keys": ["a"]}\n',
+        '{"event": "read"}\n',
+        "[]\n",
+    ],
+)
+def test_a_line_of_another_form_is_refused(line: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        record_journal(RunRecorder(), [line.encode()], source="j")
+    assert caught.value.fields["line"] == 1

@@ -1,0 +1,197 @@
+"""Which slot store properties mean, and what a DynamoDB that does not answer means to a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lockproviders.dynamodb.connection import (
+    ConditionFailedError,
+    MissingTableError,
+    TableExistsError,
+)
+from lockproviders.dynamodb.settings import DynamoSettings
+from lockproviders.dynamodb.slots import DynamoSlotStore
+from lockproviders.slot_stores import with_slot_store
+from timeline.errors import (
+    SettingError,
+    StorageUnavailableError,
+    UnavailableError,
+    UnsafeSetupError,
+)
+from timeline.machine import SystemClock, SystemIds
+from timeline.options import TABLE_LAYER, PropertySet
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
+from timeline.storage.memory import MemoryStorage
+
+URL = "hoodoo.lock.sql.url"
+
+
+def chosen(said: Mapping[str, str], layer: str = "code") -> Storage:
+    return with_slot_store(
+        MemoryStorage("memory://t"),
+        PropertySet().with_layer(layer, said),
+        clock=SystemClock(),
+        ids=SystemIds(),
+    )
+
+
+def test_the_storage_decides_unless_something_else_is_said() -> None:
+    assert type(chosen({})) is MemoryStorage
+    assert chosen({}).capabilities.slots == "storage"
+
+
+@pytest.mark.parametrize(
+    ("said", "slots"),
+    [
+        (
+            {"hoodoo.slots.backend": "sql", URL: "/var/lib/s.db"},
+            "sql:sqlite:/var/lib/s.db#hoodoo_slots#memory://t",
+        ),
+        (
+            {
+                "hoodoo.slots.backend": "sql",
+                URL: "postgresql://me:secret@db/lake",
+                "hoodoo.slots.table": "ours.slots",
+                "hoodoo.slots.key": "flights",
+            },
+            "sql:postgresql://db:5432/lake#ours.slots#flights",
+        ),
+        (
+            {
+                "hoodoo.slots.backend": "dynamodb",
+                "hoodie.write.lock.dynamodb.region": "eu-west-1",
+            },
+            "dynamodb:eu-west-1/hoodoo_slots#memory://t",
+        ),
+    ],
+)
+def test_a_slot_store_has_a_name_without_secrets(said: dict[str, str], slots: str) -> None:
+    assert chosen(said).capabilities.slots == slots
+    assert chosen(said).capabilities.atomic_create
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"hoodoo.slots.backend": "etcd"}, "hoodoo.slots.backend"),
+        ({"hoodoo.slots.backend": "sql"}, URL),
+        (
+            {"hoodoo.slots.backend": "sql", URL: "/s.db", "hoodoo.slots.table": "a; drop"},
+            "hoodoo.slots.table",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(said: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError, match=named.replace(".", r"\.")):
+        chosen(said)
+
+
+def test_a_table_does_not_choose_what_decides_about_it() -> None:
+    """SEC11: whoever writes its properties would name the server."""
+    said = {"hoodoo.slots.backend": "sql", URL: "/tmp/theirs.db"}
+    assert type(chosen(said, layer=TABLE_LAYER)) is MemoryStorage
+    properties = PropertySet().with_layer(TABLE_LAYER, {URL: "/theirs.db"})
+    properties = properties.with_layer("code", {"hoodoo.slots.backend": "sql"})
+    with pytest.raises(UnsafeSetupError):
+        with_slot_store(
+            MemoryStorage("memory://t"), properties, clock=SystemClock(), ids=SystemIds()
+        )
+
+
+# ------------------------------------------------------------------ DynamoDB
+
+
+class Answers:
+    """Answers one after the other; errors are raised."""
+
+    def __init__(self, *answers: object) -> None:
+        self.left = list(answers)
+        self.asked: list[str] = []
+
+    def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert request["TableName"] == "slots"
+        self.asked.append(operation)
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def store_of(answers: Answers, *, create_table: bool = False) -> DynamoSlotStore:
+    settings = DynamoSettings(
+        table="slots",
+        key="t",
+        region="eu-west-1",
+        endpoint=None,
+        lease_ms=60_000,
+        create_table=create_table,
+        capacity=None,
+        creation_timeout_ms=60_000,
+        count_holdings=False,
+        access_key=None,
+        secret_key=None,
+        session_token=None,
+    )
+    return DynamoSlotStore(settings, lambda: answers, clock=SystemClock(), ids=SystemIds())
+
+
+def unanswered(*, maybe_done: bool) -> UnavailableError:
+    return UnavailableError("no answer", maybe_done=maybe_done)
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        (ConditionFailedError(), ObjectExistsError),
+        (unanswered(maybe_done=True), AmbiguousWriteError),
+        (unanswered(maybe_done=False), StorageUnavailableError),
+    ],
+)
+def test_a_put_is_sent_once_and_its_answer_told(
+    answer: Exception, meaning: type[Exception]
+) -> None:
+    """F16: a repeated one would meet its own first copy."""
+    answers = Answers(answer)
+    with pytest.raises(meaning):
+        store_of(answers).create("a/1", b"x")
+    assert answers.asked == ["put_item"]
+
+
+def test_what_changes_nothing_is_asked_once_more() -> None:
+    answers = Answers(unanswered(maybe_done=True), {}, unanswered(maybe_done=True), {})
+    store = store_of(answers)
+    with pytest.raises(ObjectMissingError):
+        store.read("a/1")
+    store.delete("a/1")
+    assert answers.asked == ["get_item", "get_item", "delete_item", "delete_item"]
+    with pytest.raises(StorageUnavailableError):
+        store_of(Answers(*[unanswered(maybe_done=True)] * 2)).names("a")
+
+
+def test_names_come_in_pages() -> None:
+    pages = [
+        {"Items": [{"name": {"S": "2"}}], "LastEvaluatedKey": {"name": {"S": "2"}}},
+        {"Items": [{"name": {"S": "1"}}]},
+    ]
+    assert store_of(Answers(*pages)).names("a") == ["1", "2"]
+
+
+def test_a_missing_table_is_made_only_on_request() -> None:
+    with pytest.raises(UnsafeSetupError, match="hash key 'folder' and the sort key 'name'"):
+        store_of(Answers(MissingTableError("none"))).create("a/1", b"x")
+    active = {"Table": {"TableStatus": "ACTIVE"}}
+    for made in ({}, TableExistsError("faster")):
+        answers = Answers(MissingTableError("none"), made, active, {})
+        store_of(answers, create_table=True).create("a/1", b"x")
+        assert answers.asked == ["put_item", "create_table", "describe_table", "put_item"]

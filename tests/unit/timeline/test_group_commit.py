@@ -1,0 +1,203 @@
+"""The committer of a process: who waits while another publishes comes into the next instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Heard,
+    Meddled,
+    StillClock,
+    as_table,
+    leftovers,
+    new_table,
+    planned,
+    rows_of,
+)
+from timeline.errors import InvalidInputError, StorageUnavailableError
+from timeline.group_commit import GroupCommitter
+from timeline.local_workload import LocalWorkload
+from timeline.machine import Started, ThreadExecutor, start_beside
+from timeline.model.operations import WriteOperation
+from timeline.receipt import Receipt
+from timeline.storage.memory import MemoryStorage
+from timeline.table import Table
+
+Write = Callable[[], Receipt]
+
+
+class Interrupted(BaseException):
+    """Somebody pressed Ctrl-C in the leader's thread."""
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+class Full(Behind):
+    """Has no room for what a write intends."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".inflight"):
+            raise StorageUnavailableError(f"no space left: {path}", path=path)
+        self.inner.create(path, data, durable=durable)
+
+
+class Gathering(StillClock):
+    """While the first leader lingers, other threads hand in their writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[Write] = []
+        self.started: list[Started[Receipt]] = []
+        self.committer: GroupCommitter | None = None
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        others, self.others = self.others, []
+        for number, other in enumerate(others, start=2):
+            self.started.append(start_beside(other))
+            while self.committer is not None and len(self.committer._waiting) < number:
+                pass
+        super().sleep_ms(duration_ms)
+
+
+class Threads:
+    """A table, its committer, and writes that come while the first one lingers."""
+
+    def __init__(self, *, writes_max: int = 16, storage: Any = None) -> None:
+        self.clock = Gathering()
+        self.table = new_table(storage, clock=self.clock)
+        self.committer = GroupCommitter(self.table.context, writes_max=writes_max, linger_ms=5)
+        self.clock.committer = self.committer
+
+    def write(self, *rows: dict[str, Any], act: Callable[[], object] | None = None) -> Write:
+        def run() -> Receipt:
+            inner = LocalWorkload(self.table.context.world, as_table(list(rows)))
+            plan = planned(self.table, WriteOperation.UPSERT)
+            return self.committer.write(plan, Meddled(inner, *([act] if act else [])))
+
+        return run
+
+    def first(self, write: Write, *others: Write) -> Receipt:
+        self.clock.others = list(others)
+        return write()
+
+    def answers(self) -> list[Receipt]:
+        return [one.wait() for one in self.clock.started]
+
+
+@pytest.mark.spec("GRP-1")
+def test_writes_that_wait_come_into_one_instant() -> None:
+    threads = Threads()
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1)),
+        threads.write(row("c", "z", 1)),
+    )
+    answers = [one, *threads.answers()]
+    assert {each.requested_time for each in answers} == {one.requested_time}
+    assert {each.group for each in answers} == {3}
+    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]
+    assert leftovers(threads.table) == []
+
+
+def test_a_group_has_its_bound() -> None:
+    threads = Threads(writes_max=2)
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1)),
+        threads.write(row("c", "z", 1)),
+    )
+    assert one.group == 2
+    assert sorted(each.group for each in threads.answers()) == [1, 2]
+
+
+@pytest.mark.spec("GRP-2")
+def test_writes_of_one_key_come_one_after_another() -> None:
+    threads = Threads()
+    threads.first(*[threads.write(row("a", "x", value)) for value in (1, 2, 3)])
+    answers = threads.answers()
+    assert [each.group for each in answers] == [1, 1]
+    assert rows_of(threads.table, "id", "v") == [("a", 3)]
+
+
+def test_a_write_that_fails_in_the_group_is_tried_again_alone() -> None:
+    threads = Threads()
+
+    def fail() -> None:
+        raise InvalidInputError("no such value", kind="value")
+
+    bad = threads.write(row("b", "y", 1), act=fail)
+    one = threads.first(threads.write(row("a", "x", 1)), bad, threads.write(row("c", "z", 1)))
+    assert one.group == 2
+    assert threads.answers()[-1].group == 2
+    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]  # the second try went well
+
+
+@pytest.mark.spec("GRP-3")
+def test_followers_of_an_interrupted_leader_write_themselves() -> None:
+    threads = Threads()
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        threads.first(
+            threads.write(row("a", "x", 1), act=interrupt), threads.write(row("b", "y", 1))
+        )
+    (answer,) = threads.answers()
+    assert answer.group == 1
+    assert rows_of(threads.table, "id") == [("b",)]
+
+
+def test_a_store_that_fails_fails_for_each_member() -> None:
+    threads = Threads(storage=Full(MemoryStorage()))
+    with pytest.raises(StorageUnavailableError) as told:
+        threads.first(threads.write(row("a", "x", 1)), threads.write(row("b", "y", 1)))
+    with pytest.raises(StorageUnavailableError) as followed:
+        threads.clock.started[0].wait()
+    assert followed.value is not told.value
+    assert followed.value.fields == told.value.fields
+    assert leftovers(threads.table) == []
+
+
+def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
+    threads = Threads()
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1), act=interrupt),
+        threads.write(row("c", "z", 1)),
+    )
+    with pytest.raises(Interrupted):
+        threads.clock.started[0].wait()
+    assert (one.group, threads.clock.started[1].wait().group) == (2, 2)
+    assert rows_of(threads.table, "id") == [("a",), ("c",)]
+    assert leftovers(threads.table) == []
+
+
+def test_many_threads_lose_no_row() -> None:
+    table: Table = new_table(limits=BRISK)
+    committer = GroupCommitter(table.context, writes_max=16)
+
+    def write(number: int) -> Receipt:
+        rows = as_table([row(f"k{number}", f"p{number % 8}", number), row("hot", "h", number)])
+        mine = rows if number % 4 == 0 else rows.slice(0, 1)
+        plan = planned(table, WriteOperation.UPSERT, batch_id=f"s/{number}")
+        return committer.write(plan, LocalWorkload(table.context.world, mine))
+
+    with ThreadExecutor(8, events=Heard()) as threads:
+        receipts = threads.map(write, list(range(32)))
+    assert len(rows_of(table, "id")) == 33
+    sizes = Counter(each.requested_time for each in receipts)
+    assert all(sizes[each.requested_time] == each.group for each in receipts)
+    assert leftovers(table) == []

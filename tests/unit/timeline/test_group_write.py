@@ -1,0 +1,243 @@
+"""Several writes in one instant: shared times, receipts of their own, and nobody who meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Meddled,
+    Rows,
+    as_table,
+    data_files,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    planned,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import decode_commit
+from timeline.errors import StorageUnavailableError
+from timeline.group_write import GROUP_KEY, Left, may_share, write_together
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
+from timeline.model.slot import Slot, SlotKind
+from timeline.receipt import Receipt, published_batch
+from timeline.rules.bucketing import BucketRules
+from timeline.table import Table
+from timeline.undo import rollback
+from timeline.write import Work, prepared, write_prepared
+
+UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+def member(
+    table: Table,
+    rows: Rows,
+    *acts: Callable[[], object],
+    operation: WriteOperation = UPSERT,
+    batch_id: str | None = None,
+    **options: Any,
+) -> Work:
+    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
+    plan = planned(table, operation, batch_id=batch_id, **options)
+    return prepared(table.context, plan, workload, table.context.glance())
+
+
+def together(table: Table, *works: Work) -> list[Receipt | Left]:
+    return write_together(table.context, works)
+
+
+def newest_slot(table: Table) -> Slot:
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    return slot
+
+
+def published(answer: Receipt | Left) -> Receipt:
+    assert isinstance(answer, Receipt)
+    return answer
+
+
+@pytest.mark.spec("GRP-1")
+def test_members_share_the_instant_and_have_receipts_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    answers = together(
+        table,
+        member(table, [row("a", "x", 2)], batch_id="s/1"),
+        member(table, [row("b", "y", 2), row("c", "y", 2)], batch_id="s/2"),
+        member(table, [row("d", "z", 2)], batch_id="s/3"),
+    )
+    one, two, three = map(published, answers)
+    assert {(each.requested_time, each.completion_time) for each in (two, three)} == {
+        (one.requested_time, one.completion_time)
+    }
+    assert [(each.rows_inserted, each.rows_updated) for each in (one, two, three)] == [
+        (0, 1),
+        (2, 0),
+        (1, 0),
+    ]
+    assert [each.files_written for each in (one, two, three)] == [1, 1, 1]
+    assert {each.group for each in (one, two, three)} == {3}
+    assert len(table.context.active().completed_writes) == 2
+    slot = newest_slot(table)
+    assert [batch.batch_id for batch in slot.batches] == ["s/1", "s/2", "s/3"]
+    metadata = decode_commit(slot.body, path="slot")
+    assert metadata.extra_metadata[GROUP_KEY] == "3"
+    assert metadata.total_rows_inserted == 3
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
+    assert leftovers(table) == []
+    again = published_batch(table.context, planned(table, UPSERT, batch_id="s/2"))
+    assert again is not None
+    assert (again.rows_inserted, again.requested_time) == (2, one.requested_time)
+
+
+@pytest.mark.spec("GRP-1")
+def test_write_tokens_of_members_differ() -> None:
+    table = new_table()
+    together(
+        table,
+        member(table, [row("b", "y", 2), row("e", "w", 2)]),
+        member(table, [row("d", "z", 2)]),
+    )
+    tokens = sorted(path.rpartition("/")[2].split("_")[1] for path in data_files(table))
+    assert tokens == ["0-0-0", "1-0-0", "2-0-0"]
+
+
+@pytest.mark.spec("GRP-2")
+def test_who_meets_a_base_file_waits_for_the_next_group() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "x", 1)])
+    later = member(table, [row("b", "x", 3)])
+    first, second, third = together(
+        table, member(table, [row("a", "x", 2)]), later, member(table, [row("c", "y", 2)])
+    )
+    assert (published(first).group, second, published(third).group) == (2, Left.MEETS, 2)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 2)]
+    write_prepared(later)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 2)]
+    assert leftovers(table) == []
+
+
+def test_members_that_would_fill_one_small_file_get_files_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    works = [member(table, [row(key, "x", 2)], operation=INSERT) for key in ("b", "c", "d")]
+    assert {published(answer).group for answer in together(table, *works)} == {3}
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",), ("d",)]
+    assert len(table.file_slices()) == 3
+
+
+@pytest.mark.spec("GRP-2")
+def test_one_new_key_of_two_members_is_inserted_once() -> None:
+    table = new_table()
+    twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
+    first, second = together(table, member(table, [row("a", "x", 2)]), twin)
+    assert (published(first).group, second) == (1, Left.MEETS)
+    assert len(data_files(table)) == 1  # what the other wrote went before the slot (PUB-1)
+    write_prepared(twin)
+    assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
+
+
+def test_one_batch_counts_once_in_a_group() -> None:
+    table = new_table()
+    works = [member(table, [row("a", path, 2)], batch_id="s/1") for path in ("x", "y")]
+    first, second = together(table, *works)
+    assert second is Left.MEETS
+    assert write_prepared(works[1]) == replace(
+        published(first),
+        already_published=True,
+        files_written=0,
+        bytes_written=0,
+    )
+    assert rows_of(table, "id") == [("a",)]
+
+
+@pytest.mark.spec("GRP-2")
+def test_a_member_that_fails_leaves_nothing_in_the_group() -> None:
+    table = new_table()
+
+    def fail() -> None:
+        raise StorageUnavailableError("no space left: y", path="y")
+
+    broken = member(table, [row("b", "y", 2)], fail)
+    first, second, third = together(
+        table, member(table, [row("a", "x", 2)]), broken, member(table, [row("c", "z", 2)])
+    )
+    assert (published(first).group, second, published(third).group) == (2, Left.ALONE, 2)
+    assert len(heard(table, "group.left")) == 1
+    assert rows_of(table, "id") == [("a",), ("c",)]
+    assert write_prepared(broken).rows_inserted == 1
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
+
+
+def test_a_group_that_meets_another_process_publishes_nothing() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    other = opened(table)
+    works = [
+        member(table, [row("a", "x", 2)], lambda: upsert(other, [row("a", "x", 9)])),
+        member(table, [row("b", "y", 2)]),
+    ]
+    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    assert rows_of(table, "id", "v") == [("a", 9)]
+    assert leftovers(table) == []
+    assert [write_prepared(work).group for work in works] == [1, 1]
+    assert rows_of(table, "id", "v") == [("a", 9), ("b", 2)]  # a of ts 2 is late
+
+
+@pytest.mark.spec("GRP-3")
+def test_a_group_that_was_taken_for_dead_is_aborted_once_and_written_anew() -> None:
+    table = new_table()
+    upsert(table, [row("c", "z", 1)])
+    other = opened(table).context
+
+    def take_for_dead() -> None:
+        [mine] = other.active().pending
+        rollback(other, mine)
+
+    works = [
+        member(table, [row("a", "x", 2)], take_for_dead, batch_id="s/1"),
+        member(table, [row("b", "y", 2)], batch_id="s/2"),
+    ]
+    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    kinds = [slot.kind for slot in table.context.chain.between(0, table.context.chain.head())]
+    assert kinds == [SlotKind.COMMIT, SlotKind.ABORT]
+    assert [write_prepared(work).group for work in works] == [1, 1]
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("GRP-2")
+def test_members_append_to_one_bucket_in_their_order() -> None:
+    limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
+    table = new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
+    buckets = BucketRules(buckets=1, hash_fields=("id",))
+    works = [
+        member(table, [row("a", "x", value), row(f"b{value}", "x", value)], buckets=buckets)
+        for value in (1, 2, 3)
+    ]
+    assert {published(answer).group for answer in together(table, *works)} == {3}
+    (one,) = table.file_slices()
+    assert len(one.log_files) == 3
+    assert rows_of(table, "id", "v") == [("a", 3), ("b1", 1), ("b2", 2), ("b3", 3)]
+
+
+def test_only_equal_wishes_share_an_instant() -> None:
+    table = new_table()
+    mine = member(table, [row("a", "x", 1)], batch_id="s/1")
+    assert may_share(mine, member(table, [row("b", "y", 1)], batch_id="s/2"))
+    assert not may_share(mine, member(table, [row("b", "y", 1)], operation=INSERT))
+    overwrite = member(table, [row("b", "y", 1)], operation=WriteOperation.INSERT_OVERWRITE)
+    assert not may_share(overwrite, overwrite)

@@ -1,0 +1,255 @@
+"""Reader leases: what cleaning spares, when it goes after all, what an expired reader hears."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    StillClock,
+    data_files,
+    files_below,
+    new_table,
+    upsert,
+    world_of,
+)
+from timeline.errors import MissingFileError, SnapshotExpiredError
+from timeline.places import OWED, READERS
+from timeline.reader_lease import ReaderLease, registered_readers
+from timeline.rules.liveness import lease_is_over, lease_is_trusted
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.table import Table
+
+ONE = CleaningSettings(commits_retained=1)
+LEASE_MS = 9_000
+
+
+class Tickers:
+    """An executor whose background work runs when a test says so."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.works: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def every(self, interval_ms: int, work: Any) -> Any:
+        self.works.append(work)
+        return self
+
+    def stop(self) -> None:
+        self.works.clear()
+
+
+class Bench:
+    """A table with one file group that every commit writes anew, and a reader of it."""
+
+    def __init__(self, lease_ms: int = LEASE_MS) -> None:
+        self.clock = StillClock()
+        self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+        self.writer = new_table(self.storage, clock=self.clock)
+        self.commit(0)
+        world = world_of(self.storage, application="report", clock=self.clock)
+        self.tickers = Tickers(world.executor)
+        limits = replace(BRISK, reader_lease_ms=lease_ms)
+        self.reader = Table.open(replace(world, executor=self.tickers), limits)
+
+    def commit(self, *values: int) -> None:
+        for value in values:
+            upsert(self.writer, [{"id": "a", "p": "x", "v": value, "ts": value}])
+
+    def clean(self) -> int:
+        """Clean once; returns the number of data files that are left."""
+        clean(self.writer.context, ONE)
+        return len(data_files(self.writer))
+
+    def leases(self) -> list[str]:
+        return files_below(self.storage, READERS)
+
+    def tick(self) -> None:
+        for work in list(self.tickers.works):
+            work()
+
+
+def values(table: Any) -> list[int]:
+    return table.to_arrow(columns=["v"])["v"].to_pylist()
+
+
+def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> None:
+    bench = Bench()
+    with bench.reader.hold() as state:
+        bench.commit(1, 2, 3)
+        assert bench.clean() == 3  # the slice of 1 goes at once: nobody reads it
+        assert files_below(bench.storage, OWED) != []
+        assert values(state) == [0]
+    assert bench.leases() == []
+    bench.commit(4)
+    assert bench.clean() == 2
+    assert files_below(bench.storage, OWED) == []
+
+
+def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
+    bench = Bench()
+    bench.commit(1, 2)
+    with bench.reader.hold() as state:
+        bench.commit(3)
+        assert bench.clean() == 2
+        assert values(state) == [2]
+    assert files_below(bench.storage, OWED) == []
+
+
+def test_a_reader_that_meets_a_clean_after_its_lease_takes_a_newer_state() -> None:
+    bench = Bench()
+    bench.commit(1, 2)
+    at = bench.reader.pin()
+    assert at.snapshot.newest_completion is not None
+    bench.commit(3, 4)
+    bench.clean()
+    with pytest.raises(SnapshotExpiredError, match="read a newer one"):
+        at.hold()
+    assert bench.leases() == []
+    with bench.reader.hold() as state:
+        assert values(state) == [4]
+
+
+def test_a_short_read_writes_nothing() -> None:
+    bench = Bench()
+    with bench.reader.scan(columns=["v"]) as rows:
+        assert len(bench.tickers.works) == 0  # nothing is read before the first batch is wanted
+        rows.read_next_batch()
+        assert bench.leases() == []
+        rows.read_all()
+    assert bench.tickers.works == []
+
+
+def test_a_long_read_takes_a_lease_and_gives_it_back() -> None:
+    bench = Bench()
+    upsert(bench.writer, [{"id": "b", "p": "y", "v": 7, "ts": 7}])
+    with bench.reader.scan(columns=["v"]) as rows:
+        first = rows.read_next_batch()
+        bench.tick()
+        [lease] = registered_readers(bench.writer.context)
+        assert (lease.application, lease.alive, lease.lease_ms) == ("report", True, LEASE_MS)
+        upsert(bench.writer, [{"id": "b", "p": "y", "v": 8, "ts": 8}])
+        bench.commit(1, 2)
+        bench.clean()
+        second = rows.read_next_batch()
+        assert sorted(first["v"].to_pylist() + second["v"].to_pylist()) == [0, 7]
+        rows.read_all()
+    assert bench.leases() == []
+
+
+def test_a_reader_that_does_not_go_on_loses_its_lease() -> None:
+    bench = Bench()
+    lease = ReaderLease(bench.reader.context, bench.reader.snapshot)
+    lease.begin()
+    bench.tick()
+    for _ in range(4):
+        bench.clock.sleep_ms(LEASE_MS // 3)
+        bench.tick()
+    [seen] = registered_readers(bench.writer.context) or [None]
+    assert seen is None or not seen.alive
+    lease.end()
+
+
+def test_a_lease_that_ended_in_a_pause_is_taken_anew_under_another_name() -> None:
+    bench = Bench()
+    lease = ReaderLease(bench.reader.context, bench.reader.snapshot, held=True)
+    lease.begin()
+    bench.tick()
+    [before] = bench.leases()
+    bench.clock.sleep_ms(LEASE_MS)
+    bench.tick()
+    [after] = bench.leases()
+    assert before != after
+    lease.end()
+    assert bench.leases() == []
+
+
+def test_a_read_of_the_newest_state_begins_anew_where_nothing_came_out() -> None:
+    bench = Bench()
+    rows = bench.reader.scan(columns=["v"])
+    bench.commit(1, 2, 3)
+    assert bench.clean() == 2
+    assert rows.read_all()["v"].to_pylist() == [3]
+
+
+def test_a_pinned_state_that_was_cleaned_is_expired_and_not_corrupt() -> None:
+    bench = Bench()
+    at = bench.reader.pin()
+    assert at.file_slices() != []
+    bench.commit(1, 2, 3)
+    bench.clean()
+    with pytest.raises(SnapshotExpiredError) as caught:
+        at.to_arrow()
+    assert caught.value.kind == "snapshot_expired"
+    assert "hoodoo.reader.lease.ms" in caught.value.message
+
+
+def test_a_file_that_nobody_cleaned_is_missing() -> None:
+    bench = Bench()
+    at = bench.reader.pin()
+    [one] = at.file_slices()
+    assert one.base_file is not None
+    bench.storage.delete(one.base_file.path)
+    with pytest.raises(MissingFileError):
+        at.to_arrow()
+
+
+def test_leases_are_switched_off_by_zero() -> None:
+    bench = Bench(lease_ms=0)
+    with bench.reader.hold() as state:
+        assert bench.leases() == []
+        assert values(state) == [0]
+
+
+def test_an_ended_lease_spares_nothing_and_goes_when_it_is_old() -> None:
+    bench = Bench()
+    bench.reader.hold()  # a reader that dies
+    bench.clock.sleep_ms(LEASE_MS + 1)
+    bench.commit(1, 2, 3)
+    assert bench.clean() == 2
+    assert len(bench.leases()) == 1
+    bench.clock.sleep_ms(10 * LEASE_MS)
+    bench.commit(4)
+    bench.clean()
+    assert bench.leases() == []
+
+
+def test_a_reader_of_changes_needs_every_file_of_its_range() -> None:
+    bench = Bench()
+    bench.commit(1)
+    lease = ReaderLease(
+        bench.reader.context, bench.reader.snapshot, since="00000000000000000", held=True
+    )
+    assert lease.show()
+    bench.commit(2, 3, 4)
+    assert bench.clean() == 4  # of 0 and 1, which it reads, and the two that are kept
+    lease.end()
+
+
+def test_what_is_owed_names_data_files_only() -> None:
+    bench = Bench()
+    bench.storage.create(
+        f"{OWED}/00000000000000000009",
+        b'{"floor": "2", "paths": [".hoodie/hoodie.properties", "x/../y"]}',
+    )
+    bench.commit(1)
+    bench.clean()
+    assert bench.storage.stat(".hoodie/hoodie.properties") is not None
+
+
+@pytest.mark.parametrize(("until", "now", "over"), [(100, 100, False), (100, 101, True)])
+def test_a_lease_is_over_after_its_end(until: int, now: int, over: bool) -> None:
+    assert lease_is_over(until, now) is over
+
+
+@pytest.mark.parametrize(("silence", "trusted"), [(0, True), (600, True), (601, False)])
+def test_a_reader_trusts_two_thirds_of_its_own_lease(silence: int, trusted: bool) -> None:
+    assert lease_is_trusted(50, 50 + silence, 900) is trusted

@@ -1,0 +1,233 @@
+"""Retries: how long a write waits, what it may cost, and what is done when it loses on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Rows,
+    StillClock,
+    heard,
+    limited,
+    new_table,
+    opened,
+    put_watched,
+    rows_of,
+    upsert,
+)
+from timeline.errors import BudgetSpentError, LeaseLostError, SettingError
+from timeline.held_queue import holding_the_queue
+from timeline.model.operations import WriteOperation
+from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms, spent_bound
+from timeline.settings import WriteSettings
+from timeline.table import Table
+
+BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
+START: Rows = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}]
+
+
+def row(key: str, part: str, ts: int, v: int) -> dict[str, object]:
+    return {"id": key, "p": part, "ts": ts, "v": v}
+
+
+@pytest.mark.parametrize(
+    ("policy", "pauses"),
+    [
+        (RetryPolicy.LINEAR, [10, 20, 30, 40, 50]),
+        (RetryPolicy.EXPONENTIAL, [10, 20, 40, 80, 100]),
+        (RetryPolicy.EXPONENTIAL_JITTER, [12, 25, 50, 100, 125]),
+        (RetryPolicy.DECORRELATED_JITTER, [25, 58, 100, 100, 100]),
+        (RetryPolicy.NONE, [0, 0, 0, 0, 0]),
+    ],
+)
+def test_each_policy_lets_pauses_grow_its_own_way(policy: RetryPolicy, pauses: list[int]) -> None:
+    budget = replace(BUDGET, policy=policy)
+    found: list[int] = []
+    for attempt in range(5):
+        before = found[-1] if found else 0
+        found.append(pause_ms(attempt, 0.75, budget, previous_ms=before))
+    assert found == pauses
+
+
+@given(
+    policy=st.sampled_from(RetryPolicy),
+    attempt=st.integers(0, 10_000),
+    jitter=st.floats(0, 1, exclude_max=True),
+    previous=st.integers(0, 10**6),
+)
+def test_no_pause_is_longer_than_half_as_much_again_as_the_cap(
+    policy: RetryPolicy, attempt: int, jitter: float, previous: int
+) -> None:
+    pause = pause_ms(attempt, jitter, replace(BUDGET, policy=policy), previous_ms=previous)
+    assert 0 <= pause <= 150
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
+    [
+        (2, 1_000, 99, None),
+        (3, 0, 0, "hoodie.write.num.retries.on.conflict.failures"),
+        (1, 1_001, 0, "hoodie.write.commit.retry.total.timeout.ms"),
+        (1, 0, 100, "hoodoo.retry.wasted.bytes.max"),
+    ],
+)
+def test_attempts_time_and_bytes_end_the_retries(
+    conflicts: int, elapsed_ms: int, wasted_bytes: int, bound: str | None
+) -> None:
+    budget = RetryBudget(conflict_retries_max=2, total_ms_max=1_000, wasted_bytes_max=100)
+    found = spent_bound(
+        budget, conflicts=conflicts, elapsed_ms=elapsed_ms, wasted_bytes=wasted_bytes
+    )
+    assert found == bound
+
+
+def test_a_bound_of_zero_is_none() -> None:
+    budget = RetryBudget(total_ms_max=0, wasted_bytes_max=0)
+    assert spent_bound(budget, conflicts=1, elapsed_ms=10**9, wasted_bytes=10**15) is None
+
+
+# ---------------------------------------------------------------- properties
+
+
+def test_a_preset_fills_in_what_was_left_open() -> None:
+    said = {"hoodoo.retry.preset": "streaming", "hoodie.write.commit.retry.base.ms": "7"}
+    settings = WriteSettings.from_properties(said)
+    assert (settings.conflict_retries, settings.commit_retry_cap_ms) == (8, 50)
+    assert settings.commit_retry_base_ms == 7
+    assert settings.origin("conflict_retries") == "hoodoo.retry.preset=streaming"
+
+
+def test_a_backfill_has_no_bound_in_time_and_hudis_own_option_counts() -> None:
+    said = {
+        "hoodoo.retry.preset": "backfill",
+        "hoodie.write.num.retries.on.conflict.failures": "3",
+    }
+    settings = WriteSettings.from_properties(said)
+    assert (settings.conflict_retries, settings.commit_retry_total_ms) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"hoodoo.publish.lock": "auto"}, {"hoodoo.foreign.writers": "expected"}],
+)
+def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str]) -> None:
+    with pytest.raises(SettingError) as refused:
+        WriteSettings.from_properties({"hoodoo.retry.queue.after": "2", **said})
+    assert refused.value.fields["key"] == "hoodoo.retry.queue.after"
+
+
+# ---------------------------------------------------------------- writes
+
+
+def two_writers(**budget: Any) -> tuple[Table, Table]:
+    table = new_table(limits=limited(**budget))
+    upsert(table, START)
+    return table, opened(table)
+
+
+def test_a_receipt_tells_how_much_was_done_again() -> None:
+    mine, other = two_writers()
+    assert upsert(mine, [row("a", "x", 2, 2)]).redone == "nothing"
+    anew = upsert(mine, [row("a", "x", 3, 3)], lambda: upsert(other, [row("a", "x", 2, 7)]))
+    assert (anew.redone, anew.lost_slots) == ("everything", 0)
+
+
+def test_bytes_written_in_vain_end_the_retries() -> None:
+    mine, other = two_writers(wasted_bytes_max=1)
+    acts = [lambda: upsert(other, [row("a", "x", 2, 7)])] * 2
+    with pytest.raises(Exception, match="refused by a conflict"):
+        upsert(mine, [row("a", "x", 3, 3)], *acts)
+    assert rows_of(mine, "id", "v") == [("a", 7), ("b", 1)]
+
+
+def test_the_error_of_a_spent_budget_names_its_bound() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(total_ms_max=1_000), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+
+    def slow_rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        clock.sleep_ms(700)
+
+    with pytest.raises(BudgetSpentError, match="every attempt met a conflict") as spent:
+        upsert(mine, [row("a", "x", 3, 3)], *[slow_rival] * 4)
+    assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
+
+
+def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
+    mine, other = two_writers(queue_after=2)
+    rival_waits: list[str] = []
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+
+    def impatient() -> None:
+        """The third rival finds the lock taken: it would have won again."""
+        rival_waits.append("held" if heard(mine, "write.queued") else "free")
+
+    receipt, _ = put_watched(
+        mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, rival, impatient
+    )
+    assert rival_waits == ["held"]
+    assert (receipt.attempts, receipt.redone) == (3, "everything")
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
+    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+
+
+class _Lease:
+    fencing_token = 7
+    owner = "me"
+    released = 0
+
+    def __init__(self, *, held: bool) -> None:
+        self.held = held
+
+    def remaining_ms(self) -> int | None:
+        return None
+
+    def assert_held(self) -> None:
+        if not self.held:
+            raise LeaseLostError("lost", owner=self.owner)
+
+    def release(self) -> None:
+        self.released += 1
+
+    def __enter__(self) -> _Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Lock:
+    provider, identity = "scripted", "t"
+
+    def __init__(self, *leases: _Lease) -> None:
+        self.leases = list(leases)
+
+    def acquire(self, purpose: str) -> _Lease:
+        return self.leases.pop(0)
+
+    def close(self) -> None: ...
+
+
+def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
+    first, second = _Lease(held=True), _Lease(held=True)
+    table = new_table()
+    context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
+    with holding_the_queue(context, "redo") as held:
+        with held.world.lock.acquire("publish") as lease:
+            assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
+        assert first.released == 0
+        first.held = False
+        assert held.world.lock.acquire("publish") is second
+        held.world.lock.close()
+    assert first.released == 1
+    assert BRISK.retry.queue_after == 0

@@ -1,0 +1,96 @@
+"""What the second look sees, and what it costs beside other engines only (FOR-4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, new_table, opened, upsert
+from timeline.active import ActiveTimeline
+from timeline.codecs.slot import encode_slot
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.second_look import seen_by, still_stands, without_void
+from timeline.setting_names import ForeignWriters
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+EARLY, RT, MID, CT, LATE = (f"20260102030405{ms:03}" for ms in (0, 4, 8, 11, 20))
+BEFORE = [f"{EARLY}.commit.requested", f"{EARLY}_{EARLY}.commit", f"{RT}.commit.requested"]
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+
+
+def seen(*more: str) -> ActiveTimeline:
+    return ActiveTimeline.of([*BEFORE, *more])
+
+
+def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
+    return Slot(
+        number=number,
+        table_id="t",
+        kind=kind,
+        action=Action.COMMIT,
+        requested_time=RT,
+        completion_time=CT,
+        base=1,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+        foreign=seen_by(seen(), RT),
+    )
+
+
+@pytest.mark.spec("FOR-4")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(f"{MID}_{LATE}.commit", id="a write above its time"),
+        pytest.param(f"{EARLY}_{MID}.deltacommit", id="a write of a slow clock"),
+        pytest.param(f"{MID}.compaction.requested", id="a plan"),
+        pytest.param(f"{MID}.rollback.requested", id="a rollback"),
+        pytest.param(f"{LATE}.commit.requested", id="a write begun above its time"),
+    ],
+)
+def test_a_slot_does_not_stand_when_there_came(name: str):
+    assert not still_stands(slot(), seen(name))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param((), id="nothing"),
+        pytest.param((f"{RT}_{CT}.commit",), id="its own file"),
+        pytest.param((f"{MID}.commit.requested",), id="a write begun before its time"),
+        pytest.param((f"{LATE}.clean.requested",), id="a clean"),
+        pytest.param((f"{EARLY}_{LATE}.savepoint",), id="a savepoint"),
+    ],
+)
+def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
+    assert still_stands(slot(), seen(*names))
+
+
+def test_a_void_takes_the_slot_before_it_out_of_the_chain():
+    chain = [slot(4), slot(3, SlotKind.VOID), slot(2), slot(1)]
+    assert [one.number for one in without_void(chain)] == [4, 3, 1]
+
+
+def test_only_slots_beside_other_engines_tell_what_was_seen():
+    table = new_table()
+    upsert(table, ROWS)
+    upsert(opened(table, limits=SHARED), ROWS)
+    first, second = table.context.chain.between(0, table.context.chain.head())
+    assert (first.foreign, len(second.foreign)) == ("", 32)
+    assert b'"foreign"' not in encode_slot(first)
+
+
+@pytest.mark.parametrize(("limits", "looks"), [(BRISK, 0), (SHARED, 1)])
+def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(limits, looks):
+    observed = ObservedStorage(MemoryStorage())
+    upsert(new_table(observed, limits=limits), ROWS)
+    calls = [f"{call.operation} {call.path}" for call in observed.calls]
+    taken = next(
+        at for at, call in enumerate(calls) if call.startswith("create .hoodie/.hoodoo/sl")
+    )
+    shown = next(at for at, call in enumerate(calls) if call.endswith(".commit"))
+    assert calls[taken + 1 : shown] == ["names .hoodie/timeline"] * looks

@@ -1,0 +1,290 @@
+"""
+What becomes of my action beside another one, for every pair of actions: the matrix as a table.
+
+``timeline.rules.conflicts`` decides by file groups and claims; this table says the same for
+whole actions, with what the other rules add (plans, upkeep, strategies), so that a reader
+and ``hoodoo explain --matrix`` see all of it at once. Nothing branches on it: a test plays
+every cell that can be played on a table and compares what happens.
+
+A cell holds where both touch the same file group, or for claims the same partition, and the
+other became pending or completed after I began and before I publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from timeline.rules.conflicts import RuleId
+
+__all__ = ["ACTION_MATRIX", "BY_STRATEGY", "ActionCell", "Deed", "Outcome", "Standing"]
+
+
+class Deed(Enum):
+    """What one side does, finer than an action where the matrix minds."""
+
+    INSERT = "insert into new file groups"
+    UPDATE = "base file of a file group"
+    APPEND = "log file of a file group"
+    OVERWRITE = "overwrite or delete of partitions"
+    COMPACTION = "compaction"
+    LOG_COMPACTION = "log compaction"
+    CLUSTERING = "clustering"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+    RESTORE = "restore"
+    SAVEPOINT = "savepoint"
+    ARCHIVE = "archiving"
+
+
+class Standing(Enum):
+    """How far the other has come when I publish."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+
+
+class Outcome(Enum):
+    """What becomes of my action."""
+
+    STANDS = "both stand"
+    REDO_FILE_GROUPS = "mine is redone for these file groups"
+    REDO_ALL = "mine is redone from the start"
+    REFUSED = "mine is refused"
+    LEAVES_OUT = "mine leaves out what the other has"
+    YIELDS = "mine ends without a result"
+    ENDS_IT = "mine ends the other"
+    AS_COMPLETED = "as beside a completed one"
+    NEVER = "cannot be"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCell:
+    """One cell."""
+
+    rule: RuleId
+    outcome: Outcome
+    why: str
+
+
+def _stands(why: str) -> ActionCell:
+    return ActionCell(RuleId.NO_CONFLICT, Outcome.STANDS, why)
+
+
+_APART = _stands("they touch different things")
+_SECOND = _stands("whoever publishes second is judged then")
+_MOVES = _stands("it moves rows and changes none; what I write counts on top")
+_KEPT = _stands("it spares what a pending instant or plan needs")
+_ON_TOP = _stands("a log that completes later belongs to the next slice (PLAN-2)")
+_NEVER_LOSES = _stands("a plan holds what was completed before it; its result never loses (CMP-1)")
+_UNSEEN = _stands("my result lies in a file group that is replaced, and is never seen")
+_LOOKS = _stands("unless the plan is Java's or updates are rejected (C8, refused): it looks again")
+_BESIDE = _stands("upkeep decides in one slot on what it finds there")
+_REPEATED = _stands("the deletes are repeated, and are the same (RB-5)")
+_FINISHED = ActionCell(
+    RuleId.NO_CONFLICT,
+    Outcome.AS_COMPLETED,
+    "it decided in one slot; stopped half-way it is finished first, by whoever comes (HELP-1)",
+)
+_SAME_KEY = ActionCell(
+    RuleId.SAME_NEW_KEY,
+    Outcome.REDO_ALL,
+    "one key is new to both: no row twice; other keys, or inserts that keep both, stand",
+)
+_WRITTEN = ActionCell(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    Outcome.REDO_FILE_GROUPS,
+    "merged again on the newest slice; all of it where the other began later",
+)
+_LOGGED = ActionCell(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    Outcome.REDO_ALL,
+    "a log is met, and logs count in the order of requested times",
+)
+_BOTH_LOGGED = ActionCell(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    Outcome.REDO_ALL,
+    "logs count in the order of requested times; both stand between non-blocking writers (NBCC-1)",
+)
+_REPLACED = ActionCell(
+    RuleId.FILE_GROUP_REPLACED, Outcome.REDO_ALL, "my rows must find their place again"
+)
+_CLAIMED = ActionCell(
+    RuleId.PARTITION_CLAIMED_BY_OTHER,
+    Outcome.REDO_ALL,
+    "the other replaced what I wrote into as a whole",
+)
+_INTO_MINE = ActionCell(
+    RuleId.WRITTEN_INTO_MY_CLAIM,
+    Outcome.REDO_ALL,
+    "what came into a partition that I replace as a whole must be replaced, too",
+)
+_HIDDEN = ActionCell(
+    RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+    Outcome.REDO_ALL,
+    "planned after I began: its base file would hide mine (PUB-5)",
+)
+_UNDONE = ActionCell(
+    RuleId.TARGET_OF_ROLLBACK, Outcome.REDO_ALL, "mine was taken for dead and rolled back (PUB-6)"
+)
+_TAKEN_BACK = ActionCell(
+    RuleId.TARGET_OF_ROLLBACK, Outcome.REDO_ALL, "what mine began from may be gone"
+)
+_OWNED = ActionCell(
+    RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+    Outcome.NEVER,
+    "a file group is in one pending plan at most (PLAN-3)",
+)
+_CHANGED = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "its groups stay as they are, the rest counts (CL-1)"
+)
+_OUTDATED = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.YIELDS, "more than further logs came since the plan (LC-1)"
+)
+_PLAN_GONE = ActionCell(RuleId.NO_CONFLICT, Outcome.YIELDS, "the plan was taken away with the rest")
+_SPARES = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "what it needs stays until it has ended"
+)
+_UNDOES = ActionCell(
+    RuleId.TARGET_OF_ROLLBACK, Outcome.ENDS_IT, "the abort slot comes first, the deletes after it"
+)
+_PUBLISHED = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.YIELDS, "a published instant is helped, never undone (RB-3)"
+)
+_ALIVE = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.REFUSED, "while its heartbeat lives, unless forced (RST-1)"
+)
+_TAKES = ActionCell(
+    RuleId.TARGET_OF_ROLLBACK, Outcome.ENDS_IT, "everything after the savepoint is taken away"
+)
+_FILES_GONE = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.REFUSED, "where files of that state were deleted"
+)
+
+# Columns: insert, update, append, overwrite, compaction, log compaction, clustering. The other
+# deeds decide in one slot and are never pending for us.
+_PENDING: dict[Deed, tuple[ActionCell, ...]] = {
+    Deed.INSERT: (_SECOND, _SECOND, _SECOND, _SECOND, _APART, _APART, _APART),
+    Deed.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _LOOKS),
+    Deed.APPEND: (_SECOND, _SECOND, _SECOND, _SECOND, _ON_TOP, _MOVES, _LOOKS),
+    Deed.OVERWRITE: (_SECOND, _SECOND, _SECOND, _SECOND, _MOVES, _MOVES, _LOOKS),
+    Deed.COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    Deed.LOG_COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    Deed.CLUSTERING: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    Deed.CLEAN: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
+    Deed.ROLLBACK: (_UNDOES, _UNDOES, _UNDOES, _UNDOES, _BESIDE, _BESIDE, _BESIDE),
+    Deed.RESTORE: (_ALIVE, _ALIVE, _ALIVE, _ALIVE, _TAKES, _TAKES, _TAKES),
+    Deed.SAVEPOINT: (_BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
+    Deed.ARCHIVE: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
+}
+
+# Columns: all deeds, in their order.
+_COMPLETED: dict[Deed, tuple[ActionCell, ...]] = {
+    Deed.INSERT: (
+        *(_SAME_KEY, _APART, _APART, _CLAIMED),
+        *(_APART, _APART, _APART),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+    ),
+    Deed.UPDATE: (
+        *(_APART, _WRITTEN, _LOGGED, _CLAIMED),
+        *(_WRITTEN, _LOGGED, _REPLACED),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+    ),
+    Deed.APPEND: (
+        *(_APART, _LOGGED, _BOTH_LOGGED, _CLAIMED),
+        *(_ON_TOP, _MOVES, _REPLACED),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+    ),
+    Deed.OVERWRITE: (
+        *(_INTO_MINE, _INTO_MINE, _INTO_MINE, _INTO_MINE),
+        *(_MOVES, _MOVES, _INTO_MINE),
+        *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
+    ),
+    Deed.COMPACTION: (
+        *(_APART, _NEVER_LOSES, _NEVER_LOSES, _UNSEEN),
+        *(_OWNED, _OWNED, _OWNED),
+        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+    ),
+    Deed.LOG_COMPACTION: (
+        *(_APART, _OUTDATED, _NEVER_LOSES, _OUTDATED),
+        *(_OWNED, _OWNED, _OWNED),
+        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+    ),
+    Deed.CLUSTERING: (
+        *(_APART, _CHANGED, _CHANGED, _CHANGED),
+        *(_OWNED, _OWNED, _OWNED),
+        *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
+    ),
+    Deed.CLEAN: (
+        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
+    ),
+    Deed.ROLLBACK: (
+        *(_PUBLISHED, _PUBLISHED, _PUBLISHED, _PUBLISHED),
+        *(_BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _REPEATED, _BESIDE, _BESIDE, _BESIDE),
+    ),
+    Deed.RESTORE: (
+        *(_TAKES, _TAKES, _TAKES, _TAKES),
+        *(_TAKES, _TAKES, _TAKES),
+        *(_FILES_GONE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
+    ),
+    Deed.SAVEPOINT: (
+        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _BESIDE, _BESIDE),
+        *(_FILES_GONE, _BESIDE, _FILES_GONE, _BESIDE, _BESIDE),
+    ),
+    Deed.ARCHIVE: (
+        *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _BESIDE, _BESIDE),
+        *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
+    ),
+}
+
+#: (mine, theirs, how far theirs has come) -> what becomes of mine, with the strategy ``simple``.
+ACTION_MATRIX: dict[tuple[Deed, Deed, Standing], ActionCell] = {
+    (mine, theirs, standing): cell
+    for standing, rows in ((Standing.PENDING, _PENDING), (Standing.COMPLETED, _COMPLETED))
+    for mine, cells in rows.items()
+    # What decides in one slot is not seen pending: the last columns are the same for all.
+    for theirs, cell in zip(Deed, (*cells, *[_FINISHED] * (len(Deed) - len(cells))), strict=True)
+}
+
+_ONE_WRITER = ActionCell(
+    RuleId.STRATEGY_REFUSED, Outcome.REDO_ALL, "a partition has one writer at a time"
+)
+_GOES_FIRST = ActionCell(
+    RuleId.NO_CONFLICT,
+    Outcome.ENDS_IT,
+    "a clustering that would refuse me is cancelled; one that looks again is not met",
+)
+_ANNOUNCED = ActionCell(
+    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "a live writer announced to change it"
+)
+_SAME_BUCKET = ActionCell(
+    RuleId.SAME_FILE_GROUP_WRITTEN,
+    Outcome.REDO_ALL,
+    "both opened one bucket under different file ids; with a bucket index whatever the strategy",
+)
+
+#: Strategy -> the cells in which it differs from ``simple``.
+BY_STRATEGY: dict[str, dict[tuple[Deed, Deed, Standing], ActionCell]] = {
+    "simple": {},
+    "bucket": {(Deed.INSERT, Deed.INSERT, Standing.COMPLETED): _SAME_BUCKET},
+    "prefer_writer": {
+        (Deed.UPDATE, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
+        (Deed.APPEND, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
+        (Deed.OVERWRITE, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
+        (Deed.CLUSTERING, Deed.UPDATE, Standing.PENDING): _ANNOUNCED,
+        (Deed.CLUSTERING, Deed.APPEND, Standing.PENDING): _ANNOUNCED,
+    },
+    "partition": {
+        (Deed.INSERT, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
+        (Deed.INSERT, Deed.UPDATE, Standing.COMPLETED): _ONE_WRITER,
+        (Deed.INSERT, Deed.APPEND, Standing.COMPLETED): _ONE_WRITER,
+        (Deed.UPDATE, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
+        (Deed.UPDATE, Deed.UPDATE, Standing.COMPLETED): _ONE_WRITER,
+        (Deed.APPEND, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
+    },
+}

@@ -1,0 +1,314 @@
+"""
+What went wrong in a recorded run: lost updates, duplicates, dirty and non-repeatable reads.
+
+In the words of Adya's theory: versions of an item are ordered, a read depends on the writer of
+its version, and the next writer depends on the reader. Write skew and other cycles of such
+dependencies are looked for by ``timeline.rules.dependency_cycles``.
+
+Everything is one sort and some binary searches over whole columns, so the work grows with the
+number of events (times its logarithm), and runs of millions are judged in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.model.recorded_run import RecordedRun
+from timeline.rules.coded_run import NONE, CodedRun, Numbers, numbers
+from timeline.rules.dependency_cycles import Dependency, Edges, find_cycles
+
+__all__ = ["Anomaly", "AnomalyKind", "judge_run"]
+
+#: Findings of one kind that are spelled out; one more tells how many there are.
+_SHOWN_MAX: Final = 100
+
+
+class AnomalyKind(Enum):
+    """What a finding is."""
+
+    LOST_UPDATE = "lost_update"
+    DUPLICATE = "duplicate"
+    DIRTY_READ = "dirty_read"
+    NON_REPEATABLE_READ = "non_repeatable_read"
+    WRITE_SKEW = "write_skew"
+    CYCLE = "cycle"
+    WRONG_ANSWER = "wrong_answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """One finding: which transactions, on which item, and a sentence for people."""
+
+    kind: AnomalyKind
+    transactions: tuple[str, ...]
+    message: str
+    item: str = ""
+
+
+def judge_run(run: RecordedRun) -> list[Anomaly]:
+    """Everything that is wrong with a run; empty when all is well."""
+    coded = CodedRun(run)
+    checks = (_answers, _twice, _dirty, _unrepeatable, _lost, _overwritten, _cyclic)
+    found = []
+    for check in checks:
+        of_check = list(check(coded))
+        found.extend(of_check[:_SHOWN_MAX])
+        if len(of_check) > _SHOWN_MAX:
+            more = len(of_check) - _SHOWN_MAX
+            kind = of_check[0].kind
+            found.append(Anomaly(kind=kind, transactions=(), message=f"and {more} more like these"))
+    return found
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def _answers(run: CodedRun) -> Iterator[Anomaly]:
+    """What clients were told against what was committed; and each batch once (I2, I12)."""
+    told = run.run.transactions
+    committed = pc.is_valid(told.column("position"))
+    lost = pc.and_(pc.equal(told.column("answer"), "ok"), pc.invert(committed))
+    has_written = pc.is_in(told.column("name"), pc.unique(run.run.writes.column("name")))
+    for name in told.filter(pc.and_(lost, has_written)).column("name").to_pylist():
+        yield _anomaly(AnomalyKind.LOST_UPDATE, [name], f"{name} was answered ok and is not there")
+    wrong = pc.and_(pc.equal(told.column("answer"), "fail"), committed)
+    for name in told.filter(wrong).column("name").to_pylist():
+        yield _anomaly(AnomalyKind.WRONG_ANSWER, [name], f"{name} was answered fail and is there")
+    batches = told.filter(pc.and_(committed, pc.is_valid(told.column("batch"))))
+    counted = batches.group_by("batch").aggregate([("name", "list")])
+    several = counted.filter(pc.greater(pc.list_value_length(counted.column("name_list")), 1))
+    for one in several.to_pylist():
+        names = sorted(one["name_list"])
+        yield _anomaly(
+            AnomalyKind.DUPLICATE, names, f"batch {one['batch']} was committed by each of {names}"
+        )
+
+
+def _twice(run: CodedRun) -> Iterator[Anomaly]:
+    """One item more than once in one read."""
+    counted = (
+        run.run.reads.filter(pc.is_valid(run.run.reads.column("version")))
+        .group_by(["name", "item", "place"])
+        .aggregate([("version", "count")])
+    )
+    # A client may read an item twice; the rows of a full read are all there are.
+    full = pa.array([run.names[at] for at in np.flatnonzero(run.full)], pa.string())
+    more = pc.greater(counted.column("version_count"), 1)
+    rows = counted.filter(pc.and_(more, pc.is_in(counted.column("name"), full)))
+    for one in rows.to_pylist():
+        place = f" in {one['place']}" if one["place"] else ""
+        yield _anomaly(
+            AnomalyKind.DUPLICATE,
+            [one["name"]],
+            f"{one['name']} saw {one['version_count']} rows of it{place}",
+            one["item"],
+        )
+
+
+def _dirty(run: CodedRun) -> Iterator[Anomaly]:
+    """A version that was never committed, or only after the snapshot it was seen in (I3)."""
+    there = run.versions != NONE
+    writer = np.where(there, run.versions, 0)
+    own = run.versions == run.readers
+    aborted = there & ~own & ~run.committed[writer] & ~run.early[writer]
+    for row in np.flatnonzero(aborted):
+        yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was never committed")
+    # A writer that had to begin anew in part saw more than its first snapshot.
+    at = np.where(run.committed, NONE, run.snapshot)[run.readers]
+    late = there & run.committed[writer] & (at != NONE) & (run.position[writer] > at)
+    for row in np.flatnonzero(late):
+        yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was committed after its snapshot")
+
+
+def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
+    """Two answers about one item from one snapshot, by one reader or by two (I4)."""
+    own = run.versions == run.readers
+    at = run.snapshot[run.readers]
+    # A reader without a snapshot is compared with itself alone.
+    state = np.where(at != NONE, at, -2 - run.readers)
+    state = np.where(run.committed[run.readers], -2 - run.readers, state)
+    table = pa.table(
+        {
+            "state": state[~own],
+            "item": run.items_read[~own],
+            "version": run.versions[~own],
+            "place": run.run.reads.column("place").filter(pa.array(~own)),
+            "reader": run.readers[~own],
+        }
+    )
+    counted = table.group_by(["state", "item", "place"]).aggregate(
+        [("version", "min"), ("version", "max"), ("reader", "min"), ("reader", "max")]
+    )
+    differ = pc.not_equal(counted.column("version_min"), counted.column("version_max"))
+    for one in counted.filter(differ).to_pylist():
+        if one["reader_min"] == one["reader_max"] and run.full[one["reader_min"]]:
+            continue  # one read that saw two rows, told as such
+        names = sorted({run.name(one["reader_min"]), run.name(one["reader_max"])})
+        saw = f"{run.name(one['version_min'])} and {run.name(one['version_max'])}"
+        yield _anomaly(
+            AnomalyKind.NON_REPEATABLE_READ,
+            names,
+            f"{' and '.join(names)} saw versions {saw} in one snapshot",
+            run.items[one["item"]],
+        )
+    yield from _missing_rows(run)
+
+
+def _missing_rows(run: CodedRun) -> Iterator[Anomaly]:
+    """An item that one of several full reads of a snapshot has and another has not."""
+    fully = run.full & (run.snapshot != NONE)
+    states, counts = np.unique(run.snapshot[fully], return_counts=True)
+    mine = np.flatnonzero(fully[run.readers] & (run.versions != NONE))
+    state = np.searchsorted(states, run.snapshot[run.readers[mine]])
+    seen = np.unique(np.stack([state, run.items_read[mine], run.readers[mine]]), axis=1)
+    pairs, readers = np.unique(seen[:2], axis=1, return_counts=True)
+    for at, item in pairs[:, readers < counts[pairs[0]]].T:
+        names = [run.name(one) for one in np.flatnonzero(fully & (run.snapshot == states[at]))]
+        yield _anomaly(
+            AnomalyKind.NON_REPEATABLE_READ,
+            names,
+            f"of {', '.join(names)}, reads of one snapshot, not all saw it",
+            run.items[item],
+        )
+
+
+def _lost(run: CodedRun) -> Iterator[Anomaly]:
+    """A snapshot that does not show the newest version that was committed by then (I1)."""
+    yield from _lost_rows(run)
+    for row, version in zip(*_stale(run), strict=True):
+        why = f"although {run.name(run.version_writer[version])} wrote it by then"
+        yield _of_read(run, row, AnomalyKind.LOST_UPDATE, why)
+
+
+def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
+    """Reads of readers at a snapshot, and the version that they should have seen instead."""
+    if not run.run.ordered:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    at = run.snapshot_rank[run.readers]
+    judged = (at != NONE) & ~run.committed[run.readers]
+    rows = np.flatnonzero(judged & ~np.isin(run.items_read, _in_several_places(run)))
+    newest = run.newest_by(run.items_read[rows], at[rows])
+    rows, newest = rows[newest != NONE], newest[newest != NONE]
+    absent = run.versions[rows] == NONE
+    behind = run.rank_read[rows] < run.rank_at(newest)
+    stale = np.where(absent, ~run.version_deletes[newest], behind)
+    return rows[stale], newest[stale]
+
+
+def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
+    """Items that somebody wrote and a full read lacks."""
+    items = np.unique(run.version_item[run.version_in_rows])
+    items = np.setdiff1d(items, _in_several_places(run))
+    if not run.run.ordered:
+        items = np.setdiff1d(items, run.deleted_items)  # nobody knows whether the delete counts
+    order = np.argsort(run.readers, kind="stable")
+    readers = np.flatnonzero(run.full & (run.snapshot != NONE))
+    starts = np.searchsorted(run.readers[order], readers, side="left")
+    ends = np.searchsorted(run.readers[order], readers, side="right")
+    for reader, start, end in zip(readers, starts, ends, strict=True):
+        missing = np.setdiff1d(items, run.items_read[order[start:end]])
+        at = np.full(len(missing), run.snapshot_rank[reader])
+        newest = run.newest_by(missing, at)
+        there = newest != NONE
+        versions = newest[there]
+        written = run.position[run.version_writer[versions]]
+        there[there] = ~run.version_deletes[versions] & (written > run.run.cleared)
+        for item, index in zip(missing[there], newest[there], strict=True):
+            by = run.name(run.version_writer[index])
+            yield _anomaly(
+                AnomalyKind.LOST_UPDATE,
+                [by, run.name(reader)],
+                f"{by} wrote it, nobody deleted it, and {run.name(reader)} does not see it",
+                run.items[item],
+            )
+
+
+def _in_several_places(run: CodedRun) -> Numbers:
+    """Items that stand in more than one place: which of them a writer meant is not known."""
+    pairs = pa.table({"item": run.items_read, "place": run.run.reads.column("place")})
+    counted = pairs.group_by("item").aggregate([("place", "count_distinct")])
+    several = pc.greater(counted.column("place_count_distinct"), 1)
+    return numbers(counted.filter(several).column("item"))
+
+
+def _overwritten(run: CodedRun) -> Iterator[Anomaly]:
+    """A writer that read a version and wrote over a newer one it never saw (I5)."""
+    for row, between in zip(*_overwriting(run), strict=True):
+        by = run.name(run.version_writer[between])
+        yield _of_read(
+            run, row, AnomalyKind.LOST_UPDATE, f"and wrote over what {by} had written since"
+        )
+
+
+def _overwriting(run: CodedRun) -> tuple[Numbers, Numbers]:
+    """Reads by writers of the same item, and the version between what was read and written."""
+    own = run.row_of_write(run.items_read, run.readers)
+    candidates = np.flatnonzero(
+        (own != NONE) & run.committed[run.readers] & (run.versions != run.readers)
+    )
+    candidates = candidates[run.placed[candidates]]
+    between = run.next_version(run.items_read[candidates], run.rank_read[candidates])
+    there = between != NONE
+    candidates, between = candidates[there], between[there]
+    not_mine = run.version_writer[between] != run.readers[candidates]
+    return candidates[not_mine], between[not_mine]
+
+
+def _cyclic(run: CodedRun) -> Iterator[Anomaly]:
+    """Cycles of dependencies; those of two writers that read what the other wrote are skews."""
+    for cycle in find_cycles(_dependencies(run), len(run.names)):
+        names = [run.name(one) for one in cycle.nodes]
+        kinds = [one.value for one in cycle.kinds]
+        path = "".join(f"{name} -{kind}-> " for name, kind in zip(names, kinds, strict=True))
+        skew = cycle.is_skew and all(run.committed[one] for one in cycle.nodes)
+        yield Anomaly(
+            kind=AnomalyKind.WRITE_SKEW if skew else AnomalyKind.CYCLE,
+            transactions=tuple(names),
+            message=f"no serial order: {path}{names[0]} ({cycle.phenomenon})",
+        )
+
+
+def _dependencies(run: CodedRun) -> Edges:
+    """All ww, wr and rw edges, and where each node may stand in a serial order."""
+    if not run.run.ordered:
+        return Edges.none()
+    same = run.version_item[1:] == run.version_item[:-1]
+    ww = (run.version_writer[:-1][same], run.version_writer[1:][same])
+    told = np.ones(len(run.readers), bool)
+    for found in (_overwriting(run), _stale(run)):
+        told[found[0]] = False  # by a name of their own
+    aborted = ~run.committed
+    aborted[np.setdiff1d(np.arange(len(aborted)), run.writers)] = False
+    told &= ~aborted[run.readers]
+    seen = told & (run.versions != NONE) & (run.versions != run.readers)
+    seen[seen] = run.committed[run.versions[seen]]
+    wr = (run.versions[seen], run.readers[seen])
+    rows = np.flatnonzero(told & run.placed & (run.versions != run.readers))
+    following = run.next_version(run.items_read[rows], run.rank_read[rows])
+    rows, following = rows[following != NONE], following[following != NONE]
+    rw = (run.readers[rows], run.version_writer[following])
+    stands = np.where(run.committed, 2 * run.position_rank, 2 * run.snapshot_rank + 1)
+    return Edges.of({Dependency.WW: ww, Dependency.WR: wr, Dependency.RW: rw}, stands)
+
+
+def _anomaly(kind: AnomalyKind, names: list[str], message: str, item: str = "") -> Anomaly:
+    text = f"{item}: {message}" if item else message
+    return Anomaly(kind=kind, transactions=tuple(names), message=text, item=item)
+
+
+def _of_read(run: CodedRun, row: Any, kind: AnomalyKind, why: str) -> Anomaly:
+    reader, version = run.name(run.readers[row]), run.name(run.versions[row])
+    saw = f"read the version of {version}" if version != "nobody" else "did not see it"
+    return _anomaly(
+        kind,
+        sorted({reader, version} - {"nobody"}),
+        f"{reader} {saw}, {why}",
+        run.items[run.items_read[row]],
+    )

@@ -1,0 +1,173 @@
+"""
+A recorded run in numbers: names and items by code, the versions of each item in their order.
+
+What the checks of ``timeline.rules.anomalies`` search in, made once by a few sorts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.model.recorded_run import RecordedRun
+
+__all__ = ["NONE", "CodedRun", "Numbers", "numbers"]
+
+NONE: Final = -1
+"""Stands for a null."""
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class CodedRun:
+    """A run in numbers: names and items by their code, versions in the order of each item."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        told, writes, reads = run.transactions, run.writes, run.reads
+        codes, self.names = _encode(
+            told.column("name"),
+            writes.column("name"),
+            reads.column("name"),
+            reads.column("version"),
+        )
+        transactions, self.writers, self.readers, self.versions = codes
+        (self.written, self.items_read), self.items = _encode(
+            writes.column("item"), reads.column("item")
+        )
+        count = len(self.names)
+        self.position = np.full(count, NONE, np.int64)
+        self.position[transactions] = numbers(told.column("position"))
+        self.snapshot = np.full(count, NONE, np.int64)
+        self.snapshot[transactions] = numbers(told.column("snapshot"))
+        self.known = np.zeros(count, bool)
+        self.known[transactions] = True
+        self.full = np.zeros(count, bool)
+        self.full[transactions] = _flags(told.column("full"))
+        # Who wrote before the recording is committed, but where is not known.
+        early = pc.less(pa.array(self.names, pa.string()), run.known_since)
+        self.early = ~self.known & np.asarray(early.to_numpy(zero_copy_only=False), bool)
+        self.committed = self.position != NONE
+        self._order_versions()
+
+    def _order_versions(self) -> None:
+        """Committed writes sorted by item and version; ``key`` is what to search for."""
+        ranks = numbers(self.run.writes.column("rank"))
+        ranks = np.where(ranks == NONE, self.position[self.writers], ranks)
+        self.scale, every = _dense(ranks, self.position, self.snapshot)
+        ranks, self.position_rank, self.snapshot_rank = every
+        rank_of_write = ranks
+        counted = self.committed[self.writers]
+        deletes = _flags(self.run.writes.column("deletes"))
+        self.deleted_items = np.unique(self.written[deletes & counted])
+        key = self._key(self.written, rank_of_write)
+        order = np.flatnonzero(counted)[np.argsort(key[counted], kind="stable")]
+        self.key = key[order]
+        self.version_writer = self.writers[order]
+        self.version_item = self.written[order]
+        self.version_deletes = deletes[order]
+        self.version_in_rows = _flags(self.run.writes.column("in_rows"))[order]
+        self._place_reads(rank_of_write)
+
+    def _place_reads(self, rank_of_write: Numbers) -> None:
+        """The rank of the version that each read saw; ``placed`` tells where it is known."""
+        there = self.versions != NONE
+        self.rank_read = np.full(len(self.versions), NONE, np.int64)
+        self.rank_read[there] = self.position_rank[self.versions[there]]
+        exact = self.row_of_write(self.items_read, self.versions)
+        found = exact != NONE
+        self.rank_read[found] = rank_of_write[exact[found]]
+        # Nothing was there: before the first version, or after the delete that it could see.
+        until = np.where(self.committed, self.position_rank - 1, self.snapshot_rank)
+        until = np.where(self.snapshot != NONE, self.snapshot_rank, until)[self.readers]
+        gone = np.flatnonzero(~there & (until != NONE))
+        newest = self.newest_by(self.items_read[gone], until[gone])
+        gone, newest = gone[newest != NONE], newest[newest != NONE]
+        gone, newest = gone[self.version_deletes[newest]], newest[self.version_deletes[newest]]
+        self.rank_read[gone] = self.rank_at(newest)
+        self.placed = np.where(there, self.rank_read != NONE, until != NONE)
+
+    def _key(self, items: Numbers, ranks: Numbers) -> Numbers:
+        return items * (self.scale + 2) + ranks + 1
+
+    def row_of_write(self, items: Numbers, writers: Numbers) -> Numbers:
+        """Row of the write of an item by a transaction, ``NONE`` where there is none."""
+        width = len(self.names) + 1
+        have = self.written * width + self.writers
+        order = np.argsort(have, kind="stable")
+        wanted = items * width + writers
+        place = np.searchsorted(have[order], wanted)
+        found = np.full(len(items), NONE, np.int64)
+        inside = place < len(order)
+        hit = np.flatnonzero(inside)[have[order[place[inside]]] == wanted[inside]]
+        found[hit] = order[place[hit]]
+        found[writers == NONE] = NONE
+        return found
+
+    def next_version(self, items: Numbers, ranks: Numbers) -> Numbers:
+        """Index of the first version of an item above a rank, ``NONE`` for none."""
+        place = np.searchsorted(self.key, self._key(items, ranks), side="right")
+        found = np.full(len(items), NONE, np.int64)
+        inside = np.flatnonzero(place < len(self.key))
+        same = self.version_item[place[inside]] == items[inside]
+        found[inside[same]] = place[inside[same]]
+        return found
+
+    def newest_by(self, items: Numbers, commit_ranks: Numbers) -> Numbers:
+        """Index of the newest version of each item that was committed by then."""
+        # Where versions are not in the order of commits the greatest so far counts.
+        commits = self.position_rank[self.version_writer]
+        key = self._key(self.version_item, commits)
+        order = np.argsort(key, kind="stable")
+        greatest = np.maximum.accumulate(order) if len(order) else order
+        place = np.searchsorted(key[order], self._key(items, commit_ranks), side="right") - 1
+        found = np.full(len(items), NONE, np.int64)
+        inside = np.flatnonzero(place >= 0)
+        index = greatest[place[inside]]
+        same = self.version_item[index] == items[inside]
+        found[inside[same]] = index[same]
+        return found
+
+    def rank_at(self, index: Numbers) -> Numbers:
+        """The rank of versions by their index."""
+        return self.key[index] - self._key(self.version_item[index], np.zeros_like(index))
+
+    def name(self, code: Any) -> str:
+        """Of a transaction."""
+        return self.names[code] if code != NONE else "nobody"
+
+
+def _encode(*columns: pa.ChunkedArray) -> tuple[list[Numbers], list[str]]:
+    """Each column as codes of one dictionary; nulls are ``NONE``."""
+    together = pa.chunked_array(
+        [chunk for column in columns for chunk in column.chunks], pa.string()
+    )
+    encoded = together.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = numbers(encoded.indices)
+    ends = np.cumsum([len(column) for column in columns])
+    return np.split(codes, ends[:-1]), encoded.dictionary.to_pylist()
+
+
+def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
+    """An integer column, nulls as ``NONE``."""
+    filled = pc.fill_null(column.cast(pa.int64()), NONE)
+    return np.asarray(filled.to_numpy(), np.int64)
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    return np.asarray(pc.fill_null(column, False).combine_chunks().to_numpy(zero_copy_only=False))
+
+
+def _dense(*columns: Numbers) -> tuple[int, list[Numbers]]:
+    """Ranks instead of values, so that they fit beside an item's code; ``NONE`` stays."""
+    values = np.unique(np.concatenate(columns))
+    values = values[values != NONE]
+    ranked = [np.where(column == NONE, NONE, np.searchsorted(values, column)) for column in columns]
+    return len(values), ranked

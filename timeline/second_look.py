@@ -1,0 +1,70 @@
+"""
+The second look: beside other engines a commit slot alone decides nothing (FOR-4).
+
+Java Hudi excludes by the lock only and never reads a slot. When the lease of one of ours ends
+between its slot and its completed file, Java may judge and publish without having seen it; the
+file would then appear with a completion time below what Java decided (hole 24). So the slot
+notes what its owner saw, and whoever writes its file looks again: what came since then leaves
+nothing but to call the slot void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+from timeline.active import ActiveTimeline
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+
+__all__ = ["seen_by", "still_stands", "without_void"]
+
+_DIGEST_BYTES = 16
+#: Cleans and savepoints neither write rows nor name a write of ours.
+_MATTERING = WRITE_ACTIONS | {Action.ROLLBACK, Action.RESTORE}
+
+
+def seen_by(timeline: ActiveTimeline, requested_time: InstantTime) -> str:
+    """
+    A digest of all that is decided on a timeline, but for one instant, which is the own.
+
+    Completed writes, plans and rollbacks; writes under way have decided nothing yet.
+    """
+    begun = set(timeline.pending_ingestion)
+    names = (
+        f"{one.requested_time} {one.completion_time}"
+        for one in _others(timeline, requested_time)
+        if one not in begun
+    )
+    return blake2b("\n".join(names).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def still_stands(slot: Slot, timeline: ActiveTimeline) -> bool:
+    """
+    Whether nothing came since the owner of a commit slot looked, so that its file may appear.
+
+    What was begun above its completion time counts as well: it may have read the table
+    without the file, and its engine looks only at what completed later than that.
+    """
+    if any(
+        one.newest_time > slot.completion_time for one in _others(timeline, slot.requested_time)
+    ):
+        return False
+    return seen_by(timeline, slot.requested_time) == slot.foreign
+
+
+def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
+    """The slots of a chain, from the newest down, but for those that were called void."""
+    void = 0
+    for slot in newest_first:
+        if slot.kind is SlotKind.VOID:
+            void = slot.number - 1
+        if slot.number != void:
+            yield slot
+
+
+def _others(timeline: ActiveTimeline, requested_time: InstantTime) -> Iterator[Instant]:
+    for one in timeline.instants:
+        if one.action in _MATTERING and one.requested_time != requested_time:
+            yield one
