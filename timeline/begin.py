@@ -128,8 +128,11 @@ def _try_begin(
         # An empty file is its name, and that is made durable while rows are placed: before
         # the first data file it must be, so that a rollback finds what a power cut left.
         world.storage.create(timeline_path(name), content, durable=bool(content))
-    except (ObjectExistsError, AmbiguousWriteError):
-        # TL-REQ-2: never to be proven ours. The heartbeat may be the other's: leave the file.
+    except ObjectExistsError:
+        heartbeat.stop(remove=_is_over(context, requested_time))
+        return requested_time
+    except AmbiguousWriteError:
+        # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
         heartbeat.stop(remove=False)
         return requested_time
     except StorageUnavailableError:
@@ -153,6 +156,18 @@ def _try_begin(
         return _withdraw(context, begun, decided)
     world.events.emit("begin.done", rt=requested_time, action=action.value)
     return begun
+
+
+def _is_over(context: TableContext, requested_time: InstantTime) -> bool:
+    """
+    Whether the write whose time was drawn again is completed (TL-REQ-2).
+
+    An old look draws such times. Its own heartbeat is then gone or about to be, and ours would
+    stay for good; that of a write which goes on is its proof of life and is left, whoever wrote
+    it: the write takes it away when it ends.
+    """
+    instants = context.active().instants
+    return any(i.completed for i in instants if i.requested_time == requested_time)
 
 
 def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:

@@ -227,6 +227,39 @@ def test_a_name_that_is_taken_is_left_to_its_owner():
     assert base.read(timeline_path(f"{taken}.commit.requested")) == b"theirs"
 
 
+@pytest.mark.spec("TL-REQ-2")
+def test_no_heartbeat_stays_where_an_old_look_drew_the_time_of_a_completed_write():
+    """A commit's times run ahead of a still clock, so a look from before it draws its time."""
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    other = opened(table, clock=clock)
+    old = other.context.snapshot()
+    receipt = upsert(table, ROWS)
+    begun = begin(other.context, Action.COMMIT, old)
+    storage = table.context.world.storage
+    assert receipt.requested_time == instant_time(WallMs(NOW))
+    assert files_below(storage, HEARTBEATS) == [f"{HEARTBEATS}/{begun.requested_time}"]
+    end(begun)
+    assert files_below(storage, HEARTBEATS) == []
+
+
+@pytest.mark.spec("TL-REQ-2")
+def test_the_heartbeat_of_a_write_that_goes_on_stays_where_its_time_is_drawn_again():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    other = opened(table, clock=clock)
+    old = other.context.snapshot()
+    first = begin(table.context, Action.COMMIT)
+    second = begin(other.context, Action.COMMIT, old)
+    storage = table.context.world.storage
+    beats = [f"{HEARTBEATS}/{begun.requested_time}" for begun in (first, second)]
+    assert len(set(beats)) == 2
+    assert files_below(storage, HEARTBEATS) == beats
+    end(first)
+    end(second)
+    assert files_below(storage, HEARTBEATS) == []
+
+
 def test_a_storage_that_does_not_answer_ends_the_begin():
     base = MemoryStorage()
     storage = Failing(base, ".requested", StorageUnavailableError("gone"), 1)
