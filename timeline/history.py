@@ -11,6 +11,7 @@ of the whole timeline read it, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,7 @@ from timeline.codecs.history_rows import (
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.codecs.log_blocks import LogBlock
-from timeline.errors import MissingFileError
+from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime, is_between
@@ -35,7 +36,19 @@ from timeline.places import HISTORY
 from timeline.ports.events import EventSink
 from timeline.ports.storage import ObjectMissingError, Storage
 
-__all__ = ["ARCHIVED_WRITES", "ArchivedTimes", "History"]
+__all__ = [
+    "ARCHIVED_WRITES",
+    "ArchivedTimes",
+    "History",
+    "HistoryFiles",
+    "newest_manifest",
+    "said_manifest",
+]
+
+_MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+_VERSION = f"{HISTORY}/_version_"
+
+HistoryFiles = tuple[HistoryFile, ...]
 
 #: The actions that write rows, as the archive names them.
 ARCHIVED_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
@@ -70,6 +83,72 @@ class ArchivedTimes:
         return self._oldest is not None and requested_time > self._oldest
 
 
+def newest_manifest(
+    storage: Storage, known: tuple[int, HistoryFiles] = (0, ())
+) -> tuple[int, HistoryFiles]:
+    """
+    The newest manifest that counts, and the files it names; number 0 and no files before any.
+
+    What ``_version_`` says, or a whole one beyond it: that was decided by an archiver who has
+    not come to say so yet, or one that slept put ``_version_`` back. What it archived is gone
+    from the timeline, so who believed ``_version_`` would take commits for never completed.
+    One beyond that cannot be read, or names files that are not there, is a stray.
+
+    Args:
+        storage: The table's.
+        known: What this told before; its manifest is not read again while it is the newest.
+
+    Outside: 1 list, 1 get, 1 get for a manifest that is not known.
+
+    Raises:
+        CorruptTableError: There are manifests, and none that counts can be read.
+        MissingFileError: ``_version_`` names one that is gone, and there is no newer one.
+    """
+    missing = 0
+    while True:
+        names = frozenset(storage.names(HISTORY))
+        said = said_manifest(storage)
+        listed = [int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))]
+        # A listing may lack what is newest; who named it did so after it was there.
+        numbers = sorted({*listed, *([said] if said and max(listed, default=0) < said else [])})
+        if not numbers:
+            return 0, ()
+        if numbers[-1] == known[0]:
+            return known
+        for number in reversed(numbers):
+            path = f"{HISTORY}/manifest_{number}"
+            try:
+                files = parse_manifest(storage.read(path), path=path)
+            except ObjectMissingError as error:
+                if number == missing:
+                    raise MissingFileError(
+                        f"the history's manifest is missing; restore it from a backup: {path}",
+                        path=path,
+                    ) from error
+                missing = number
+                break  # tidied away since it was listed: look again
+            except CorruptTableError:
+                if number <= said:
+                    raise
+                continue
+            whole = names.issuperset(one.file_name for one in files)
+            if whole or not number > said > 0:
+                return number, files
+        else:
+            raise CorruptTableError(
+                f"no manifest of the history can be read; restore it from a backup: {HISTORY}",
+                path=HISTORY,
+            )
+
+
+def said_manifest(storage: Storage) -> int:
+    """The number that ``_version_`` says, 0 when it says none that can be read. Outside: 1 get."""
+    try:
+        return parse_version(storage.read(_VERSION), path=_VERSION)
+    except (ObjectMissingError, CorruptTableError):
+        return 0
+
+
 class History:
     """
     The archived instants of one table.
@@ -90,7 +169,7 @@ class History:
         """
         Every archived instant, ascending by requested time.
 
-        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file; of version 6
+        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file; of version 6
         1 list, 1 get per file.
         """
         legacy = self._legacy_folder is not None
@@ -102,7 +181,7 @@ class History:
         """
         One archived instant with its content, None when it is not in the history of layout 2.
 
-        Outside: 1 get (version) or 1 list, 1 get (manifest), 1 get per file of that time.
+        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file of that time.
         """
         if self._legacy_folder is not None:
             return None
@@ -117,8 +196,8 @@ class History:
 
         What is archived stays so: only files that were not there at the last call are read.
 
-        Outside: 1 get (version), and 1 get (manifest), 1 get per new file when it changed; of
-        version 6 as ``instants``.
+        Outside: 1 list, 1 get (version), and 1 get (manifest), 1 get per new file when it
+        changed; of version 6 as ``instants``.
         """
         if self._legacy_folder is not None:
             return ArchivedTimes(
@@ -128,21 +207,22 @@ class History:
                     if row.action != Action.SAVEPOINT.value
                 }
             )
-        number = self._manifest_number()
         last = self._last
+        known = (0, ()) if last is None else (last.number, last.files)
+        number, files = newest_manifest(self._storage, known)
         if last is not None and last.number == number:
             return last.times
-        read = frozenset[str]() if last is None else last.file_names
+        read = frozenset(one.file_name for one in known[1])
         files, found = self._each(
+            files,
             lambda one: one.file_name not in read,
             lambda data, path: parse_history_completions(data, path=path),
         )
-        known = dict(last.times.completions) if last is not None else {}
+        told = dict(last.times.completions) if last is not None else {}
         for completions in found:
-            known.update(completions)
-        names = frozenset(one.file_name for one in files)
+            told.update(completions)
         # One value, replaced as a whole: readers on several threads need no lock.
-        self._last = _LastTimes(number=number, file_names=names, times=ArchivedTimes(known))
+        self._last = _LastTimes(number=number, files=files, times=ArchivedTimes(told))
         return self._last.times
 
     def writes_between(
@@ -181,20 +261,22 @@ class History:
         def parse(data: bytes, path: str) -> tuple[HistoryInstant, ...]:
             return parse_history_rows(data, path=path, times_only=times_only)
 
-        return [row for rows in self._each(wanted, parse)[1] for row in rows]
+        return [row for rows in self._each(self._files(), wanted, parse)[1] for row in rows]
 
     def _each(
-        self, wanted: Callable[[HistoryFile], bool], parse: Callable[[bytes, str], T]
-    ) -> tuple[tuple[HistoryFile, ...], list[T]]:
+        self,
+        files: HistoryFiles,
+        wanted: Callable[[HistoryFile], bool],
+        parse: Callable[[bytes, str], T],
+    ) -> tuple[HistoryFiles, list[T]]:
         """
-        The newest files, and what is in the wanted ones.
+        The newest files (those, or newer ones), and what is in the wanted ones.
 
         An archiver may merge them and tidy up meanwhile.
 
         Raises:
             MissingFileError: A file is gone that the newest manifest still names.
         """
-        files = self._files()
         while True:
             found: list[T] = []
             try:
@@ -236,39 +318,14 @@ class History:
             "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
         )
 
-    def _files(self) -> tuple[HistoryFile, ...]:
-        while True:
-            number = self._manifest_number()
-            if number is None:
-                return ()
-            path = f"{HISTORY}/manifest_{number}"
-            try:
-                return parse_manifest(self._storage.read(path), path=path)
-            except ObjectMissingError as error:
-                if number == self._manifest_number():
-                    raise MissingFileError(
-                        f"the history's manifest is missing; restore it from a backup: {path}",
-                        path=path,
-                    ) from error
-
-    def _manifest_number(self) -> int | None:
-        path = f"{HISTORY}/_version_"
-        try:
-            return parse_version(self._storage.read(path), path=path)
-        except ObjectMissingError:
-            pass
-        numbers = [
-            int(name.removeprefix("manifest_"))
-            for name in self._storage.names(HISTORY)
-            if name.startswith("manifest_") and name.removeprefix("manifest_").isdigit()
-        ]
-        return max(numbers, default=None)
+    def _files(self) -> HistoryFiles:
+        return newest_manifest(self._storage)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LastTimes:
     """What ``times`` told last, and what that was read from."""
 
-    number: int | None
-    file_names: frozenset[str]
+    number: int  # 0 before anything was archived
+    files: HistoryFiles
     times: ArchivedTimes

@@ -22,10 +22,10 @@ from timeline.codecs.history_rows import (
     merge_history_files,
     parse_history_rows,
     parse_manifest,
-    parse_version,
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
+from timeline.history import HistoryFiles, newest_manifest, said_manifest
 from timeline.places import HISTORY
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -40,8 +40,6 @@ _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
 _MANIFESTS_KEPT = 3
 
-Files = tuple[HistoryFile, ...]
-
 
 def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple[str, str]]:
     """
@@ -49,7 +47,7 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
 
     Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
     """
-    _, files = _newest(storage)
+    _, files = newest_manifest(storage)
     found: set[tuple[str, str]] = set()
     for one in files:
         if one.first_time <= last and first <= one.last_time:
@@ -79,7 +77,7 @@ def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
     path = f"{HISTORY}/{added.file_name}"
     storage.write(path, data, durable=True)
 
-    def with_added(files: Files) -> Files | None:
+    def with_added(files: HistoryFiles) -> HistoryFiles | None:
         return None if any(_same(one, added) for one in files) else (*files, added)
 
     _show(storage, with_added)
@@ -96,7 +94,7 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     storage = context.world.storage
     merges = level = 0
     while True:
-        inputs = _to_merge(_newest(storage)[1], level, settings)
+        inputs = _to_merge(newest_manifest(storage)[1], level, settings)
         if len(inputs) < 2:
             break
         _merge(storage, inputs, level)
@@ -106,7 +104,7 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     return merges
 
 
-def _to_merge(files: Files, level: int, settings: ArchivingSettings) -> Files:
+def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> HistoryFiles:
     """The oldest files of a level when there are enough, as long as they are not too big."""
     of_level = sorted((one for one in files if one.level == level), key=_name)
     if len(of_level) < settings.merged_files:
@@ -119,7 +117,7 @@ def _to_merge(files: Files, level: int, settings: ArchivingSettings) -> Files:
     return tuple(chosen)
 
 
-def _merge(storage: Storage, inputs: Files, level: int) -> None:
+def _merge(storage: Storage, inputs: HistoryFiles, level: int) -> None:
     data = merge_history_files(
         (f"{HISTORY}/{one.file_name}", storage.read(f"{HISTORY}/{one.file_name}")) for one in inputs
     )
@@ -132,7 +130,7 @@ def _merge(storage: Storage, inputs: Files, level: int) -> None:
     storage.write(f"{HISTORY}/{merged.file_name}", data, durable=True)
     gone = {one.file_name for one in inputs}
 
-    def with_merged(files: Files) -> Files | None:
+    def with_merged(files: HistoryFiles) -> HistoryFiles | None:
         if not gone <= {one.file_name for one in files}:
             return None  # another archiver merged them
         first = next(at for at, one in enumerate(files) if one.file_name in gone)
@@ -142,7 +140,7 @@ def _merge(storage: Storage, inputs: Files, level: int) -> None:
     _show(storage, with_merged)
 
 
-def _show(storage: Storage, change: Callable[[Files], Files | None]) -> None:
+def _show(storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None]) -> None:
     """
     Make the next manifest from the newest one, then say that it counts.
 
@@ -150,7 +148,7 @@ def _show(storage: Storage, change: Callable[[Files], Files | None]) -> None:
     1 put; again from the start when another archiver took the number.
     """
     while True:
-        number, files = _newest(storage)
+        number, files = newest_manifest(storage)
         changed = change(files)
         if changed is None:
             break
@@ -161,7 +159,7 @@ def _show(storage: Storage, change: Callable[[Files], Files | None]) -> None:
         except AmbiguousWriteError:
             continue
         except ObjectExistsError:
-            if _newest(storage)[0] == number:
+            if newest_manifest(storage)[0] == number:
                 storage.delete(path)  # a stray of an archiver that died while it wrote
     _say_newest(storage)
 
@@ -170,55 +168,13 @@ def _say_newest(storage: Storage) -> None:
     """Write ``_version_``; once more when a greater manifest came, so that it never stays behind."""
     said = -1
     while True:
-        number, _ = _newest(storage)
+        number, _ = newest_manifest(storage)
         if number in (0, said):
             return
         # A greater number is another archiver's, of manifests made since ours were listed.
-        if _said(storage) < number:
+        if said_manifest(storage) < number:
             storage.write(_VERSION, str(number).encode(), durable=True)
         said = number
-
-
-def _said(storage: Storage) -> int:
-    try:
-        return parse_version(storage.read(_VERSION), path=_VERSION)
-    except (ObjectMissingError, CorruptTableError):
-        return 0
-
-
-def _newest(storage: Storage) -> tuple[int, Files]:
-    """
-    The newest manifest that counts: what ``_version_`` says, or a whole one beyond it.
-
-    Raises:
-        CorruptTableError: There are manifests, and none that counts can be read.
-    """
-    while True:
-        names = set(storage.names(HISTORY))
-        said = _said(storage)
-        numbers = sorted(
-            (int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))), reverse=True
-        )
-        if not numbers:
-            return 0, ()
-        for number in numbers:
-            path = f"{HISTORY}/manifest_{number}"
-            try:
-                files = parse_manifest(storage.read(path), path=path)
-            except ObjectMissingError:
-                break  # tidied away since it was listed: look again
-            except CorruptTableError:
-                if number <= said:
-                    raise
-                continue
-            whole = names.issuperset(one.file_name for one in files)
-            if whole or not number > said > 0:
-                return number, files
-        else:
-            raise CorruptTableError(
-                f"no manifest of the history can be read; restore it from a backup: {HISTORY}",
-                path=HISTORY,
-            )
 
 
 def _tidy(context: TableContext, *, manifests_kept: int) -> None:

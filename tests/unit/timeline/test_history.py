@@ -170,6 +170,65 @@ def told(history: History, since: str, until: str | None) -> list[str]:
     return [row.requested_time for row, _ in found]
 
 
+def went_on() -> MemoryStorage:
+    """A history whose second manifest names one file more than the first."""
+    storage, more = MemoryStorage(), MemoryStorage()
+    first, second = f"{T1}_{T1}_0.parquet", f"{T3}_{T3}_0.parquet"
+    archived(storage, (first, [(T1, T2, "commit")]))
+    archived(more, (second, [(T3, T4, "commit")]))
+    storage.create(f"{HISTORY}/{second}", more.read(f"{HISTORY}/{second}"))
+    listed = [{"fileName": name, "fileLen": 1} for name in (first, second)]
+    storage.create(f"{HISTORY}/manifest_2", json.dumps({"files": listed}).encode())
+    storage.write(f"{HISTORY}/_version_", b"2")
+    return storage
+
+
+def requested(storage: MemoryStorage) -> list[str]:
+    history = History(storage, Heard())
+    assert list(history.times().completions) == [one.requested_time for one in history.instants()]
+    return [one.requested_time for one in history.instants()]
+
+
+@pytest.mark.spec("GC-5")
+def test_a_version_that_was_put_back_hides_nothing() -> None:
+    """By an archiver that slept; the instants of the newer manifest are gone from the timeline."""
+    storage = went_on()
+    history = History(storage, Heard())
+    assert list(history.times().completions) == [T1, T3]
+    storage.write(f"{HISTORY}/_version_", b"1")
+    assert requested(storage) == [T1, T3]
+    assert not History(storage, Heard()).times().rules_out(T3)
+    assert list(history.times().completions) == [T1, T3]
+    storage.delete(f"{HISTORY}/manifest_1")
+    assert requested(storage) == [T1, T3]
+
+
+@pytest.mark.spec("GC-5")
+@pytest.mark.parametrize("stray", [b"", b'{"files":', b'{"files":[{"fileName":"gone"}]}'])
+def test_a_manifest_beyond_the_version_counts_only_if_it_is_whole(stray: bytes) -> None:
+    storage = went_on()
+    storage.create(f"{HISTORY}/manifest_3", stray)
+    assert requested(storage) == [T1, T3]
+
+
+def test_a_manifest_that_a_listing_lacks_is_read_where_the_version_names_it() -> None:
+    class Late(MemoryStorage):
+        def names(self, folder: str) -> list[str]:
+            return [name for name in super().names(folder) if name != "manifest_2"]
+
+    late, storage = Late(), went_on()
+    for name in storage.names(HISTORY):
+        late.create(f"{HISTORY}/{name}", storage.read(f"{HISTORY}/{name}"))
+    assert requested(late) == [T1, T3]
+
+
+def test_a_version_without_its_manifest_is_damage() -> None:
+    storage = went_on()
+    storage.delete(f"{HISTORY}/manifest_2")
+    with pytest.raises(MissingFileError, match=r"manifest_2$"):
+        History(storage, Heard()).times()
+
+
 def test_without_a_version_the_newest_manifest_counts() -> None:
     storage = MemoryStorage()
     archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
