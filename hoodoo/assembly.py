@@ -34,6 +34,7 @@ from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
 from timeline.option_table import READ_OPTIONS
 from timeline.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
+from timeline.pace_options import pace_of
 from timeline.placing import FileRules
 from timeline.ports.events import EventSink
 from timeline.ports.world import World
@@ -45,7 +46,7 @@ from timeline.rules.placement import SizeSettings
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
 from timeline.setting_names import ForeignWriters
-from timeline.settings import IndexType, InsertDuplicates, WriteSettings, agreement
+from timeline.settings import IndexType, InsertDuplicates, WriteSettings
 from timeline.storage.resolve import storage_for
 from timeline.table import refuse_unreadable
 from timeline.unsupported import UNSUPPORTED
@@ -54,7 +55,6 @@ from timeline.write import WritePlan
 
 __all__ = [
     "Layers",
-    "agreement_of",
     "assemble",
     "bucket_rules",
     "check_against_table",
@@ -211,30 +211,13 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         strategy=strategy,
         cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
+        pace=pace_of(settings),
     )
 
 
 def _lease_ms(properties: PropertySet) -> int:
     found = read_option(properties, READ_OPTIONS["reader_lease_ms"])
     return found if isinstance(found, int) else 0
-
-
-def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
-    """What this process and every other writer must have equal, table facts left out (REG-1)."""
-    everything = agreement(
-        settings, lock_provider=world.lock.provider, lock_identity=world.lock.identity
-    )
-    kept = (
-        "mode",
-        "lock_provider",
-        "lock_identity",
-        "publish_lock",
-        "foreign_writers",
-        "failed_writes_policy",
-        "heartbeat_expiry_ms",
-        "index",
-    )
-    return {key: everything[key] for key in kept}
 
 
 #: Settings that are facts of an existing table -> how the table tells them.

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from hoodoo.assembly import (
     Layers,
-    agreement_of,
     assemble,
     bucket_rules,
     check_against_table,
@@ -31,6 +30,7 @@ from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
 from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import registry_for
+from timeline.agreement import agreement_of
 from timeline.errors import InvalidInputError
 from timeline.group_commit import GroupCommitter
 from timeline.index.adoption import adopt_buckets, keeps_buckets

@@ -23,6 +23,7 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Objec
 from timeline.ports.world import World
 from timeline.rules.isolation import Isolation
 from timeline.rules.liveness import HeartbeatLimits
+from timeline.rules.pacing import Pace
 from timeline.rules.retry import RetryBudget
 from timeline.rules.slicing import Slicing
 from timeline.rules.strategies import SIMPLE, ConflictStrategy
@@ -54,6 +55,7 @@ class TableLimits:
     strategy: ConflictStrategy = SIMPLE
     cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
     isolation: Isolation = Isolation.SNAPSHOT
+    pace: Pace | None = None  # writes begin as often as they like
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.group_write import Left, Outcome, Part, may_share, write_together
 from timeline.model.times import InstantTime
+from timeline.pacing import keep_pace
 from timeline.receipt import Receipt, WritePlan
 from timeline.snapshot import Snapshot
 from timeline.workload import Workload
@@ -155,6 +156,7 @@ class GroupCommitter:
         group = [leader]
         publishing: list[InstantTime] = []
         try:
+            keep_pace(self._context)  # others join meanwhile
             if self._linger_ms and not leader.alone:
                 self._context.world.clock.sleep_ms(self._linger_ms)
             with self._changed:

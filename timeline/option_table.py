@@ -14,6 +14,7 @@ from typing import Final
 from timeline.index.options import INDEX_OPTIONS
 from timeline.key_options import KEY_OPTIONS
 from timeline.options import Option, OptionKind
+from timeline.pace_options import PACE_OPTIONS
 from timeline.retry_options import RETRY_OPTIONS
 from timeline.rules.isolation import Isolation
 from timeline.rules.strategies import SIMPLE
@@ -275,6 +276,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "Missed signs of life after which others take a write for dead.",
     ),
     **RETRY_OPTIONS,
+    **PACE_OPTIONS,
     "group_writes_max": _option(
         "hoodoo.group.commit.max.writes",
         "1",

@@ -44,6 +44,7 @@ class WritePlan:
     batch_id: str | None = None
     reads: ReadSet | None = None  # what the rows were made from
     detect_early: bool = True  # look for conflicts before files are written, too
+    paced: bool = True  # by the table's pace; services do not wait
     schema: SchemaRules = field(
         default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
     )

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, WriteConflictError
+from timeline.pacing import keep_pace
 from timeline.receipt import Receipt
 from timeline.refusal import KINDS, RefusalReport
 from timeline.rules.conflicts import RuleId
@@ -42,6 +43,7 @@ def from_fresh_reads(context: TableContext, attempt: Callable[[], Receipt]) -> R
     refusals: list[RefusalReport] = []
     pause = 0
     while True:
+        keep_pace(context)  # not between reading and writing
         try:
             receipt = attempt()
         except WriteConflictError as error:

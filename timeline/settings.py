@@ -36,6 +36,7 @@ from timeline.options import (
     read_option,
     redact,
 )
+from timeline.pace_options import contradiction_of_pace
 from timeline.retry_options import contradictions_of_retries, fill_from_preset
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.isolation import Isolation
@@ -72,7 +73,6 @@ __all__ = [
     "QueryType",
     "ReadSettings",
     "WriteSettings",
-    "agreement",
 ]
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -201,6 +201,9 @@ class WriteSettings(_Settings):
     retry_preset: RetryPreset | None = None
     retry_wasted_bytes_max: _Count = 0
     retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = 0
+    pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = 0
+    pace_burst: Annotated[int, Field(ge=1, le=1000)] = 1
+    pace_wait_ms_max: _Count = 600_000
     group_writes_max: Annotated[int, Field(ge=1, le=1000)] = 1
     group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
     publish_lock: PublishLock = PublishLock.LOCK
@@ -318,7 +321,9 @@ class WriteSettings(_Settings):
                 suggestion="leave it out",
                 kind="setting_contradiction",
             )
-        for found in (contradictions_of_retries(self), contradiction_of_non_blocking(self)):
+        judges = (contradictions_of_retries, contradiction_of_pace, contradiction_of_non_blocking)
+        for judge in judges:
+            found = judge(self)
             if found is not None:
                 field, message, suggestion = found
                 self._refuse(field, message, suggestion=suggestion, kind="setting_contradiction")
@@ -391,44 +396,6 @@ class ReadSettings(_Settings):
                 kind="setting_contradiction",
             )
         return self
-
-
-def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:
-    """
-    What must be equal on all writers of a table, as texts to compare (REG-1).
-
-    A single writer and many writers differ in ``mode``: a process that believes to be
-    alone must not meet one that does not.
-    """
-    return {
-        "mode": settings.concurrency_mode.value,
-        "lock_provider": lock_provider,
-        "lock_identity": lock_identity,
-        "publish_lock": settings.publish_lock.value,
-        "foreign_writers": settings.foreign_writers.value,
-        "failed_writes_policy": settings.failed_writes_policy.value,
-        "heartbeat_expiry_ms": str(settings.heartbeat_expiry_ms),
-        "table_version": str(settings.table_version),
-        "table_type": settings.table_type.value,
-        "record_key_fields": ",".join(settings.record_key_fields),
-        "partition_fields": ",".join(settings.partition_fields),
-        "ordering_fields": ",".join(settings.ordering_fields),
-        "key_generator": settings.effective_key_generator.value,
-        "hive_style_partitioning": str(settings.hive_style_partitioning).lower(),
-        "folders_of_times": repr(settings.timestamp_keys),
-        "url_encode_partitioning": str(settings.url_encode_partitioning).lower(),
-        "merge_mode": settings.effective_merge_mode.value,
-        "timeline_zone": settings.timeline_zone,
-        "index": _index_agreement(settings),
-    }
-
-
-def _index_agreement(settings: WriteSettings) -> str:
-    """Keys may be looked up in different ways at the same time; buckets must be the same."""
-    if settings.index_type is IndexType.BUCKET:
-        fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)
-        return f"BUCKET {settings.bucket_engine.value} {settings.bucket_count} {fields}"
-    return "looked up"
 
 
 def _read_all(

@@ -34,6 +34,7 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema
 from timeline.model.times import InstantTime
+from timeline.pacing import keep_pace
 from timeline.placing import Placement, place
 from timeline.plan_ending import make_way
 from timeline.publish import Met, Published, Seen, judge_early, publish
@@ -89,8 +90,7 @@ def write(
 
     Raises:
         InvalidInputError: The rows do not fit; nothing was begun.
-        ConflictError: Refused for good; the fields hold the report.
-        BudgetSpentError: Every attempt met a conflict.
+        ConflictError: Refused for good; the fields hold the report, or those of all attempts.
         OutcomeUnknownError: Published or not, nobody knows yet; do not repeat blindly.
         HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer.
@@ -101,6 +101,8 @@ def write(
     asked_at_ms = context.world.clock.monotonic_ms()
     looked = looked or context.glance()
     work = prepared(context, plan, workload, looked)
+    if plan.paced and keep_pace(context):
+        return write_prepared(work)
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()
     tries = _Tries(started_ms=started)
@@ -111,12 +113,7 @@ def write(
 def prepared(
     context: TableContext, plan: WritePlan, workload: Workload | None, looked: Snapshot
 ) -> Work:
-    """
-    Fit the rows to the table; nothing is begun.
-
-    Raises:
-        InvalidInputError: The rows do not fit.
-    """
+    """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
     refuse_keyless(plan)
     schema, before = schema_for(context, looked, workload, plan)
     if workload is not None:

@@ -147,7 +147,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:
         buckets=rules_kept_in(config),
     )
     try:
-        done = write(context, WritePlan(rules=rules, choose_partitions=choose), None)
+        done = write(context, WritePlan(rules=rules, choose_partitions=choose, paced=False), None)
     except _NothingExpiredError:
         return None
     context.world.events.emit("ttl.done", rt=done.requested_time, partitions=len(deleted))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from hoodoo.configuration import check, load_configuration
+from timeline.agreement import agreement
 from timeline.model.operations import ConcurrencyMode
 from timeline.options import PropertySet
-from timeline.settings import WriteSettings, agreement
+from timeline.settings import WriteSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.properties"))

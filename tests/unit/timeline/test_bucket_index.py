@@ -12,6 +12,7 @@ import pytest
 
 import hoodoo
 from tests.interop import golden_tables
+from timeline.agreement import agreement
 from timeline.codecs.hashing_metadata import (
     HashingMetadata,
     HashingNode,
@@ -26,7 +27,7 @@ from timeline.local_workload import LocalWorkload
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
 from timeline.rules.bucketing import BucketEngine, BucketRules, bucket_of
-from timeline.settings import WriteSettings, agreement
+from timeline.settings import WriteSettings
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}

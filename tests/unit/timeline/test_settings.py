@@ -7,6 +7,7 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
+from timeline.agreement import agreement
 from timeline.errors import SettingError
 from timeline.known_keys import hudi_keys, is_known_key, key_warnings
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
@@ -20,7 +21,7 @@ from timeline.setting_names import (
     PublishLock,
     QueryType,
 )
-from timeline.settings import ReadSettings, WriteSettings, agreement
+from timeline.settings import ReadSettings, WriteSettings
 from timeline.unsupported import UNSUPPORTED, WITHOUT_EFFECT, unsupported_keys
 
 OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
