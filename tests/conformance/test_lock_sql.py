@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,8 @@ from lockproviders.client import LockClient
 from lockproviders.sql.client import ENTRY, SqlClient, SqlSettings, row_name
 from lockproviders.testing import LockProviderSuite
 from lockproviders.testing.contender import HELD, build_lock_over, wait_for
-from tests.servers.mariadb import MariaDb, needs_mariadb
-from tests.servers.postgres import Postgres, memory_folder, needs_postgres
+from tests.servers.mariadb import MariaDb
+from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
@@ -212,25 +210,6 @@ class _OnServer(Suite):
         with pytest.raises(UnsafeSetupError, match="cannot be used") as caught:
             make_client(folder).try_acquire("me")
         assert "falsch" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDb]:
-    needs_mariadb()
-    with (
-        tempfile.TemporaryDirectory(prefix="mdb", dir=memory_folder()) as folder,
-        MariaDb(Path(folder)) as server,
-    ):
-        server.create_database("locks", user="lock", password="geheim")
-        server.url = f"mysql://lock:geheim@{server.host}:{server.port}/locks"
-        yield server
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    needs_postgres()
-    with Postgres() as server:
-        yield server
 
 
 class TestOnMariaDb(_OnServer):

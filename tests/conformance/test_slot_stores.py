@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from lockproviders.slot_stores import with_slot_store
 from lockproviders.sql.database import SqliteDatabase
 from lockproviders.sql.slots import SqlSlotStore
 from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
-from tests.servers.mariadb import MariaDb, needs_mariadb
-from tests.servers.postgres import Postgres, memory_folder, needs_postgres
+from tests.servers.mariadb import MariaDb
+from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from timeline.errors import UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
@@ -118,25 +117,6 @@ class _OnDatabaseServer(_OnServer):
                 store.create("a/2", b"mine")
             assert store.read("a/2") == b"mine"
             store.close()
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDb]:
-    needs_mariadb()
-    with (
-        tempfile.TemporaryDirectory(prefix="mdb", dir=memory_folder()) as folder,
-        MariaDb(Path(folder)) as server,
-    ):
-        server.create_database("locks", user="lock", password="geheim")
-        server.url = f"mysql://lock:geheim@{server.host}:{server.port}/locks"
-        yield server
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    needs_postgres()
-    with Postgres() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

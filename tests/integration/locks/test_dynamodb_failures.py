@@ -14,6 +14,7 @@ import pytest
 
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under, wait_for
 from tests.integration.locks import dynamodb_holder
+from tests.integration.locks.server_away import server_away_costs_the_lock
 from tests.servers.dynamodb import (
     ChildServer,
     DynaliteServer,
@@ -24,7 +25,7 @@ from tests.servers.dynamodb import (
     rows,
 )
 from tests.servers.proxy import FaultProxy
-from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
+from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock
 
 pytestmark = pytest.mark.integration
@@ -120,25 +121,8 @@ def test_killed_server_that_comes_back_in_time_costs_nobody_the_lock(
 def test_server_away_for_longer_than_a_lease_costs_the_lock_before_others_get_it(
     dynalite: DynaliteServer, key: str
 ) -> None:
-    clock = SystemClock()
-    lock = build_lock_over(client_of(dynalite.url, key, lease_ms=LEASE_MS))
-    waiter = client_of(dynalite.url, key, lease_ms=LEASE_MS)
-    lease = lock.acquire("publish")
-    assert waiter.try_acquire("waiter") is None
-    dynalite.freeze()
-    try:
-        clock.sleep_ms(LEASE_MS)
-        with pytest.raises(LeaseLostError):
-            lease.assert_held()
-        with pytest.raises(UnavailableError):
-            waiter.try_acquire("waiter")
-    finally:
-        dynalite.thaw()
-    with build_lock_over(waiter).acquire("waiter") as heir:
-        lease.release()  # what the lost holder sends late must not hurt
-        heir.assert_held()
-    lock.close()
-    waiter.close()
+    holder, waiter = (client_of(dynalite.url, key, lease_ms=LEASE_MS) for _ in range(2))
+    server_away_costs_the_lock(holder, waiter, dynalite, lease_ms=LEASE_MS)
 
 
 def test_dropped_replies_make_no_second_holder(

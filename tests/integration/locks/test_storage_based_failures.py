@@ -15,6 +15,7 @@ import pytest
 
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
 from tests.integration.locks import storage_based_holder
+from tests.integration.locks.server_away import server_away_costs_the_lock
 from tests.servers.proxy import FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, storage_lock_client
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
@@ -93,25 +94,8 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
 def test_store_away_for_longer_than_a_lease_costs_the_lock_before_others_get_it(
     server: S3Server, table: str
 ) -> None:
-    clock = SystemClock()
-    lock = build_lock_over(storage_lock_client(server.url, table, lease_ms=LEASE_MS))
-    waiter = storage_lock_client(server.url, table, lease_ms=LEASE_MS)
-    lease = lock.acquire("publish")
-    assert waiter.try_acquire("waiter") is None
-    server.freeze()
-    try:
-        clock.sleep_ms(LEASE_MS)
-        with pytest.raises(LeaseLostError):
-            lease.assert_held()
-        with pytest.raises(UnavailableError):
-            waiter.try_acquire("waiter")
-    finally:
-        server.thaw()
-    with build_lock_over(waiter).acquire("waiter") as heir:
-        lease.release()  # what the lost holder sends late must not hurt
-        heir.assert_held()
-    lock.close()
-    waiter.close()
+    holder, waiter = (storage_lock_client(server.url, table, lease_ms=LEASE_MS) for _ in range(2))
+    server_away_costs_the_lock(holder, waiter, server, lease_ms=LEASE_MS)
 
 
 def test_store_away_for_a_moment_costs_nobody_the_lock(server: S3Server, table: str) -> None:
