@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
 from hoodoo.conflicts import conflict_strategy
+from hoodoo.sealing import sealing_of
 from lockproviders.registry import build_lock, registry_for
 from lockproviders.slot_stores import with_slot_store
 from timeline.codecs.bloom import BloomSettings
@@ -183,8 +184,9 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
     The bounds every path needs, from the settings.
 
     Raises:
-        SettingError: Neither we nor an allowed plug-in has the conflict strategy.
-        UnsafeSetupError: An allowed plug-in cannot be used.
+        SettingError: Neither we nor an allowed plug-in has the conflict strategy, or a key to sign
+            slots with is missing.
+        UnsafeSetupError: An allowed plug-in or that key cannot be used.
     """
     strategy = conflict_strategy(settings, properties)
     return TableLimits(
@@ -212,6 +214,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
         pace=pace_of(settings),
+        sealing=sealing_of(properties),
     )
 
 

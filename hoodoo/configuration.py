@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
+from hoodoo.sealing import sealing_of
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from lockproviders.slot_stores import SLOT_OPTIONS
@@ -219,6 +220,7 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
         WriteSettings.from_properties,
         ReadSettings.from_properties,
         LockSettings.from_properties,
+        sealing_of,
     ):
         try:
             build(properties)

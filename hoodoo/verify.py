@@ -6,7 +6,7 @@ storage what is there, and compares. Safe beside running writers: what appears m
 looked at again before it is called a problem.
 
 What is checked: the properties; the order of times; the chain of commit slots, each settled
-with the bytes it fixed; every file the newest state needs, with its recorded size and row
+with the bytes it fixed, and as its seals say; every file the newest state needs, with its recorded size and row
 count; no version of a file group made from one that another was made from, or from a newer
 one (a lost update); no data file that no instant accounts for; footers; and that no key
 lies in a partition twice.
@@ -24,6 +24,7 @@ from typing import Any
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
 from hoodoo.history import check_history
 from hoodoo.record_checks import check_records
+from hoodoo.tamper_checks import Evidence, Witness, check_seals
 from timeline.active import ActiveTimeline
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
@@ -74,6 +75,7 @@ class Verification:
     instants: int = 0
     file_slices: int = 0
     rows: int = 0
+    evidence: Evidence | None = None  # when slots are sealed
 
     @property
     def ok(self) -> bool:
@@ -94,6 +96,7 @@ class Verification:
             "instants": self.instants,
             "file_slices": self.file_slices,
             "rows": self.rows,
+            "evidence": self.evidence and self.evidence.as_document(),
         }
 
 
@@ -104,19 +107,22 @@ def verify_at(
     history: bool = False,
     journals: Sequence[Path] = (),
     all_columns: bool = False,
+    expect_head: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
     Verify the table at an address; damaged properties are a finding, not an error.
 
     With ``history`` what happened is judged as well, with what ``journals`` of clients tell.
+    ``expect_head`` is what an earlier verification told as the head of the sealed chain.
 
     Raises:
-        InvalidInputError: A journal cannot be read.
+        InvalidInputError: A journal cannot be read, or the head is none.
         TableNotFoundError: There is no table.
         UnsupportedTableError: Its version or a feature is not handled by this release.
         SettingError: A property is wrong.
     """
+    witness = None if expect_head is None else Witness.parse(expect_head)
     try:
         properties, settings = properties_of_table(address, layers)
         table = Table.open(assemble(address, properties), limits_of(settings, properties))
@@ -124,7 +130,13 @@ def verify_at(
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
     try:
-        found = verify(table.context, history=history, all_columns=all_columns, progress=progress)
+        found = verify(
+            table.context,
+            history=history,
+            all_columns=all_columns,
+            witness=witness,
+            progress=progress,
+        )
         if history and found.ok:  # a damaged table tells nothing about its history
             if progress:
                 progress("history")
@@ -145,6 +157,7 @@ def verify(
     *,
     history: bool = False,
     all_columns: bool = False,
+    witness: Witness | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """
@@ -154,12 +167,13 @@ def verify(
         context: The table.
         history: Look at the archived timeline too.
         all_columns: Decode every column of the newest rows, not their keys only.
+        witness: A head of the chain that was noted earlier.
         progress: Told what is being checked.
 
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
     slot; and what ``check_records`` reads.
     """
-    run = _Run(context=context, tell=progress or _silent)
+    run = _Run(context=context, tell=progress or _silent, witness=witness)
     try:
         run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
@@ -171,6 +185,7 @@ def verify(
         instants=run.instants,
         file_slices=run.file_slices,
         rows=run.rows,
+        evidence=run.evidence,
     )
 
 
@@ -184,6 +199,8 @@ class _Run:
 
     context: TableContext
     tell: Callable[[str], None]
+    witness: Witness | None = None
+    evidence: Evidence | None = None
     problems: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     instants: int = 0
@@ -202,7 +219,7 @@ class _Run:
         self.instants = len(snapshot.active.instants)
         self._times(snapshot.active)
         self.tell("commit slots")
-        self._slots()
+        self._slots(snapshot.active)
         self.tell("file versions")
         written = self._written(snapshot)
         logs = self._logs(snapshot)
@@ -243,7 +260,7 @@ class _Run:
             if twin is not instant:
                 self.problem("same_completion_time", name, f"two instants, the other: {twin}")
 
-    def _slots(self) -> None:
+    def _slots(self, active: ActiveTimeline) -> None:
         chain = self.context.chain
         try:
             slots = list(chain.newest_first())[::-1]
@@ -262,6 +279,7 @@ class _Run:
                     "its completion time does not exceed the times of the slot before it",
                 )
         self._settled(slots)
+        self.evidence = check_seals(self.context, slots, active, self, witness=self.witness)
 
     def _settled(self, slots: list[Slot]) -> None:
         taken = fileless_since(slots)

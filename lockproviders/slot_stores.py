@@ -16,6 +16,7 @@ from lockproviders.dynamodb.slots import DynamoSlotStore
 from lockproviders.sql.settings import TABLE_NAME, SqlSettings
 from lockproviders.sql.slots import SqlSlotStore
 from timeline.errors import SettingError
+from timeline.model.sealing import TamperEvidence
 from timeline.options import (
     TABLE_LAYER,
     Option,
@@ -49,6 +50,20 @@ SLOT_OPTIONS: Mapping[str, Option] = {
         key="hoodoo.slots.key",
         doc="Name of this table there; by default its address, which must then be the same for "
         "all writers.",
+    ),
+    "tamper_evidence": Option(
+        key="hoodoo.slots.tamper.evidence",
+        default="none",
+        kind=OptionKind.ENUM,
+        choices=tuple(each.value for each in TamperEvidence),
+        doc="What this process adds to its slots so that `hoodoo table verify` sees later edits: "
+        "the digest of the slot before and of the completed file (hash), signed with a key (hmac). "
+        "For verify: what it demands of the chain.",
+    ),
+    "tamper_key_file": Option(
+        key="hoodoo.slots.tamper.key.file",
+        doc="File with mode 0600 that holds the keys, one a line of 32 characters or more: the "
+        "first signs, all verify. Without it HOODOO_TAMPER_KEY in the environment.",
     ),
 }
 

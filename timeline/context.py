@@ -16,6 +16,7 @@ from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
 from timeline.history import History
 from timeline.model.operations import ConcurrencyMode
+from timeline.model.sealing import NO_SEALS, Sealing
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
@@ -56,6 +57,7 @@ class TableLimits:
     cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
     isolation: Isolation = Isolation.SNAPSHOT
     pace: Pace | None = None  # writes begin as often as they like
+    sealing: Sealing = NO_SEALS
 
 
 @dataclass(slots=True)
@@ -152,7 +154,12 @@ class TableContext:
             world=world,
             config=replace(config, merge=config.merge.merged_by(world.mergers)),
             identity=TableIdentity(known),
-            chain=SlotChain(world, table_id, unknown_ms_max=chosen.unknown_ms_max),
+            chain=SlotChain(
+                world,
+                table_id,
+                unknown_ms_max=chosen.unknown_ms_max,
+                key=chosen.sealing.key,
+            ),
             commits=CommitReader(
                 world.storage,
                 timeline_folder(config.timeline_layout_version),

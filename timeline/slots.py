@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import (
@@ -18,6 +19,7 @@ from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
+from timeline.model.sealing import digest_of
 from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import SLOTS, slot_path
@@ -39,12 +41,21 @@ class SlotChain:
             tells it; a slot with another one means that the table was
             dropped and made again under this writer (F27).
         unknown_ms_max: How long an unanswered create is repeated before it is reported.
+        key: Signs the sealed slots that are taken here (SLOT-7).
     """
 
-    def __init__(self, world: World, table_id: str | None, *, unknown_ms_max: int = 60_000) -> None:
+    def __init__(
+        self,
+        world: World,
+        table_id: str | None,
+        *,
+        unknown_ms_max: int = 60_000,
+        key: bytes | None = None,
+    ) -> None:
         self._world = world
         self._table_id = table_id
         self._unknown_ms_max = unknown_ms_max
+        self._key = key
         self._known: dict[int, Slot] = {}
         self._head = 0
         self._sent: set[InstantTime] = set()
@@ -161,7 +172,8 @@ class SlotChain:
             OutcomeUnknownError: No answer within the deadline. The instant may be published
                 or not: nothing of it may be deleted, ``resolve`` finds out (UNK-3).
         """
-        data = encode_slot(slot)
+        data = encode_slot(slot, self._key)
+        slot = replace(slot, digest=digest_of(data))
         path = slot_path(slot.number)
         self._sent.add(slot.requested_time)
         clock = self._world.clock

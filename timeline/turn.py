@@ -52,6 +52,7 @@ class Turn:
     timeline: ActiveTimeline
     newest_time: InstantTime | None
     owner: SlotOwner
+    before: str = ""  # digest of the head slot, empty when there is none
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
         """A time above everything in this turn (PUB-7)."""
@@ -128,7 +129,7 @@ def take_turn(
                 slot = decide(turn)
                 if slot is None:
                     return None, lost
-                slot = _with_look(context, slot, turn.timeline)
+                slot = _sealed(context, turn, _with_look(context, slot, turn.timeline))
                 _assert_held(lease)
             except LeaseLostError:  # it costs a turn, never data (SLOT-1)
                 if lost + 1 == budget.publish_attempts_max and undecided is None:
@@ -182,6 +183,11 @@ def _with_look(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> S
     if slot.kind is not SlotKind.COMMIT or not shared:
         return slot
     return replace(slot, foreign=seen_by(timeline, slot.requested_time))
+
+
+def _sealed(context: TableContext, turn: Turn, slot: Slot) -> Slot:
+    """The slot with what shows later edits of the chain, if this process seals (SLOT-7)."""
+    return replace(slot, seal=context.limits.sealing.seal(turn.before, slot.body))
 
 
 def _take_and_settle(
@@ -238,7 +244,7 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
         _assert_held(lease)
         noop = turn.slot(context, SlotKind.NOOP, mine.action, requested_time, nonce=nonce)
         try:
-            context.chain.take(noop)
+            context.chain.take(_sealed(context, turn, noop))
         except OutcomeUnknownError as error:
             raise _unknown(mine, "the storage did not answer") from error
     after = context.chain.read(mine.number + 1)
@@ -318,7 +324,7 @@ def _call_void(context: TableContext, turn: Turn, target: Slot) -> None:
         deletes=(timeline_path(name),) if name else (),
     )
     try:
-        taken = context.chain.take(void)
+        taken = context.chain.take(_sealed(context, turn, void))
     except OutcomeUnknownError as error:  # it says nothing about the own write
         raise StorageUnavailableError(
             "the storage did not let this process end an earlier publication; write again: "
@@ -344,6 +350,7 @@ def _turn(
         head=head,
         timeline=timeline,
         newest_time=newest,
+        before=last.digest if last else "",
         owner=SlotOwner(
             host=who.host,
             pid=who.pid,

@@ -176,6 +176,11 @@ def _facts(opened: Table) -> dict[str, Any]:
     "--history", is_flag=True, help="Check the archived timeline, and look for lost updates."
 )
 @click.option("--all-columns", is_flag=True, help="Decode all of every row, not its key only.")
+@click.option(
+    "--expect-head",
+    metavar="NUMBER:DIGEST",
+    help="The head of the sealed chain as an earlier verify printed it: it must still be in it.",
+)
 @reading
 def verify(
     invocation: Invocation,
@@ -184,6 +189,7 @@ def verify(
     journals: tuple[Path, ...],
     history: bool,
     all_columns: bool,
+    expect_head: str | None,
 ) -> None:
     """
     Check a table from its properties to its keys; exit code 5 when there are problems.
@@ -200,6 +206,7 @@ def verify(
         history=history,
         journals=journals,
         all_columns=all_columns,
+        expect_head=expect_head,
         progress=printer.progress,
     )
     _print_findings(invocation, found)
@@ -215,6 +222,8 @@ def _print_findings(invocation: Invocation, found: Verification) -> None:
     for name, findings in (("problem", found.problems), ("note", found.notes)):
         if findings:
             printer.grid((name, "path", "what"), [(f.kind, f.path, f.message) for f in findings])
+    if found.evidence is not None:
+        printer.line(found.evidence.text)
     if found.ok:
         printer.line(f"verified: {found.summary}", style="green")
     else:

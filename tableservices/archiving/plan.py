@@ -159,12 +159,12 @@ def next_boundary(
         if not (one.completed and (one.requested_time, one.action) in moved)
     }
     newest_commit = max((s.number for s in slots if s.kind is SlotKind.COMMIT), default=0)
-    number = former.number
+    number, digest = former.number, former.digest
     batches: list[PublishedBatch] = list(former.batches)
     for slot in slots:
         if slot.number > ceiling or slot.number >= newest_commit or _shows(slot, left):
             break
-        number = slot.number
+        number, digest = slot.number, slot.digest
         batches += batches_of(slot)
     withdrawn = frozenset[InstantTime]().union(*(withdrawn_by(slot) for slot in slots))
     return Boundary(
@@ -176,6 +176,7 @@ def next_boundary(
             for one in batches
             if one.completion_time >= batches_since and one.requested_time not in withdrawn
         ),
+        digest=digest,
     )
 
 

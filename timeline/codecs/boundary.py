@@ -35,6 +35,7 @@ def encode_boundary(boundary: Boundary) -> bytes:
             }
             for one in boundary.batches
         ],
+        **({"digest": boundary.digest} if boundary.digest else {}),
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -53,6 +54,7 @@ def decode_boundary(data: bytes, *, path: str) -> Boundary:
             time=str(document["time"]),
             completed=tuple(_completed_name(name) for name in document["completed"]),
             batches=tuple(_batch(one) for one in document["batches"]),
+            digest=str(document.get("digest", "")),
         )
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(

@@ -10,19 +10,30 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
-from typing import Any
+from hmac import compare_digest
+from typing import Any, Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
+from timeline.model.sealing import Seal, digest_of, signature_of
 from timeline.model.slot import SLOT_LAYOUT, Batch, Slot, SlotKind, SlotOwner
 
-__all__ = ["decode_slot", "encode_slot"]
+__all__ = ["decode_slot", "encode_slot", "is_signed_by"]
+
+_SIGNED: Final = re.compile(rb'(.*),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
 
 
-def encode_slot(slot: Slot) -> bytes:
-    """The slot's bytes; equal slots give equal bytes (UNK-1 repeats them)."""
+def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
+    """
+    The slot's bytes; equal slots give equal bytes (UNK-1 repeats them).
+
+    Args:
+        slot: What is decided.
+        key: Signs a sealed slot (SLOT-7).
+    """
     document = {
         "v": SLOT_LAYOUT,
         "table": slot.table_id,
@@ -67,9 +78,26 @@ def encode_slot(slot: Slot) -> bytes:
         "application": slot.owner.application,
         "lock": slot.owner.fencing_token,
         "nonce": slot.nonce,
+        **({"seal": _seal_document(slot.seal)} if slot.seal else {}),
     }
     line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
+    if key is not None and slot.seal is not None:
+        line = line[:-1] + f',"mac":"{signature_of(key, line)}"}}'.encode()
     return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
+
+
+def _seal_document(seal: Seal) -> dict[str, str]:
+    document = {"before": seal.before, "file": seal.file}
+    return {**document, "key": seal.key_id} if seal.key_id else document
+
+
+def is_signed_by(data: bytes, key: bytes) -> bool:
+    """Whether the bytes of a slot were signed with this key, and are as they were then."""
+    line = data.partition(b"\n")[0]
+    found = _SIGNED.fullmatch(line)
+    if found is None:
+        return False
+    return compare_digest(signature_of(key, found[1] + b"}"), found[2].decode())
 
 
 def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
@@ -98,7 +126,7 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
                 f"(slot layout {layout}, kind {kind!r}): {path}",
                 path=path,
             )
-        slot = _from_document(document)
+        slot = _from_document(document, digest_of(data))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise CorruptTableError(
             f"a commit slot cannot be read ({error!r}): {path}", path=path
@@ -110,7 +138,19 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
     return slot
 
 
-def _from_document(document: dict[str, Any]) -> Slot:
+def _seal_from(document: dict[str, Any]) -> Seal | None:
+    seal = document.get("seal")
+    if seal is None:
+        return None
+    return Seal(
+        before=str(seal["before"]),
+        file=str(seal["file"]),
+        key_id=str(seal.get("key", "")),
+        signature=str(document.get("mac", "")),
+    )
+
+
+def _from_document(document: dict[str, Any], digest: str) -> Slot:
     return Slot(
         number=int(document["n"]),
         table_id=str(document["table"]),
@@ -158,4 +198,6 @@ def _from_document(document: dict[str, Any]) -> Slot:
         deletes=tuple(document["deletes"]),
         floor=str(document.get("floor", "")),
         foreign=str(document.get("foreign", "")),
+        seal=_seal_from(document),
+        digest=digest,
     )

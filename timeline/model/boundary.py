@@ -31,13 +31,15 @@ class Boundary:
     One cut: slots up to ``number`` go, and these completed instants move to the history.
 
     ``time`` is the greatest requested or completion time among them and all before them.
-    ``completed`` are the names of the completed files, oldest first.
+    ``completed`` are the names of the completed files, oldest first. ``digest`` is that of the
+    slot ``number``, so that the chain above it still shows what it was built upon (SLOT-7).
     """
 
     number: int
     time: InstantTime
     completed: tuple[str, ...] = ()
     batches: tuple[PublishedBatch, ...] = ()
+    digest: str = ""
 
 
 NO_BOUNDARY = Boundary(number=0, time="")

@@ -13,6 +13,7 @@ from enum import Enum
 
 from timeline.model.claim import Claim
 from timeline.model.instant import Action
+from timeline.model.sealing import Seal
 from timeline.model.times import InstantTime
 
 __all__ = ["SLOT_LAYOUT", "Batch", "Slot", "SlotKind", "SlotOwner"]
@@ -78,7 +79,8 @@ class Slot:
     appears, in this order; who reads a snapshot at or above ``floor``, a completion time, needs
     none of them (RDL-1). A plan completes nothing: its completion time is its requested time.
     ``foreign``, of a commit beside other engines, is a digest of what its owner saw of the
-    timeline (FOR-4).
+    timeline (FOR-4). ``seal`` shows later edits of the chain (SLOT-7). ``digest`` is that of the
+    slot's own bytes, empty until they are known.
     """
 
     number: int
@@ -100,6 +102,8 @@ class Slot:
     deletes: tuple[str, ...] = ()
     floor: InstantTime = ""  # of a clean
     foreign: str = ""
+    seal: Seal | None = None
+    digest: str = field(default="", compare=False)
 
     @property
     def instant_time(self) -> InstantTime:

@@ -1,0 +1,269 @@
+"""
+Whether the chain of slots is as it was written: the seals, and a witness from outside (SLOT-7).
+
+The bytes of each slot are read anew. What the verifier's own settings ask for is demanded of the
+chain, what slots say of themselves is checked in any case. The newest slot has none after it: that
+nothing was cut off at the end is shown by a digest that somebody noted elsewhere, only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hoodoo.record_checks import Report
+from timeline.active import ActiveTimeline
+from timeline.boundary import read_boundary
+from timeline.codecs.slot import decode_slot, is_signed_by
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError
+from timeline.model.boundary import Boundary
+from timeline.model.filenames import instant_file_name
+from timeline.model.sealing import (
+    DIGEST,
+    NOTHING_BEFORE,
+    Seal,
+    TamperEvidence,
+    digest_of,
+    key_id_of,
+)
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import boundary_path, slot_path, timeline_path
+from timeline.ports.storage import ObjectMissingError
+from timeline.setting_names import ForeignWriters
+
+__all__ = ["Evidence", "Witness", "check_seals"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A slot and its digest, noted outside of the table."""
+
+    number: int
+    digest: str
+
+    @staticmethod
+    def parse(text: str) -> Witness:
+        """
+        Read ``NUMBER:DIGEST`` as ``verify`` prints it.
+
+        Raises:
+            InvalidInputError: It is something else.
+        """
+        number, _, digest = text.strip().partition(":")
+        if not (number.isascii() and number.isdecimal() and DIGEST.fullmatch(digest)):
+            raise InvalidInputError(
+                f"a head is NUMBER:DIGEST, as 'hoodoo table verify' prints it: {text[:100]!a}",
+                kind="witness",
+            )
+        return Witness(number=int(number), digest=digest)
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the seals cover: slots from ``first`` to the head, and whether signatures were checked."""
+
+    first: int
+    head: Witness
+    signed: bool
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"first_slot": self.first, "head": str(self.head), "signed": self.signed}
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        how = "signed" if self.signed else "sealed"
+        return f"slots {how} since {self.first}; head to note elsewhere: {self.head}"
+
+
+def check_seals(
+    context: TableContext,
+    slots: Sequence[Slot],
+    timeline: ActiveTimeline,
+    report: Report,
+    *,
+    witness: Witness | None = None,
+) -> Evidence | None:
+    """
+    Compare every seal with what it was made of.
+
+    Outside: nothing when there is no seal and none is demanded; else the boundary and 1 get a slot.
+
+    Args:
+        context: The table; its limits tell what is demanded, and the keys.
+        slots: The chain, oldest first.
+        timeline: The timeline, listed before the chain was read.
+        report: Gets what is wrong.
+        witness: A head that was noted earlier.
+
+    Returns:
+        What is covered; None when no slot is sealed.
+    """
+    demanded = context.limits.sealing.evidence is not TamperEvidence.NONE
+    if not demanded and witness is None and not any(slot.seal for slot in slots):
+        return None
+    run = _Seals(context=context, report=report, demanded=demanded)
+    return run.everything(slots, timeline, witness)
+
+
+@dataclass(kw_only=True)
+class _Seals:
+    context: TableContext
+    report: Report
+    demanded: bool
+    other_keys: list[int] = field(default_factory=list)  # slots that no key of ours signed
+
+    def everything(
+        self, known: Sequence[Slot], timeline: ActiveTimeline, witness: Witness | None
+    ) -> Evidence | None:
+        boundary = read_boundary(self.context.world.storage)
+        read = [each for slot in known if (each := self._read(slot.number)) is not None]
+        slots = [slot for slot, _ in read]
+        digests = {slot.number: slot.digest for slot in slots}
+        if witness is not None:
+            self._witnessed(witness, digests, boundary)
+        first = next((slot for slot in slots if slot.seal), None)
+        if first is None:
+            if self.demanded and timeline.completed_times:
+                newest = slots[-1].number if slots else boundary.number + 1
+                self.report.problem("slot_unsealed", slot_path(newest), "no slot is sealed")
+            return None
+        self._collected(slots, boundary)
+        below = boundary.digest if slots[0].number == boundary.number + 1 else ""
+        if slots[0].number == 1:
+            below = NOTHING_BEFORE
+        for slot, data in read:
+            if slot.number - 1 not in digests and slot is not slots[0]:
+                below = ""  # collected while the others were read
+            if slot.seal is not None:
+                self._linked(slot, slot.seal, below)
+                self._signed(slot, slot.seal, data)
+            elif slot.number > first.number:
+                self._unsealed(slot)
+            below = slot.digest
+        if self.other_keys:
+            self._other_keys()
+        self._shown(slots, first, timeline)
+        return Evidence(
+            first=first.number,
+            head=Witness(number=slots[-1].number, digest=slots[-1].digest),
+            signed=bool(self.context.limits.sealing.keys) and _has_signatures(slots),
+        )
+
+    def _read(self, number: int) -> tuple[Slot, bytes] | None:
+        path = slot_path(number)
+        try:
+            data = self.context.world.storage.read(path)
+        except ObjectMissingError:  # collected meanwhile, or the gap that was told already
+            return None
+        return decode_slot(data, path=path, number=number), data
+
+    def _linked(self, slot: Slot, seal: Seal, below: str) -> None:
+        path = slot_path(slot.number)
+        if below and seal.before != below:
+            self.report.problem(
+                "slot_chain_broken",
+                path,
+                f"it was taken upon another slot {slot.number - 1} than the one that is there now: "
+                "one of the two was edited, exchanged or made anew",
+            )
+        if seal.file != digest_of(slot.body):
+            self.report.problem(
+                "slot_edited", path, "its seal is that of another completed file than it holds"
+            )
+
+    def _signed(self, slot: Slot, seal: Seal, data: bytes) -> None:
+        sealing = self.context.limits.sealing
+        path = slot_path(slot.number)
+        if not seal.key_id:
+            if self.demanded and sealing.evidence is TamperEvidence.HMAC:
+                self.report.problem("slot_unsigned", path, f"taken by {slot.owner.text}")
+            return
+        if not sealing.keys:
+            return
+        key = next((key for key in sealing.keys if key_id_of(key) == seal.key_id), None)
+        if key is None:
+            self.other_keys.append(slot.number)
+        elif not is_signed_by(data, key):
+            self.report.problem(
+                "slot_forged", path, "it is not what the owner of the key signed: it was edited"
+            )
+
+    def _other_keys(self) -> None:
+        self.report.problem(
+            "slot_other_key",
+            slot_path(self.other_keys[0]),
+            f"{len(self.other_keys)} slots from this one on are signed with a key that is not given "
+            "here, or by somebody who has none of them",
+        )
+
+    def _unsealed(self, slot: Slot) -> None:
+        tell = self.report.problem if self.demanded else self.report.note
+        tell(
+            "slot_unsealed",
+            slot_path(slot.number),
+            f"no seal, although slots before it have one; taken by {slot.owner.text}",
+        )
+
+    def _collected(self, slots: Sequence[Slot], boundary: Boundary) -> None:
+        """The boundary is what a cut of the chain says, to the byte (GC-2)."""
+        cuts = [slot for slot in slots if slot.kind is SlotKind.CUT]
+        if not boundary.number or not cuts:
+            return
+        path = boundary_path(boundary.number)
+        try:
+            data = self.context.world.storage.read(path)
+        except ObjectMissingError:
+            return  # a greater one came meanwhile
+        if data not in [slot.body for slot in cuts]:
+            self.report.problem(
+                "boundary_differs", path, "no cut of the chain fixed these bytes: it was edited"
+            )
+
+    def _shown(self, slots: Sequence[Slot], first: Slot, timeline: ActiveTimeline) -> None:
+        """Where nobody else writes, what is completed has a slot, or it was cut off the chain."""
+        if self.context.limits.foreign_writers is not ForeignWriters.NONE or not self.demanded:
+            return
+        told = {(slot.instant_time, slot.completion_time) for slot in slots}
+        since = first.completion_time
+        for instant in timeline.instants:
+            time = instant.completion_time or ""
+            if time > since and (instant.requested_time, time) not in told:
+                self.report.problem(
+                    "instant_without_slot",
+                    timeline_path(instant_file_name(instant)),
+                    "it is completed, and no slot of the chain says so: slots were removed, or "
+                    "something else wrote it",
+                )
+
+    def _witnessed(self, witness: Witness, digests: dict[int, str], boundary: Boundary) -> None:
+        path = slot_path(witness.number)
+        found = digests.get(witness.number)
+        if witness.number == boundary.number:
+            found = found or boundary.digest or None
+        if found == witness.digest:
+            return
+        if found is not None:
+            self.report.problem(
+                "witness_differs", path, "it is another slot than the one that was noted"
+            )
+        elif witness.number <= boundary.number:
+            self.report.problem(
+                "witness_collected",
+                path,
+                "it was collected, nothing can be compared any more; note a newer head in time",
+            )
+        else:
+            self.report.problem(
+                "chain_truncated", path, "the chain ends before the slot that was noted"
+            )
+
+
+def _has_signatures(slots: Sequence[Slot]) -> bool:
+    return any(slot.seal is not None and slot.seal.key_id for slot in slots)

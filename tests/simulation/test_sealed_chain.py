@@ -1,0 +1,124 @@
+"""
+Sealed slots under crashes, lost answers and rivals (SLOT-7): the chain is never torn.
+
+Whoever takes a number seals upon the slot that is there, whatever it met before; a chain that a
+sound engine wrote must never look as if somebody had edited it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.simulation import test_second_look as shared
+from tests.simulation.engine_kit import Job, mutation, play, seeded, writer
+from tests.simulation.swarm import run_seed
+from timeline.boundary import read_boundary
+from timeline.codecs.slot import is_signed_by
+from timeline.context import TableContext
+from timeline.model.sealing import NOTHING_BEFORE, Sealing, TamperEvidence, digest_of
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import SLOTS
+from timeline.setting_names import PublishLock
+from timeline.slots import SlotChain
+from timeline.testing.faults import Fault
+from timeline.testing.script import Stage, Until, UntilEnd
+from timeline.testing.world import World
+
+KEY = b"k" * 32
+SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))
+SEEDS = range(10)
+#: The calls of a publication beside other engines, up to the last look at its lock.
+UNTIL_SHOWN = shared.BEFORE["the lock's second proof"]
+
+
+def sealing(
+    how: Sealing, context: TableContext, *, kind: type[SlotChain] = SlotChain, **more: Any
+) -> TableContext:
+    limits = replace(context.limits, sealing=how, **more)
+    world, unknown_ms_max = context.world, limits.unknown_ms_max
+    chain = kind(world, context.table_id, unknown_ms_max=unknown_ms_max, key=how.key)
+    return replace(context, limits=limits, chain=chain)
+
+
+def torn(world: World) -> list[int]:
+    """Numbers of slots whose seal is not that of the slot before, or that nobody signed."""
+    found = []
+    before = {0: NOTHING_BEFORE}
+    boundary = read_boundary(shared.outside(world, "auditor").storage)
+    before[boundary.number] = boundary.digest or before[0]
+    for path in world.paths_below(SLOTS):
+        data, number = world.files[path].data, int(path.rpartition("/")[2])
+        seal = json.loads(data.partition(b"\n")[0]).get("seal")
+        # The founder of a world seals nothing.
+        if seal and not (seal["before"] == before[number - 1] and is_signed_by(data, KEY)):
+            found.append(number)
+        before[number] = digest_of(data)
+    return found
+
+
+def sealed_in(world: World) -> int:
+    return sum(b'"mac":"' in world.files[path].data for path in world.paths_below(SLOTS))
+
+
+@pytest.mark.spec("SLOT-7")
+def test_no_schedule_tears_the_chain() -> None:
+    for seed in SEEDS:
+        with mutation(partial(sealing, SIGNED)):
+            outcome = run_seed(seed)
+        assert torn(outcome.world) == [], seed
+        assert sealed_in(outcome.world) > 0, seed
+
+
+def outrun(kind: type[SlotChain] = SlotChain) -> World:
+    """B publishes while A is about to send its slot, which then is lost."""
+    world = seeded("sealed")
+    jobs = {name: [Job(operation=name, keys=(key,))] for name, key in (("A", "a1"), ("B", "b1"))}
+    with mutation(partial(sealing, SIGNED, kind=kind, publish_lock=PublishLock.NONE)):
+        actors = [writer(name, job) for name, job in jobs.items()]
+        trace = play(world, actors, [Until("A", f"create {SLOTS}/"), UntilEnd("B")])
+    assert trace.failure is None, trace.story()
+    assert (world.counters["publish.slot_lost"], sealed_in(world)) == (1, 2)
+    return world
+
+
+@pytest.mark.spec("SLOT-7")
+def test_whoever_lost_a_number_seals_upon_the_slot_that_won_it() -> None:
+    assert torn(outrun()) == []
+
+
+class SealsOnce(SlotChain):
+    """A mutant's: a publication keeps the seal of its first try when it lost the number."""
+
+    def take(self, slot: Slot) -> bool:
+        first = self.__dict__.setdefault("first", {}).setdefault(slot.nonce, slot.seal)
+        return super().take(replace(slot, seal=first))
+
+
+def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:
+    assert torn(outrun(SealsOnce)) == [3]
+
+
+@pytest.mark.parametrize(
+    ("stages", "kind"),
+    [
+        (shared.between((shared.SLOT,), early=False), SlotKind.VOID),
+        (
+            [Until("A", call) for call in UNTIL_SHOWN] + [Fault.LEASE_LOST, UntilEnd("A")],
+            SlotKind.NOOP,
+        ),
+    ],
+    ids=["void", "noop"],
+)
+def test_slots_that_decide_about_another_are_sealed_as_well(
+    stages: list[Stage], kind: SlotKind
+) -> None:
+    with mutation(partial(sealing, SIGNED)):
+        world, _, _ = shared.played(stages)
+    assert kind in shared.kinds(world)
+    assert torn(world) == []
+    assert sealed_in(world) == len(world.paths_below(SLOTS))

@@ -1,0 +1,105 @@
+"""What a seal costs a publication, and what it is made of when others were faster (SLOT-7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, Behind, new_table, opened, upsert, world_of
+from tests.unit.timeline.test_slots import Unanswered, slot
+from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
+from timeline.model.sealing import Sealing, TamperEvidence, digest_of
+from timeline.places import SLOTS, slot_path
+from timeline.setting_names import PublishLock
+from timeline.slots import SlotChain
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+KEY = b"k" * 32
+SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))
+SEALED = replace(BRISK, sealing=SIGNED)
+ROWS = [{"id": "1", "p": "x", "ts": 1}]
+
+
+def raw(storage: MemoryStorage) -> list[bytes]:
+    return [storage.read(f"{SLOTS}/{name}") for name in sorted(storage.names(SLOTS))]
+
+
+def befores(storage: MemoryStorage) -> list[str]:
+    return [json.loads(data.partition(b"\n")[0])["seal"]["before"] for data in raw(storage)]
+
+
+def expected(storage: MemoryStorage) -> list[str]:
+    return ["0" * 64, *(digest_of(data) for data in raw(storage)[:-1])]
+
+
+def test_a_signed_slot_comes_back_and_is_signed():
+    sealed = replace(slot(1), seal=SIGNED.seal("", b""))
+    data = encode_slot(sealed, KEY)
+    found = decode_slot(data, path="p", number=1)
+    assert (found, found.digest) == (sealed, digest_of(data))
+    assert is_signed_by(data, KEY)
+    assert not is_signed_by(data, b"o" * 32)
+    assert not is_signed_by(encode_slot(sealed), KEY)
+
+
+def test_every_byte_of_a_signed_slot_counts():
+    data = encode_slot(replace(slot(1), seal=SIGNED.seal("", b"")), KEY)
+    line = data.index(b"\n")
+    for place in range(line):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        assert not is_signed_by(bytes(changed), KEY), place
+
+
+@pytest.mark.spec("UNK-1")
+def test_an_unanswered_create_is_repeated_with_the_same_bytes():
+    class Told(Behind):
+        sent: list[bytes] = []  # noqa: RUF012
+
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            self.sent.append(data)
+            self.inner.create(path, data, durable=durable)
+
+    told = Told(Unanswered(MemoryStorage(), "lost", "applied"))
+    chain = SlotChain(world_of(told), "t", key=KEY)
+    assert chain.take(replace(slot(1), seal=SIGNED.seal("", b"")))
+    assert len(set(told.sent)) == 1
+    assert len(told.sent) == 3
+    assert chain.read(1).digest == digest_of(told.inner.read(slot_path(1)))
+
+
+def test_seals_ask_the_storage_for_nothing_more():
+    calls = []
+    for limits in (BRISK, SEALED):
+        observed = ObservedStorage(MemoryStorage())
+        table = new_table(observed, limits=limits)
+        for _ in range(3):
+            upsert(table, ROWS)
+        calls.append([one.operation for one in observed.calls])
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.spec("SLOT-7")
+def test_whoever_lost_a_number_seals_upon_the_one_that_won():
+    """The rival publishes between the look and the create: the seal is made anew with the number."""
+    storage = MemoryStorage()
+    table = new_table(storage, limits=SEALED)
+    upsert(table, ROWS)
+
+    class Outrun(Behind):
+        armed = True
+
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path == slot_path(2) and self.armed:
+                self.armed = False
+                upsert(rival, [{"id": "9", "p": "z", "ts": 1}])
+            self.inner.create(path, data, durable=durable)
+
+    limits = replace(SEALED, publish_lock=PublishLock.NONE)
+    rival = opened(table, limits=limits)
+    upsert(opened(table, storage=Outrun(storage), limits=limits), [{"id": "2", "p": "y", "ts": 1}])
+    assert len(raw(storage)) == 3
+    assert befores(storage) == expected(storage)
