@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from farstore.client import BUCKET, s3_options
 from pfbench import data
 from pfbench.protocol import Adapter, Unsupported, small_table
 
@@ -39,6 +40,20 @@ TWO = ["amount", "qty"]
 
 SLOT_BYTES = 8_000  # what the slot of a small commit has
 CREATES = 20
+
+
+def far_properties(url: str) -> dict[str, str]:
+    """The table and its lock in the far store, by Hadoop's names."""
+    told = s3_options(url)
+    return {
+        "fs.s3a.endpoint": told["endpoint"],
+        "fs.s3a.endpoint.region": told["region"],
+        "fs.s3a.access.key": told["access_key_id"],
+        "fs.s3a.secret.key": told["secret_access_key"],
+        # as configs/multi_writer_storage.properties says: a lock beside the table, cleaned by a worker
+        "hoodie.write.lock.provider": "storage_based",
+        "hoodie.clean.automatic": "false",
+    }
 
 
 def durable_creates_ms(folder: Path) -> list[float]:
@@ -74,11 +89,15 @@ class Hoodoo(Adapter):
         self.marks: dict[str, str] = {}
         self.writers_open: dict[str, hoodoo.Table] = {}
         self.held = HeldTimes()
+        if self.options.get("threads"):  # many writers are threads that share one open table
+            self.writers = "threads"
 
     def start(self) -> dict[str, str]:
         return {"hoodoo": version("hoodoo"), "pyarrow": pa.__version__}
 
     def path(self, table: str) -> str:
+        if self.far:
+            return f"s3://{BUCKET}/{Path(self.work).name}/{table}"
         return str(Path(self.work) / table)
 
     def source(self, src: str) -> pa.Table:
@@ -114,7 +133,8 @@ class Hoodoo(Adapter):
 
     def properties(self, *, shared: bool, mode: str = "cow") -> dict[str, str]:
         blocks = {BLOCK_FORMAT: BLOCKS[mode]} if mode in BLOCKS else {}
-        return {**(MANY_WRITERS if shared else {}), **blocks, **self.options.get("properties", {})}
+        lock = (MANY_WRITERS if shared else {}) | (far_properties(self.far) if self.far else {})
+        return {**lock, **blocks, **self.options.get("properties", {})}
 
     def done(self, table: str, receipt: Any) -> dict[str, Any]:
         self.marks[table] = receipt.completion_time
@@ -253,10 +273,15 @@ class Hoodoo(Adapter):
             self.writers_open[table] = self.open(table, shared=True)
         return self.writers_open[table]
 
-    def small(self, table: str, write: Callable[[hoodoo.Table], Any]) -> None:
-        write(self.writer(table))
+    def ready(self, table: str) -> None:
+        if self.options.get("keep_open"):
+            self.writer(table)
+
+    def small(self, table: str, write: Callable[[hoodoo.Table], Any]) -> int:
+        receipt = write(self.writer(table))
         if not self.options.get("keep_open"):
             self.leave(table)
+        return int(receipt.attempts)
 
     def leave(self, table: str) -> None:
         opened = self.writers_open.pop(table, None)
@@ -270,11 +295,11 @@ class Hoodoo(Adapter):
         creates_ms = durable_creates_ms(Path(self.work) / "_creates")
         return {**result, "held_ms": list(self.held.milliseconds), "creates_ms": creates_ms}
 
-    def small_append(self, table: str, batch: dict[str, Any]) -> None:
-        self.small(table, lambda opened: opened.bulk_insert(small_table(batch)))
+    def small_append(self, table: str, batch: dict[str, Any]) -> int:
+        return self.small(table, lambda opened: opened.bulk_insert(small_table(batch)))
 
-    def small_upsert(self, table: str, batch: dict[str, Any]) -> None:
-        self.small(table, lambda opened: opened.upsert(small_table(batch)))
+    def small_upsert(self, table: str, batch: dict[str, Any]) -> int:
+        return self.small(table, lambda opened: opened.upsert(small_table(batch)))
 
     def open_snapshot(self, table: str) -> dict[str, Any]:
         return {"files": len(self.open(table).file_slices())}

@@ -1,0 +1,68 @@
+"""The far store of the benchmarks is an S3 as far as the storage contract can tell."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from benchmarks.farstore.client import BUCKET, FarStore, accounts, race, s3_options
+from timeline.ports.storage import Storage
+from timeline.storage.resolve import storage_for
+from timeline.testing.storage_suite import StorageSuite
+
+DELAY_MS = 40
+
+
+def storage_at(store: FarStore, table: str) -> Storage:
+    told = s3_options(store.url)
+    options = {
+        "fs.s3a.endpoint": told["endpoint"],
+        "fs.s3a.endpoint.region": told["region"],
+        "fs.s3a.access.key": told["access_key_id"],
+        "fs.s3a.secret.key": told["secret_access_key"],
+    }
+    return storage_for(f"s3://{BUCKET}/{table}", options=options)
+
+
+@pytest.fixture(scope="module")
+def near() -> Iterator[FarStore]:
+    with FarStore(0) as running:
+        yield running
+
+
+@pytest.mark.slow
+class TestFarStorage(StorageSuite):
+    stamp_ms = 1_000
+    _store: ClassVar[FarStore]
+    _tables: ClassVar[Iterator[int]] = itertools.count()
+
+    @pytest.fixture(autouse=True)
+    def _running(self, near: FarStore) -> None:
+        type(self)._store = near
+
+    def make_storage(self) -> Storage:
+        return storage_at(self._store, f"suite/{next(self._tables)}")
+
+
+def test_a_folder_of_more_than_a_page_is_listed_whole(near: FarStore) -> None:
+    table = storage_at(near, "pages")
+    names = [f"{number:04}" for number in range(1_003)]
+    for name in names:
+        table.write(f"t/{name}/x", b"")
+    assert [entry.name for entry in table.list("t")] == names
+    table.delete_folder("t")
+    assert table.list("") == []
+
+
+def test_racing_clients_are_delayed_side_by_side_and_one_of_them_wins() -> None:
+    with FarStore(DELAY_MS) as store:
+        won = race(store.url, racers=8, names=10)
+        told = accounts(store.url, "check/")
+    assert won == [1] * 10
+    assert told["kinds"] == {"PUT": 80}
+    assert told["refused"] == 70
+    assert told["at_once"] > 1
+    assert told["busy_s"] >= 9.5 * DELAY_MS / 1000  # ten races, each behind the one before
