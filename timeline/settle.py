@@ -283,7 +283,7 @@ def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
     """
     found = {
         join(partition_path, file_name)
-        for requested_time in requested_times
+        for requested_time in sorted(requested_times)
         for partition_path, file_name, _ in marker_files(storage, requested_time)
         if data_file_time(file_name) == requested_time
     }

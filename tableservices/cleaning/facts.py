@@ -146,7 +146,7 @@ def gather(
     clusterings = file_groups_in_clustering(context, active)
     change_logs: dict[tuple[FileGroupId, InstantTime], list[str]] = {}
     if context.config.cdc_enabled:
-        for partition_path in {group.partition_path for group in groups}:
+        for partition_path in sorted({group.partition_path for group in groups}):
             _add_change_logs(context.world.storage, partition_path, change_logs)
     facts = CleanFacts(
         line=line,

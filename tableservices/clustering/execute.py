@@ -256,9 +256,9 @@ class _Run:
         """
         made = {stat.path for stat in stats}
         found = {}
-        for partition_path in {
-            one.file_group.partition_path for group in self.plan.groups for one in group.slices
-        }:
+        for partition_path in sorted(
+            {one.file_group.partition_path for group in self.plan.groups for one in group.slices}
+        ):
             for name in self.context.world.storage.names(partition_path):
                 base = parse_base_file_name(name)
                 if base is None or base.requested_time != self.planned.requested_time:

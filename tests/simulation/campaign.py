@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -60,7 +61,7 @@ class Tally:
     met: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     healed: int = 0
-    mismatches: list[str] = field(default_factory=list)
+    hashes: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
@@ -70,7 +71,7 @@ class Tally:
         self.met.update(other.met)
         self.faults.update(other.faults)
         self.healed += other.healed
-        self.mismatches += other.mismatches
+        self.hashes.update(other.hashes)
         self.failures += other.failures
 
 
@@ -80,22 +81,19 @@ def settle_memory() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-def play_block(names: Sequence[tuple[str, int]], times: int = 1) -> Tally:
-    """Play these schedules, in one process; twice to compare their traces."""
+def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tally:
+    """Play these schedules, in one process; remember what their traces were if wanted."""
     tally = Tally()
     started = time.thread_time()
     for family, number in names:
-        hashes = set()
-        for _ in range(times):
-            played = play_schedule(BY_ID[family], number)
-            hashes.add(played.hash)
+        played = play_schedule(BY_ID[family], number)
+        if hashes:
+            tally.hashes[played.name] = played.hash
         tally.schedules[family] += 1
         tally.steps += played.steps
         tally.met.update(played.counters)
         tally.faults.update(played.trace.faults)
         tally.healed += played.healing is not None
-        if len(hashes) > 1:
-            tally.mismatches.append(played.name)
         if played.failure is not None:
             tally.failures.append(played.told())
     tally.seconds = time.thread_time() - started
@@ -107,8 +105,13 @@ def blocks(schedules: int, first: int = 0) -> Iterator[list[tuple[str, int]]]:
         yield numbered(number, BLOCK)
 
 
-def processes(workers: int) -> ProcessPoolExecutor:
-    """Fresh ones: Arrow's threads do not outlive a fork."""
+def processes(workers: int, *, hash_seed: int = 0) -> ProcessPoolExecutor:
+    """
+    Fresh ones: Arrow's threads do not outlive a fork.
+
+    Another ``hash_seed`` gives sets another order, which must not show in any trace.
+    """
+    os.environ["PYTHONHASHSEED"] = str(hash_seed)  # read by processes that begin later
     return ProcessPoolExecutor(workers, get_context("spawn"), initializer=settle_memory)
 
 
@@ -116,7 +119,7 @@ def play_all(
     pool: ProcessPoolExecutor,
     schedules: int,
     *,
-    times: int = 1,
+    hashes: bool = False,
     first_block: int = 0,
     seconds_max: float = math.inf,
 ) -> Tally:
@@ -131,7 +134,7 @@ def play_all(
             names = next(todo, None)
             if names is None:
                 break
-            waiting.add(pool.submit(play_block, names, times))
+            waiting.add(pool.submit(play_block, names, hashes=hashes))
         if not waiting:
             return whole
         done = next(as_completed(waiting))
@@ -213,7 +216,7 @@ def told(tally: Tally, wall_seconds: float) -> str:
     seconds = max(tally.seconds, 0.001)
     lines += [
         f"{count} schedules, {tally.healed} healed, {tally.steps} calls in {wall_seconds:.0f} s",
-        f"{count / seconds:.0f} schedules, {tally.steps / seconds:.0f} calls a second of a core",
+        f"{count / seconds:.1f} schedules, {tally.steps / seconds:.0f} calls a second of a core",
         f"faults injected: {faults}",
         f"rare states not met: {never_met(tally) or 'none'}",
         f"never injected: {sorted({fault.value for fault in Fault} - set(tally.faults)) or 'none'}",
@@ -247,10 +250,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(one.line for one in searched), flush=True)
         again = [(family.id, number) for family, number in map(of_name, corpus())]
         old = pool.submit(play_block, again).result()
-        twice = play_all(pool, options.twice, times=2)
-    print(f"{sum(old.schedules.values())} schedules of the corpus, {options.twice} played twice")
+        first = play_all(pool, options.twice, hashes=True)
+    with processes(options.workers, hash_seed=1) as pool:
+        second = play_all(pool, options.twice, hashes=True)
+    print(
+        f"{sum(old.schedules.values())} schedules of the corpus, {options.twice} in two processes"
+    )
     broken = [*whole.failures, *old.failures, *(one.failure for one in searched if one.failure)]
-    broken += [f"{name} gave two traces" for name in twice.mismatches]
+    broken += [
+        f"{name} gave two traces"
+        for name in sorted(first.hashes)
+        if first.hashes[name] != second.hashes.get(name)
+    ]
     played = sum(whole.schedules.values())
     if played < options.schedules:
         print(f"time was up after {played} of {options.schedules} schedules")
