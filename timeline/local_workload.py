@@ -114,23 +114,10 @@ class LocalWorkload:
                 paths,
                 filters=rules.lookup.filters,
             )
-        counted = (
-            pa.table({"path": paths, "file_id": self._found})
-            .group_by(["path", "file_id"])
-            .aggregate([([], "count_all")])
-            .to_pylist()
-        )
-        updates = {
-            FileGroupId(one["path"], one["file_id"]): one["count_all"]
-            for one in counted
-            if one["file_id"] is not None
-        }
+        inserts, updates = _counted(paths, self._found)
         for group, positions in self._leaving.items():
             updates[group] = updates.get(group, 0) + len(positions)
-        return WorkloadProfile(
-            inserts={one["path"]: one["count_all"] for one in counted if one["file_id"] is None},
-            updates=updates,
-        )
+        return WorkloadProfile(inserts=inserts, updates=updates)
 
     def _look_everywhere(
         self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
@@ -252,6 +239,27 @@ def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteSta
 
 def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
     return rows.rename_columns([new if name == old else name for name in rows.schema.names])
+
+
+def _counted(paths: Any, file_ids: Any) -> tuple[dict[str, int], dict[FileGroupId, int]]:
+    """
+    Rows of each path without a file id, and of each file group; in the order they first appear.
+
+    Shapes: (n,) each.
+    """
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(pc.fill_null(file_ids, ""))  # no file id is empty
+    wide = path_codes * len(id_names) + id_codes
+    distinct, firsts, counts = np.unique(wide, return_index=True, return_counts=True)
+    inserts: dict[str, int] = {}
+    updates: dict[FileGroupId, int] = {}
+    for place in np.argsort(firsts).tolist():
+        path, number = divmod(int(distinct[place]), len(id_names))
+        if id_names[number]:
+            updates[FileGroupId(path_names[path], id_names[number])] = int(counts[place])
+        else:
+            inserts[path_names[path]] = int(counts[place])
+    return inserts, updates
 
 
 def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:

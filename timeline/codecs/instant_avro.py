@@ -9,10 +9,12 @@ so equal values give equal bytes whatever order they were built in (SLOT-5).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from timeline.codecs import avro_schemas as schemas
@@ -222,6 +224,9 @@ _RESTORE = _Codec(schemas.RESTORE_METADATA, plans.RestoreMetadata)
 _SAVEPOINT = _Codec(schemas.SAVEPOINT_METADATA, plans.SavepointMetadata)
 
 
+_REMEMBERED_BYTES: Final = 16_384
+
+
 def encode_commit(metadata: CommitMetadata) -> bytes:
     """
     Bytes of a commit, deltacommit or replacecommit file, or of a workload profile.
@@ -255,8 +260,21 @@ def decode_commit(
         if allow_empty:
             return CommitMetadata()
         raise _empty(path)
+    if len(data) <= min(_REMEMBERED_BYTES, bytes_max):
+        with contextlib.suppress(CorruptTableError):  # told below, with its path
+            return _remembered_commit(data)
+    return _decoded_commit(data, path, bytes_max)
+
+
+def _decoded_commit(data: bytes, path: str, bytes_max: int) -> CommitMetadata:
     name, record = _COMMIT_READER.read(data, path=path, bytes_max=bytes_max)
     return _commit_of(name, record, path)
+
+
+@lru_cache(maxsize=256)
+def _remembered_commit(data: bytes) -> CommitMetadata:
+    """A small commit is met again: in its slot, in its file, by every handle of the table."""
+    return _decoded_commit(data, "", BYTES_MAX)
 
 
 def decode_bare_commit(

@@ -12,6 +12,7 @@ import binascii
 import json
 import re
 import zlib
+from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final
 
@@ -100,6 +101,9 @@ def is_signed_by(data: bytes, key: bytes) -> bool:
     return compare_digest(signature_of(key, found[1] + b"}"), found[2].decode())
 
 
+_REMEMBERED_BYTES: Final = 32_768
+
+
 def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
     """
     Read a slot.
@@ -114,6 +118,12 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
         UnsupportedTableError: A newer layout or an unknown kind (SLOT-3): stop writing.
         CorruptTableError: Any other damage, or another number inside than in the name.
     """
+    if len(data) <= _REMEMBERED_BYTES:
+        return _remembered(data, path, number)
+    return _decoded(data, path, number)
+
+
+def _decoded(data: bytes, path: str, number: int) -> Slot:
     line, _, trailer = data.partition(b"\n")
     if trailer != f"{zlib.crc32(line):08x} {len(line)}\n".encode():
         raise ChecksumError(f"a commit slot is torn or was edited: {path}", path=path)
@@ -148,6 +158,12 @@ def _seal_from(document: dict[str, Any]) -> Seal | None:
         key_id=str(seal.get("key", "")),
         signature=str(document.get("mac", "")),
     )
+
+
+@lru_cache(maxsize=256)
+def _remembered(data: bytes, path: str, number: int) -> Slot:
+    """A small slot is met again, by every handle of the table."""
+    return _decoded(data, path, number)
 
 
 def _from_document(document: dict[str, Any], digest: str) -> Slot:

@@ -132,7 +132,10 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
             wanted = _held(read.schema, held)
             return promote(rows.select(wanted.names), wanted), held
         if block.block_type is BlockType.PARQUET_DATA:
-            held = frozenset(pq.read_schema(pa.BufferReader(content)).names)
+            file = pq.ParquetFile(pa.BufferReader(content))
+            held = frozenset(file.schema_arrow.names)
+            wanted = _held(read.schema, held)
+            return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
         else:
             held = _field_names(block.schema_json, block.path)
         wanted = _held(read.schema, held)
@@ -152,7 +155,8 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
         return decode_block(content, block.schema_json, wanted, path=block.path)
     if block.block_type is BlockType.PARQUET_DATA:
         columns = None if wanted is None else wanted.names
-        return pq.read_table(pa.BufferReader(content), columns=columns, use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(content))
+        return file.read(columns=columns, use_threads=False)
     entries = open_hfile(BytesSource(content), len(content), path=block.path).read_all()
     values = entries.column("value").combine_chunks()
     rows = decode_datums(values, block.schema_json, wanted, path=block.path)

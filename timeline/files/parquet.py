@@ -50,6 +50,7 @@ _KEY_MIN = "hoodie_min_record_key"
 _KEY_MAX = "hoodie_max_record_key"
 _NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
 _BATCH_ROWS = 65_536
+_THREADS_PAY_ROWS = 10_000  # of fewer rows, handing columns to threads costs more than decoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,8 @@ def read_base_file(
         if plan.pushed is not None:
             scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
             return _shaped(scanner.to_table(), plan, path)
-        rows = file.read(columns=plan.present, use_threads=use_threads)
+        side_by_side = use_threads and file.metadata.num_rows >= _THREADS_PAY_ROWS
+        rows = file.read(columns=plan.present, use_threads=side_by_side)
         return _shaped(rows, plan, path)
 
 

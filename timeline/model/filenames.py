@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from timeline.errors import MalformedNameError
 from timeline.model.instant import Action, Instant, State
@@ -146,6 +147,7 @@ def pending_file_names(action: Action, requested_time: InstantTime) -> tuple[str
     )
 
 
+@lru_cache(maxsize=8_192)
 def parse_instant_name(name: str) -> Instant | None:
     """
     The instant a file of the timeline folder stands for, or None for any other file.

@@ -355,7 +355,8 @@ def _bad_value(name: str, value: str, why: str) -> InvalidInputError:
 
 
 def _is_missing(text: Any) -> Any:
-    return pc.or_kleene(pc.is_null(text), pc.fill_null(pc.equal(text, ""), True))
+    empty = pc.equal(text, "")
+    return pc.fill_null(empty, True) if empty.null_count else empty
 
 
 def _marked(text: Any) -> Any:
