@@ -83,6 +83,7 @@ class EngineFacts:
     _archived_by_file: dict[str, frozenset[str]] = field(default_factory=dict)
     _seen: int = 0
     _slots_created: int = 0
+    _slots_judged: int = 0  # so many held, looked at by themselves
     _owners: dict[str, str] = field(default_factory=dict)
     _deletions: list[DeletionFact] = field(default_factory=list)
 
@@ -105,7 +106,11 @@ class EngineFacts:
         """I5 to I9, looked at again only when something that matters has changed."""
         if not self._read_journal():
             return []
-        return check_structure(self.structure())
+        facts = self.structure()
+        found = check_structure(facts, same_slots=len(self._slots) == self._slots_judged)
+        if not found:
+            self._slots_judged = len(self._slots)
+        return found
 
     def check_end(self, _: World) -> list[Violation]:
         """I1 to I9 and I14 over everything."""

@@ -52,14 +52,20 @@ class Violation:
         return f"{self.invariant}: {self.found}"
 
 
-def check_structure(facts: TableFacts) -> list[Violation]:
-    """I5 to I9: what must hold after every single step."""
-    return [violation for check in _STRUCTURE for violation in check(facts)]
+def check_structure(facts: TableFacts, *, same_slots: bool = False) -> list[Violation]:
+    """
+    I5 to I9: what must hold after every single step.
+
+    ``same_slots`` says that these slots held before: what looks at nothing else is left out.
+    """
+    checks = _BESIDE_SLOTS if same_slots else _SLOTS_ALONE + _BESIDE_SLOTS
+    return [violation for check in checks for violation in check(facts)]
 
 
 def check_all(facts: TableFacts) -> list[Violation]:
     """I1 to I10: what must hold once everybody has ended."""
-    return [violation for check in _CLIENTS + _STRUCTURE for violation in check(facts)]
+    checks = _CLIENTS + _SLOTS_ALONE + _BESIDE_SLOTS
+    return [violation for check in checks for violation in check(facts)]
 
 
 # ---------------------------------------------------------------- what clients were told
@@ -319,13 +325,15 @@ def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
 
 def check_files_exist(facts: TableFacts) -> Iterator[Violation]:
     """I7: every file of every snapshot from the floor on exists with the recorded size."""
+    judged: set[int] = set()
     reported: set[str] = set()
-    for number in _snapshots(facts):
-        for path, stat in files_of_snapshot(facts, number).items():
-            if path in reported:
+    for number, files in _readable_snapshots(facts):
+        for path, stat in files.items():
+            if id(stat) in judged:
                 continue
+            judged.add(id(stat))
             size = facts.files.get(path)
-            if size != stat.size_bytes:
+            if size != stat.size_bytes and path not in reported:
                 reported.add(path)
                 state = "is missing" if size is None else f"has {size} bytes"
                 yield _broken(
@@ -388,17 +396,16 @@ def _was_allowed(deletion: DeletionFact, facts: TableFacts) -> bool:
 # ---------------------------------------------------------------- the model
 
 
-def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
-    """
-    Files a reader of the snapshot at slot ``number`` reads: newest base and logs on top.
+class _Reading:
+    """The files that a reader reads, commit by commit: newest base files and logs on top."""
 
-    Those are the logs that completed after the base file was requested (fmt 6.1).
-    """
-    bases: dict[tuple[str, str], tuple[str, StatFact]] = {}
-    logs: dict[tuple[str, str], list[tuple[str, StatFact]]] = defaultdict(list)
-    for slot in _commits(facts):
-        if slot.number > number:
-            break
+    def __init__(self) -> None:
+        self._bases: dict[tuple[str, str], tuple[str, StatFact]] = {}
+        self._logs: dict[tuple[str, str], list[tuple[str, StatFact]]] = defaultdict(list)
+
+    def add(self, slot: SlotFact) -> None:
+        """Go on to the snapshot of this commit."""
+        bases, logs = self._bases, self._logs
         for stat in slot.stats:
             group = stat.file_group
             if not stat.is_base:
@@ -408,17 +415,39 @@ def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
         for group in slot.replaces:
             bases.pop(group, None)
             logs.pop(group, None)
-    found = {}
-    for group in dict.fromkeys((*bases, *logs)):
-        since, base = bases.get(group, ("", None))
-        if base is not None:
-            found[base.path] = base
-        found.update((stat.path, stat) for done, stat in logs[group] if done > since)
-    return found
+
+    def files(self) -> dict[str, StatFact]:
+        """Those of now: logs count that completed after the base file was requested (fmt 6.1)."""
+        found = {}
+        for group in dict.fromkeys((*self._bases, *self._logs)):
+            since, base = self._bases.get(group, ("", None))
+            if base is not None:
+                found[base.path] = base
+            logs = self._logs.get(group, ())
+            found.update((stat.path, stat) for done, stat in logs if done > since)
+        return found
 
 
-def _snapshots(facts: TableFacts) -> list[int]:
-    return [slot.number for slot in _commits(facts) if slot.number >= facts.floor] or [facts.head]
+def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
+    """Files a reader of the snapshot at slot ``number`` reads."""
+    reading = _Reading()
+    for slot in _commits(facts):
+        if slot.number > number:
+            break
+        reading.add(slot)
+    return reading.files()
+
+
+def _readable_snapshots(facts: TableFacts) -> Iterator[tuple[int, dict[str, StatFact]]]:
+    """Every commit from the floor on, with its files; the head's when there is none."""
+    reading, some = _Reading(), False
+    for slot in _commits(facts):
+        reading.add(slot)
+        if slot.number >= facts.floor:
+            some = True
+            yield slot.number, reading.files()
+    if not some:
+        yield facts.head, reading.files()
 
 
 def _commits(facts: TableFacts) -> list[SlotFact]:
@@ -459,9 +488,9 @@ _CLIENTS: tuple[_Checker, ...] = (
     check_repeatable_reads,
     check_services_unseen,
 )
-_STRUCTURE: tuple[_Checker, ...] = (
-    check_base_chains,
-    check_times,
+_SLOTS_ALONE: tuple[_Checker, ...] = (check_base_chains, _check_slot_times)
+_BESIDE_SLOTS: tuple[_Checker, ...] = (
+    _check_timeline_against_slots,
     check_files_exist,
     check_foreign_files,
     check_stray_deletes,

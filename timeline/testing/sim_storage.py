@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from types import TracebackType
 from typing import IO, TypeVar, cast
 
@@ -78,7 +79,9 @@ class SimStorage:
 
     def names(self, folder: str) -> Names:
         def apply() -> Names:
-            return [entry.name for entry in self._entries(folder) if not entry.is_folder]
+            files, prefix = self._world.files, f"{folder}/" if folder else ""
+            names = self._world.child_names(folder)
+            return [name for name in names if prefix + name in files and not is_leftover(name)]
 
         return self._call("names", folder, apply)
 
@@ -180,7 +183,7 @@ class SimStorage:
         late: Callable[[], None] | None = None,
     ) -> Answer:
         if path or method not in _MAY_NAME_THE_BASE:
-            check_relative_path(path)
+            _checked(path)
         call = PortCall("storage", method, path, apply, kind=kind, late=late)
         return cast("Answer", self._world.perform(self._actor, call))
 
@@ -226,6 +229,8 @@ class SimStorage:
             if entry is not None and (entry.is_folder or not is_leftover(entry.name))
         ]
 
+
+_checked = lru_cache(maxsize=8_192)(check_relative_path)
 
 #: Methods that take ``""`` for the table's base folder.
 _MAY_NAME_THE_BASE = frozenset({"stat", "list", "names"})
