@@ -24,6 +24,7 @@ from timeline.errors import HoodooError, SettingError
 from timeline.files.parquet import ParquetSettings
 from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
+from timeline.index.own_buckets import own_buckets_of
 from timeline.key_options import KEY_OPTIONS
 from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
@@ -264,6 +265,7 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         )
 
     refuse_other_times(settings, config)
+    own_buckets_of(settings)
     for field, key in KEPT_KEYS.items():
         kept = config.raw.get(key)
         layer = settings.origin(field)
@@ -331,6 +333,7 @@ def plan_of(
         merge_definition=config.merge,
         lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),
+        own_buckets=own_buckets_of(settings),
         partial_columns=_partial_columns(settings, operation, partial=partial),
     )
     return WritePlan(

@@ -34,6 +34,7 @@ from timeline.agreement import agreement_of
 from timeline.errors import InvalidInputError
 from timeline.group_commit import GroupCommitter
 from timeline.index.adoption import adopt_buckets, keeps_buckets
+from timeline.index.own_buckets import writes_where
 from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
@@ -423,7 +424,7 @@ class Table(GoingBack):
         self._core.config.merge.require_known()
         self._refuse_unsupported()
         self._keep_buckets()
-        self.join_writers()
+        self.join_writers(writes_where(self._settings))
         self._services.begin_beside()
 
     def _group_committer(self) -> GroupCommitter | None:
@@ -464,20 +465,20 @@ class Table(GoingBack):
 
     # ---- life
 
-    def join_writers(self) -> None:
+    def join_writers(self, buckets: str = "") -> None:
         """
-        Enter the registry of those who change the table; services do so, too.
+        Enter the registry of those who change the table; services do so, too, without buckets.
 
         Raises:
-            WriterDisagreementError: A live writer is configured differently.
+            WriterDisagreementError: A live writer is configured differently, or owns ``buckets``.
             StorageCapabilityError: Writers of other engines are expected, and they do not take
                 this lock.
         """
-        if self._core.registered:  # every write and service asks; properties never change
+        if self._core.registered(buckets):  # every write and service asks; properties never change
             return
         registry = registry_for(self._properties)
         refuse_unshared_lock(self._settings, self._core.context.world.lock, registry)
-        self._core.register(agreement_of(self._settings, self._core.context.world))
+        self._core.register(agreement_of(self._settings, self._core.context.world), buckets)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""

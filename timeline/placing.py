@@ -20,6 +20,7 @@ from timeline.files.slice_reader import SliceRead
 from timeline.index import IndexedFile, MergedSlice
 from timeline.index.brought_back import may_bring_back
 from timeline.index.buckets import Buckets, find_buckets
+from timeline.index.own_buckets import refuse_overwriting, refuse_rows, refuse_updates
 from timeline.model.appending import LogSettings, LogTarget
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import WHOLE_TABLE, FileGroupId
@@ -120,7 +121,7 @@ def place(
 
     Raises:
         InvalidInputError: An insert that must not meet known keys meets some, or a partial
-            update new ones (``partial_new_key``).
+            update new ones (``partial_new_key``), or rows are of ``foreign_buckets``.
         UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
@@ -135,6 +136,7 @@ def place(
     claimed: tuple[str, ...] = ()
     if operation.replaces:
         _refuse_fixed_file_ids(rules)
+        refuse_overwriting(rules)
         replaced, claimed = _replaced(view, operation, touched)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
@@ -163,8 +165,11 @@ def place(
         where = find_buckets(
             context.world.storage, begun.snapshot, rules.buckets, touched, latest, agreed=agreed
         )
-        counts, buckets = _in_buckets(context, workload.spread(where.shares), where, operation)
+        rows = workload.spread(where.shares)
+        refuse_rows(rules, rows)
+        counts, buckets = _in_buckets(context, rows, where, operation)
     else:
+        refuse_updates(rules, counts)
         new = {} if operation is WriteOperation.DELETE else counts.inserts
         buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), new)
     updates = counts.updates

@@ -10,16 +10,18 @@ decides a publication; it turns a silent misconfiguration into a refusal with a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from timeline.boundary import GRACE_OF_SILENCES, raise_pin, set_pin
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
+from timeline.index.options import INDEX_OPTIONS
 from timeline.places import WRITERS
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import ObjectMissingError
+from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
 __all__ = ["RegisteredWriter", "Registration", "enter", "registered_writers"]
 
@@ -36,6 +38,7 @@ class RegisteredWriter:
     application: str
     since_ms: int
     agreement: Mapping[str, str]
+    buckets: str  # those it writes to, ``all``, or nothing for who only runs services (OWN-1)
     last_beat_ms: int
     alive: bool  # beaten within the tolerated silence; only a guess
     pin: int  # it needs the commit slots above this number (GC-3)
@@ -54,6 +57,31 @@ class Registration:
 
     context: TableContext
     ticker: Ticker
+    buckets: str
+
+    def writes_to(self, buckets: str) -> None:
+        """
+        Tell the buckets that are written to, once it is more than services.
+
+        Outside: 2 lists, 1 get per entry and list, 1 put; nothing when it is told already.
+
+        Raises:
+            WriterDisagreementError: They meet those of a writer that seems alive.
+        """
+        if buckets in ("", self.buckets):
+            return
+        context, pin = self.context, self.context.pin
+        who = context.world.ids.identity().writer_id
+        _refuse_met(context, buckets, who)
+        before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}
+        raise_pin(context)
+        try:
+            _refuse_met(context, buckets, who)
+        except WriterDisagreementError:
+            pin.entry = before
+            raise_pin(context)
+            raise
+        self.buckets = buckets
 
     def beat(self) -> None:
         """Show that the writer still lives, and which slots it needs."""
@@ -92,6 +120,7 @@ def _writer(
         application=str(document["application"]),
         since_ms=int(document["since_ms"]),
         agreement={str(key): str(value) for key, value in document["agreement"].items()},
+        buckets=_readable(str(document.get("buckets", ""))),
         last_beat_ms=beat_ms,
         alive=silent_ms <= silence,
         pin=int(document.get("pin", 0)),
@@ -99,7 +128,12 @@ def _writer(
     )
 
 
-def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
+def _readable(buckets: str) -> str:
+    """The same text; a ``ValueError`` where it tells no buckets."""
+    return buckets if buckets in ("", EVERY_BUCKET) else str(OwnBuckets.parse(buckets))
+
+
+def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = "") -> Registration:
     """
     Register this process as a writer.
 
@@ -108,14 +142,15 @@ def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
     Args:
         context: The table.
         agreement: What must be equal on all writers, as texts.
+        buckets: What it writes to: a range of its own, ``EVERY_BUCKET``, or nothing.
 
     Raises:
-        WriterDisagreementError: A writer that seems alive is configured differently; nothing
-            was changed.
+        WriterDisagreementError: A writer that seems alive is configured differently, or has
+            some of the same buckets for itself; nothing was changed.
     """
     world = context.world
     who = world.ids.identity()
-    _compare(context, agreement, who.writer_id)
+    _compare(context, agreement, buckets, who.writer_id)
     pin = context.pin
     pin.path = f"{WRITERS}/{who.writer_id}.json"
     pin.entry = {
@@ -125,15 +160,16 @@ def enter(context: TableContext, agreement: Mapping[str, str]) -> Registration:
         "application": who.application,
         "since_ms": world.storage.now_ms(),
         "agreement": dict(agreement),
+        "buckets": buckets,
     }
     set_pin(context)
     try:
-        _compare(context, agreement, who.writer_id)
+        _compare(context, agreement, buckets, who.writer_id)
     except WriterDisagreementError:
         world.storage.delete(pin.path)
         pin.entry = None
         raise
-    registration = Registration(context, _NoTicker())
+    registration = Registration(context, _NoTicker(), buckets)
     registration.ticker = world.executor.every(
         context.limits.heartbeat.interval_ms, registration.beat
     )
@@ -145,10 +181,16 @@ class _NoTicker:
         """Nothing runs yet."""
 
 
-def _compare(context: TableContext, agreement: Mapping[str, str], own_id: str) -> None:
-    for other in registered_writers(context):
-        if other.writer_id == own_id or not other.alive:
-            continue
+def _living(context: TableContext, own_id: str) -> list[RegisteredWriter]:
+    found = registered_writers(context)
+    return [other for other in found if other.alive and other.writer_id != own_id]
+
+
+def _compare(
+    context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
+) -> None:
+    living = _living(context, own_id)
+    for other in living:
         differences = {
             key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}
             for key in sorted({*agreement, *other.agreement})
@@ -164,4 +206,30 @@ def _compare(context: TableContext, agreement: Mapping[str, str], own_id: str) -
                 f"both the same properties: {listed}",
                 other=other.text,
                 differences=differences,
+            )
+    _refuse_met(context, buckets, own_id, living)
+
+
+def _refuse_met(
+    context: TableContext,
+    buckets: str,
+    own_id: str,
+    living: Sequence[RegisteredWriter] | None = None,
+) -> None:
+    """OWN-1: who has buckets for itself must be the only one that writes to them."""
+    for other in _living(context, own_id) if living is None else living:
+        met = met_buckets(buckets, other.buckets)
+        if met:
+            silence = context.limits.heartbeat.tolerated_ms
+            raise WriterDisagreementError(
+                f"another writer of this table, {other.text}, writes to the same buckets, and one "
+                "of both has them for itself; give each writer its own hoodoo.write.bucket.range, "
+                "or, when that one has ended without a word, wait until it was silent for "
+                f"{silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
+                kind="buckets_met",
+                other=other.text,
+                differences={
+                    INDEX_OPTIONS["own_buckets"].key: {"mine": buckets, "theirs": other.buckets}
+                },
+                buckets=met,
             )

@@ -15,7 +15,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from timeline.errors import SettingError
 from timeline.key_settings import contradictions_of_keys, resolve_key_options
@@ -41,6 +48,7 @@ from timeline.retry_options import contradictions_of_retries, fill_from_preset
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.isolation import Isolation
 from timeline.rules.keys import KeyGenerator, infer_key_generator
+from timeline.rules.own_buckets import OwnBuckets
 from timeline.rules.retry import RetryPolicy, RetryPreset
 from timeline.rules.strategies import SIMPLE
 from timeline.rules.timestamp_keys import TimestampKeys
@@ -77,6 +85,10 @@ __all__ = [
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+def _own_buckets(told: object) -> object:
+    return OwnBuckets.parse(told) if isinstance(told, str) else told
 
 
 class _Settings(BaseModel):
@@ -179,6 +191,7 @@ class WriteSettings(_Settings):
     bucket_engine: BucketEngine = BucketEngine.SIMPLE
     bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = 256
     bucket_hash_fields: tuple[str, ...] = ()  # none: all record key fields
+    own_buckets: Annotated[OwnBuckets | None, BeforeValidator(_own_buckets)] = None
     simple_index_moves: bool = True
     bloom_index_moves: bool = True
     bloom_enabled: bool = True

@@ -267,7 +267,7 @@ class Table(TableSnapshot):
             )
         return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
 
-    def register(self, agreement: Mapping[str, str]) -> None:
+    def register(self, agreement: Mapping[str, str], buckets: str = "") -> None:
         """
         Enter this process into the writer registry, once (REG-1).
 
@@ -277,7 +277,8 @@ class Table(TableSnapshot):
         Raises:
             StorageCapabilityError: The storage cannot do that.
             UnsafeSetupError: The table's slots are decided elsewhere (SLOT-6).
-            WriterDisagreementError: A live writer is configured differently.
+            WriterDisagreementError: A live writer is configured differently, or has some of
+                the ``buckets`` for itself (``enter``).
             UnsupportedTableError: The table is of version 6; nothing may change it.
         """
         refuse_old_version(self.config)
@@ -286,12 +287,13 @@ class Table(TableSnapshot):
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 world = self._context.world
                 prove_atomic_create(world.storage, world.ids)
-            self._registration = enter(self._context, agreement)
+            self._registration = enter(self._context, agreement, buckets)
+        self._registration.writes_to(buckets)
 
-    @property
-    def registered(self) -> bool:
-        """Whether this process is in the registry of those who change the table."""
-        return self._registration is not None
+    def registered(self, buckets: str = "") -> bool:
+        """Whether this process is in the registry, as one that writes to these buckets."""
+        registration = self._registration
+        return registration is not None and buckets in ("", registration.buckets)
 
     def write(
         self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None

@@ -25,6 +25,7 @@ from timeline.model.schema import TableSchema
 from timeline.rules.bucketing import BucketRules, Shares
 from timeline.rules.keys import KeySpec
 from timeline.rules.merge_rules import MergeRules
+from timeline.rules.own_buckets import OwnBuckets
 from timeline.rules.placement import Bucket
 
 __all__ = ["RowRules", "Workload", "WorkloadProfile"]
@@ -46,6 +47,7 @@ class RowRules:
     merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
+    own_buckets: OwnBuckets | None = None  # rows of others are refused (OWN-1)
     # The columns that rows change of records that are there, none meaning all they have; None
     # for whole rows.
     partial_columns: tuple[str, ...] | None = None

@@ -23,7 +23,7 @@ def writers(invocation: Invocation, *, address: str) -> None:
         readers = registered_readers(opened.core.context)
     if invocation.printer.for_people:
         invocation.printer.grid(
-            ("application", "pid", "host", "since", "last sign of life", "seems"),
+            ("application", "pid", "host", "since", "last sign of life", "seems", "buckets"),
             [
                 (
                     one.application,
@@ -32,6 +32,7 @@ def writers(invocation: Invocation, *, address: str) -> None:
                     _text(one.since_ms),
                     _text(one.last_beat_ms),
                     "alive" if one.alive else "dead",
+                    one.buckets,
                 )
                 for one in found
             ],
@@ -65,6 +66,7 @@ def writers(invocation: Invocation, *, address: str) -> None:
                     "last_beat": _text(one.last_beat_ms),
                     "alive": one.alive,
                     "agreement": dict(one.agreement),
+                    "buckets": one.buckets,
                 }
                 for one in found
             ],

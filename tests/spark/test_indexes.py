@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.rules.bucketing import bucket_of
+from timeline.errors import InvalidInputError
+from timeline.rules.bucketing import RemainderShares, bucket_of
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +45,24 @@ def test_bucket_rows_go_to_their_file_groups(save: Any, rows: Any, path: str) ->
     expected |= {("mon", 25): 3.0, ("tue", 0): 2.0, ("tue", 1): 2.0, ("tue", 2): 2.0}
     assert found == expected
     assert len(rows()) == len(found)
+
+
+def test_rows_of_buckets_that_the_job_does_not_own_are_refused(
+    save: Any, rows: Any, path: str
+) -> None:
+    mine = {**BUCKET, "hoodoo__write__bucket__range": "0-1"}
+    shares = RemainderShares(hash_fields=("id",), buckets=3)
+    homes = shares.numbers(pa.array([str(n) for n in range(20)]), pa.array(["mon"] * 20)).tolist()
+    own = [row for row in batch(range(20), "mon", 1, 1.0) if homes[row[0]] < 2]
+    assert 0 < len(own) < 20
+    save(own, **mine)
+    before = sorted(Path(path).rglob("*.parquet"))
+    with pytest.raises(InvalidInputError) as caught:
+        save(batch(range(20), "mon", 2, 2.0), **mine)
+    assert caught.value.kind == "foreign_buckets"
+    assert caught.value.fields["buckets"] == {"2": 20 - len(own)}
+    assert sorted(Path(path).rglob("*.parquet")) == before
+    assert [row[3] for row in rows()] == [1.0] * len(own)
 
 
 def test_inserts_may_drop_known_keys_of_a_bucket(save: Any, rows: Any) -> None:

@@ -65,6 +65,11 @@ INDEX_OPTIONS: Final[dict[str, Option]] = {
         doc="Record key fields that choose the bucket; all of them when not said.",
         aliases=(KEPT_KEYS["bucket_hash_fields"],),
     ),
+    "own_buckets": Option(
+        key="hoodoo.write.bucket.range",
+        doc="Buckets of this writer alone, as 0-63 or 0-15,32; rows of others are refused, and so "
+        "is a writer whose buckets meet those of a living one. Not said: all.",
+    ),
     "simple_index_moves": Option(
         key="hoodie.simple.index.update.partition.path",
         default="true",

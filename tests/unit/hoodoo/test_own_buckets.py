@@ -1,0 +1,281 @@
+"""Writers with buckets of their own: what belongs to others is refused, and they never meet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from timeline.errors import InvalidInputError, SettingError, WriterDisagreementError
+from timeline.receipt import Receipt
+from timeline.registry import registered_writers
+from timeline.rules.bucketing import BucketRules, RemainderShares
+from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
+from timeline.settings import WriteSettings
+
+RANGE = "hoodoo.write.bucket.range"
+SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])
+MANY = {
+    "hoodie.index.type": "BUCKET",
+    "hoodie.bucket.index.num.buckets": "8",
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "filesystem",
+}
+LOW, HIGH = {**MANY, RANGE: "0-3"}, {**MANY, RANGE: "4-7"}
+KINDS = ["COPY_ON_WRITE", "MERGE_ON_READ"]
+
+
+def made(path: Path, properties: dict[str, str] = MANY, kind: str = KINDS[0]) -> Path:
+    told = {**properties, "hoodie.table.type": kind}
+    hoodoo.create_table(
+        path / "t",
+        schema=SCHEMA,
+        properties=told,
+        record_key="id",
+        partition_by="p",
+        ordering="ts",
+    ).close()
+    return path / "t"
+
+
+def buckets_of(rows: pa.Table) -> Any:
+    rules = BucketRules(buckets=8, hash_fields=("id",))
+    shares = RemainderShares(hash_fields=rules.hash_fields, buckets=rules.buckets)
+    return shares.numbers(rows["id"], rows["p"])
+
+
+def batch(
+    own: str, v: int = 1, *, ts: int = 1, partitions: str = "xy", rows: int = 200
+) -> pa.Table:
+    """Rows whose keys belong to some buckets."""
+    every = pa.Table.from_pylist(
+        [
+            {"id": f"k{n:04d}", "p": partitions[n % len(partitions)], "ts": ts, "v": v}
+            for n in range(rows)
+        ],
+        schema=SCHEMA,
+    )
+    mine = OwnBuckets.parse(own)
+    return every.filter(pa.array([number in mine for number in buckets_of(every).tolist()]))
+
+
+def values(table: hoodoo.Table) -> dict[str, int]:
+    found = table.to_arrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found), "a key lies twice"
+    return {row["id"]: row["v"] for row in found}
+
+
+# ---- ranges
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges", "shown"),
+    [
+        ("0-63", ((0, 63),), "0-63"),
+        (" 5 ", ((5, 5),), "5"),
+        ("8-9,0-3, 5", ((0, 3), (5, 5), (8, 9)), "0-3,5,8-9"),
+        ("0-3,4-7,2-5", ((0, 7),), "0-7"),
+    ],
+)
+def test_ranges_are_read(text: str, ranges: tuple[tuple[int, int], ...], shown: str) -> None:
+    own = OwnBuckets.parse(text)
+    assert (own.ranges, str(own)) == (ranges, shown)
+    assert [n for n in range(70) if n in own] == [n for a, b in ranges for n in range(a, b + 1)]
+
+
+@pytest.mark.parametrize("text", ["a", "3-1", "0-", "-3", "1,,2", "0-3;5", "٣", "1-2-3"])
+def test_what_is_no_range_is_refused_by_its_key(text: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        WriteSettings.from_properties({RANGE: text})
+    assert (caught.value.kind, caught.value.fields["key"]) == ("setting_value", RANGE)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "met"),
+    [
+        ("0-3", "4-7", ""),
+        ("0-4", "4-7", "4"),
+        ("0-3,6", "2-6", "2-3,6"),
+        ("0-3", EVERY_BUCKET, "0-3"),
+        (EVERY_BUCKET, "0-3", "0-3"),
+        (EVERY_BUCKET, EVERY_BUCKET, ""),
+        ("", "0-3", ""),
+        (EVERY_BUCKET, "", ""),
+    ],
+)
+def test_two_writers_meet_where_both_may_write(mine: str, theirs: str, met: str) -> None:
+    assert met_buckets(mine, theirs) == met
+
+
+@pytest.mark.parametrize(
+    ("made_with", "range_said"),
+    [
+        ({**MANY, "hoodie.index.type": "SIMPLE"}, "0-3"),
+        ({**MANY, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}, "0-3"),
+        (MANY, "0-8"),
+    ],
+    ids=["no bucket index", "ring", "beyond the last bucket"],
+)
+def test_a_table_without_such_buckets_is_refused_by_name(
+    tmp_path: Path, made_with: dict[str, str], range_said: str
+) -> None:
+    path = made(tmp_path, made_with)
+    with pytest.raises(SettingError) as caught:
+        hoodoo.open_table(path, properties={**made_with, RANGE: range_said})
+    assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
+
+
+# ---- rows
+
+
+@pytest.mark.spec("OWN-1")
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_other_buckets_are_refused_with_their_counts(tmp_path: Path, kind: str) -> None:
+    path = made(tmp_path, kind=kind)
+    mine, strange = batch("0-3"), batch("5,7")
+    with hoodoo.open_table(path, properties=LOW) as table:
+        table.upsert(mine)
+        before = sorted(str(one) for one in path.rglob("*.parquet"))
+        counts = dict.fromkeys("57", 0)
+        for number in buckets_of(strange).tolist():
+            counts[str(number)] += 1
+        writes: list[Callable[[pa.Table], Receipt]] = [
+            table.upsert,
+            table.insert,
+            table.bulk_insert,
+            table.delete,
+        ]
+        for write in writes:
+            with pytest.raises(InvalidInputError) as caught:
+                write(pa.concat_tables([mine, strange]))
+            fields = caught.value.fields
+            assert caught.value.kind == "foreign_buckets"
+            assert (fields["buckets"], fields["rows"]) == (counts, strange.num_rows)
+            assert f"5 ({counts['5']}), 7 ({counts['7']})" in str(caught.value)
+        assert sorted(str(one) for one in path.rglob("*.parquet")) == before
+        assert [one.state for one in table.timeline] == ["completed"]
+        assert values(table) == dict.fromkeys(mine["id"].to_pylist(), 1)
+
+
+def test_a_partial_update_of_other_buckets_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    with hoodoo.open_table(path, properties=MANY) as everybody:
+        everybody.upsert(batch("0-7"))
+    with hoodoo.open_table(path, properties=LOW) as table:
+        with pytest.raises(InvalidInputError) as caught:
+            table.upsert(batch("3-4", 9, ts=2), partial=True)
+        assert list(caught.value.fields["buckets"]) == ["4"]
+        table.upsert(batch("0-3", 9, ts=2), partial=True)
+        assert {v for key, v in values(table).items() if key in batch("0-3")["id"].to_pylist()} == {
+            9
+        }
+
+
+def test_overwrites_and_deletes_of_partitions_take_all_buckets(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    with hoodoo.open_table(path, properties=LOW) as table:
+        table.upsert(batch("0-3"))
+        for write in (
+            lambda: table.insert_overwrite(batch("0-3", 2)),
+            lambda: table.insert_overwrite_table(batch("0-3", 2)),
+            lambda: table.delete_partitions(["x"]),
+        ):
+            with pytest.raises(InvalidInputError) as caught:
+                write()
+            assert caught.value.kind == "foreign_buckets"
+        assert set(values(table).values()) == {1}
+
+
+def test_a_dry_run_refuses_the_same(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    with hoodoo.open_table(path, properties=LOW) as table:
+        assert table.would_conflict(batch("0-3")) == ()
+        with pytest.raises(InvalidInputError):
+            table.would_conflict(batch("4"))
+
+
+# ---- the registry
+
+
+@pytest.mark.spec("OWN-1")
+@pytest.mark.parametrize(
+    "newcomer", [{**MANY, RANGE: "3-5"}, MANY], ids=["a range that overlaps", "no range"]
+)
+def test_a_newcomer_into_buckets_of_another_is_refused(
+    tmp_path: Path, newcomer: dict[str, str]
+) -> None:
+    path = made(tmp_path)
+    with hoodoo.open_table(path, properties=LOW) as first:
+        first.upsert(batch("0-3"))
+        with hoodoo.open_table(path, properties=newcomer) as second:
+            with pytest.raises(WriterDisagreementError) as caught:
+                second.upsert(batch("3"))
+            assert caught.value.kind == "buckets_met"
+            theirs = caught.value.fields["differences"][RANGE]
+            assert theirs == {"mine": newcomer.get(RANGE, "all"), "theirs": "0-3"}
+            assert len(first.timeline) == 1
+            assert [one.buckets for one in registered_writers(first.core.context)] == ["0-3"]
+    with hoodoo.open_table(path, properties=newcomer) as second:
+        second.upsert(batch("3", 2, ts=2))  # the first one left
+
+
+def test_who_has_a_range_is_refused_beside_one_that_writes_everywhere(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    with hoodoo.open_table(path, properties=MANY) as first:
+        first.upsert(batch("0-7"))
+        with (
+            hoodoo.open_table(path, properties=LOW) as second,
+            pytest.raises(WriterDisagreementError),
+        ):
+            second.upsert(batch("0"))
+
+
+def test_services_are_let_in_beside_every_range(tmp_path: Path) -> None:
+    path = made(tmp_path, kind="MERGE_ON_READ")
+    with hoodoo.open_table(path, properties=LOW) as writer:
+        writer.upsert(batch("0-3"))
+        writer.upsert(batch("0-3", 2, ts=2))
+        with hoodoo.open_table(path, properties=MANY) as worker:
+            assert worker.services.compact() is not None
+            entries = registered_writers(writer.core.context)
+            assert sorted(one.buckets for one in entries) == ["", "0-3"]
+            with pytest.raises(WriterDisagreementError):  # it turns out to write rows, too
+                worker.upsert(batch("0"))
+            entries = registered_writers(writer.core.context)
+            assert sorted(one.buckets for one in entries) == ["", "0-3"]
+    with hoodoo.open_table(path, properties=MANY) as worker:
+        worker.services.clean()
+        worker.upsert(batch("0", 3, ts=3))
+        assert [one.buckets for one in registered_writers(worker.core.context)] == ["all"]
+
+
+# ---- side by side
+
+
+@pytest.mark.spec("OWN-1")
+@pytest.mark.parametrize("kind", KINDS)
+def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str) -> None:
+    path = made(tmp_path, kind=kind)
+    receipts: list[Receipt] = []
+    start = threading.Barrier(2, timeout=60)
+
+    def write(properties: dict[str, str]) -> None:
+        with hoodoo.open_table(path, properties=properties) as table:
+            for turn in range(4):
+                start.wait()  # both begin anew at the same moment
+                rows = batch(properties[RANGE], turn, ts=turn, partitions="xyz"[: 1 + turn])
+                receipts.append(table.upsert(rows))
+
+    threads = [threading.Thread(target=write, args=(told,)) for told in (LOW, HIGH)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(receipts) == 8
+    assert {(one.attempts, one.refusals) for one in receipts} == {(1, ())}
+    assert {one.redone for one in receipts} <= {"nothing", "publication"}

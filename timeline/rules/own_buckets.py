@@ -1,0 +1,89 @@
+"""
+The buckets that one writer keeps for itself, so that it meets no other (OWN-1).
+
+With a bucket index a key's hash says its file group. Writers whose buckets are disjoint never
+touch the same one, whatever they write at the same time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["EVERY_BUCKET", "OwnBuckets", "met_buckets"]
+
+#: What a writer without buckets of its own may write to, where its range would stand.
+EVERY_BUCKET: Final = "all"
+
+_PART = re.compile(r"\s*([0-9]{1,8})\s*(?:-\s*([0-9]{1,8})\s*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBuckets:
+    """Ranges of bucket numbers, both ends part of them; ascending and apart."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def parse(text: str) -> OwnBuckets:
+        """
+        Read ``0-63`` or ``0-15,32,48-63``.
+
+        Raises:
+            ValueError: Another form, a range from high to low, or none.
+        """
+        found = []
+        for part in text.split(","):
+            match = _PART.fullmatch(part)
+            if match is None:
+                raise ValueError(f"not a range of buckets as 0-63 or 0-15,32: {part!r}")
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise ValueError(f"a range of buckets goes from low to high: {part!r}")
+            found.append((first, last))
+        return OwnBuckets(_joined(found))
+
+    @property
+    def last(self) -> int:
+        """The greatest bucket."""
+        return self.ranges[-1][1]
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self.ranges)
+
+    def __str__(self) -> str:
+        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in self.ranges)
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def met_buckets(mine: str, theirs: str) -> str:
+    """
+    Which buckets two writers may both write to, though one of them keeps its own; empty for none.
+
+    Args:
+        mine: A range, ``EVERY_BUCKET``, or nothing for who writes no rows.
+        theirs: The same of the other.
+    """
+    if not mine or not theirs or mine == theirs == EVERY_BUCKET:
+        return ""
+    if EVERY_BUCKET in (mine, theirs):
+        return theirs if mine == EVERY_BUCKET else mine
+    one, other = OwnBuckets.parse(mine), OwnBuckets.parse(theirs)
+    both = [
+        (max(a, c), min(b, d))
+        for a, b in one.ranges
+        for c, d in other.ranges
+        if max(a, c) <= min(b, d)
+    ]
+    return str(OwnBuckets(_joined(both)))
