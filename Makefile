@@ -23,7 +23,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench bench-locks nightly sim mutants clean
+        demo bench bench-locks nightly sim mutants chaos clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ sim: $(STAMP) ## 20,000 simulated schedules; one of them again: make sim SEED=S3
 
 mutants: $(STAMP) ## each guard of the protocol dropped, and the schedule that notices
 	$(PY) -m tests.simulation.kill_mutants --workers $(WORKERS) $(ARGS)
+
+chaos: $(STAMP) ## real processes killed, stopped, cut off: ARGS='--minutes 20 --lock postgresql'
+	$(RUN) $(PY) -m tests.chaos $(ARGS)
 
 clean: ## remove what was built, but not the environment
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-table

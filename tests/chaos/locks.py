@@ -1,0 +1,183 @@
+"""
+The locks of a chaos run: a real server each, and a wire before it that loses what it carries.
+
+Leases are seconds here, so that a process can be stopped for longer than one while somebody
+waits for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.servers.proxy import FaultProxy
+
+__all__ = ["LOCKS", "LockSide"]
+
+LEASE_MS = 4_000
+_KEY = "hoodie.write.lock."
+_PASSWORD = "chaos-secret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSide:
+    """
+    One provider, ready to use.
+
+    Args:
+        properties: Of a table with a name.
+        lease_ms: After how long without a sign of life a holder loses the lock.
+        proxy: The wire, None where there is no server.
+        restart: Kills the server and starts it again on its data; None where it has none.
+        address: Where a table with a name lies; None for a folder of the run.
+    """
+
+    properties: Callable[[str], dict[str, str]]
+    lease_ms: int = LEASE_MS
+    proxy: FaultProxy | None = None
+    restart: Callable[[], None] | None = None
+    address: Callable[[str], str] | None = None
+
+
+@contextmanager
+def _filesystem(_: Path) -> Iterator[LockSide]:
+    yield LockSide(properties=lambda _name: {f"{_KEY}provider": "filesystem"}, lease_ms=0)
+
+
+@contextmanager
+def _zookeeper(folder: Path) -> Iterator[LockSide]:
+    from tests.servers.zookeeper import ZooKeeperServer
+
+    with ZooKeeperServer(folder) as server, FaultProxy(server.port) as proxy:
+
+        def properties(name: str) -> dict[str, str]:
+            return {
+                f"{_KEY}provider": "zookeeper",
+                f"{_KEY}zookeeper.url": proxy.address,
+                f"{_KEY}zookeeper.base_path": "/chaos/locks",
+                f"{_KEY}zookeeper.lock_key": name,
+                f"{_KEY}zookeeper.session_timeout_ms": str(LEASE_MS),
+                f"{_KEY}zookeeper.connection_timeout_ms": str(LEASE_MS),
+            }
+
+        yield LockSide(properties=properties, proxy=proxy, restart=_restart(server))
+
+
+@contextmanager
+def _dynamodb(folder: Path) -> Iterator[LockSide]:
+    from tests.servers.dynamodb import DynaliteServer, create_table, lock_properties
+
+    with DynaliteServer(folder) as server, FaultProxy(server.port) as proxy:
+        create_table(server.url)
+
+        def properties(name: str) -> dict[str, str]:
+            return lock_properties(f"http://{proxy.address}", name, lease_ms=LEASE_MS)
+
+        yield LockSide(properties=properties, proxy=proxy, restart=_restart(server))
+
+
+@contextmanager
+def _hivemetastore(folder: Path) -> Iterator[LockSide]:
+    from tests.servers.hivemetastore import HiveMetastore
+
+    seconds = 6
+    with HiveMetastore(folder, timeout_s=seconds) as server, FaultProxy(server.port) as proxy:
+
+        def properties(name: str) -> dict[str, str]:
+            return {
+                f"{_KEY}provider": "hivemetastore",
+                f"{_KEY}hivemetastore.uris": f"thrift://{proxy.address}",
+                f"{_KEY}hivemetastore.database": "default",
+                f"{_KEY}hivemetastore.table": name,
+                "hoodoo.lock.hivemetastore.lease.ms": str(seconds * 1_000),
+                f"{_KEY}heartbeat_interval_ms": "1000",
+            }
+
+        yield LockSide(
+            properties=properties,
+            lease_ms=seconds * 1_000,
+            proxy=proxy,
+            restart=_restart(server),
+        )
+
+
+@contextmanager
+def _postgresql(_: Path) -> Iterator[LockSide]:
+    from tests.servers.postgres import Postgres, needs_postgres
+
+    needs_postgres()
+    with Postgres() as server, FaultProxy(server.port) as proxy:
+        url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+        yield LockSide(properties=_sql(url), proxy=proxy, restart=_restart(server))
+
+
+@contextmanager
+def _mariadb(folder: Path) -> Iterator[LockSide]:
+    from tests.servers.mariadb import MariaDb, needs_mariadb
+
+    needs_mariadb()
+    with MariaDb(folder) as server, FaultProxy(server.port) as proxy:
+        server.create_database("chaos", user="chaos", password=_PASSWORD)
+        url = f"mysql://chaos:{_PASSWORD}@{proxy.address}/chaos"
+        yield LockSide(properties=_sql(url), proxy=proxy, restart=_restart(server))
+
+
+@contextmanager
+def _storage_based(folder: Path) -> Iterator[LockSide]:
+    """Tables and locks lie in one object store, whose wire loses both; it keeps nothing on disk."""
+    from tests.servers.s3 import BUCKET, S3Server, s3_properties
+
+    seconds = 10
+    with S3Server(folder) as server, FaultProxy(server.port) as proxy:
+
+        def properties(_: str) -> dict[str, str]:
+            return {
+                **s3_properties(f"http://{proxy.address}"),
+                f"{_KEY}provider": "storage_based",
+                f"{_KEY}storage.validity.timeout.secs": str(seconds),
+                f"{_KEY}storage.renew.interval.secs": "1",
+            }
+
+        yield LockSide(
+            properties=properties,
+            lease_ms=seconds * 1_000,
+            proxy=proxy,
+            address=lambda name: f"s3://{BUCKET}/{name}",
+        )
+
+
+def _sql(url: str) -> Callable[[str], dict[str, str]]:
+    def properties(name: str) -> dict[str, str]:
+        return {
+            f"{_KEY}provider": "sql",
+            "hoodoo.lock.sql.url": url,
+            "hoodoo.lock.sql.key": name,
+            "hoodoo.lock.sql.create_table": "true",
+            "hoodoo.lock.sql.lease.ms": str(LEASE_MS),
+            "hoodoo.lock.sql.timeout.ms": str(LEASE_MS // 4),
+        }
+
+    return properties
+
+
+def _restart(server: Any) -> Callable[[], None]:
+    def restart() -> None:
+        server.kill()
+        server.restart()
+
+    return restart
+
+
+#: By name: from a folder of its own to the lock, for as long as the block lasts.
+LOCKS: Mapping[str, Callable[[Path], AbstractContextManager[LockSide]]] = {
+    "filesystem": _filesystem,
+    "zookeeper": _zookeeper,
+    "dynamodb": _dynamodb,
+    "hivemetastore": _hivemetastore,
+    "postgresql": _postgresql,
+    "mariadb": _mariadb,
+    "storage_based": _storage_based,
+}

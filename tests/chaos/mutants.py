@@ -1,0 +1,35 @@
+"""
+Broken engines for the control: a chaos run with one of them must end with violations.
+
+``read-then-write``: the storage looks whether a name is free and then writes, instead of creating
+it only if absent, and the file system's lock lets everybody in. So two writers can take one slot, and
+the later one's commit takes the place of the earlier one's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from typing import Any
+
+from timeline.ports.storage import ObjectExistsError
+from timeline.storage.local import LocalStorage
+
+__all__ = ["break_engine"]
+
+_LOOKED_S = 0.02  # between the look and the write, as a slow disk has it
+
+
+def break_engine(mutant: str) -> None:
+    """Put the fault into this process."""
+    if mutant == "read-then-write":
+        storage: Any = LocalStorage
+        storage.create = _create
+        fcntl.flock = lambda *_: None
+
+
+def _create(self: LocalStorage, path: str, data: bytes, *, durable: bool = True) -> None:
+    if self.stat(path) is not None:
+        raise ObjectExistsError(path)
+    time.sleep(_LOOKED_S)
+    self.write(path, data, durable=durable)

@@ -1,0 +1,170 @@
+"""Brings the faults of a schedule about, each until its time is over, and heals all at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.crew import Crew
+from tests.chaos.faults import ON_THE_WIRE, Fault, Kind
+from tests.chaos.locks import LockSide
+
+__all__ = ["Nemesis", "Struck"]
+
+_WIRE, _DISK = "the wire", "the disk"
+_BLOCK = bytes(1 << 16)
+
+
+@dataclass(slots=True, kw_only=True)
+class Struck:
+    """A fault that came about: when it began and when all was well again (monotonic seconds)."""
+
+    fault: Fault
+    began: float
+    healed: float = 0.0
+
+    def as_document(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "kind": self.fault.kind.value,
+            "target": self.fault.target,
+            "amount": self.fault.amount,
+            "began": round(self.began, 2),
+            "healed": round(self.healed, 2),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Nemesis:
+    """
+    One run's faults.
+
+    Args:
+        faults: What is to come, in its order.
+        crew: Whom it strikes.
+        side: Lock, server and wire.
+        disk: Folder of the file system that is filled; None where that is not possible.
+        started: Monotonic time of the run's start.
+    """
+
+    faults: Sequence[Fault]
+    crew: Crew
+    side: LockSide
+    disk: Path | None
+    started: float
+    struck: list[Struck] = field(default_factory=list)
+    _next: int = 0
+    _open: dict[str, Struck] = field(default_factory=dict)  # by what it holds
+
+    def act(self) -> None:
+        """Do whatever is due; called again and again."""
+        now = time.monotonic() - self.started
+        for holds, struck in list(self._open.items()):
+            if now >= struck.began - self.started + struck.fault.lasts_s:
+                self._heal(holds)
+        while self._next < len(self.faults) and self.faults[self._next].starts_s <= now:
+            self._strike(self.faults[self._next])
+            self._next += 1
+        if _DISK in self._open:
+            self._fill()
+
+    @property
+    def has_struck_all(self) -> bool:
+        """Whether every fault has begun; a busy machine may be late."""
+        return self._next == len(self.faults)
+
+    def heal_all(self) -> None:
+        """End whatever goes on."""
+        for holds in list(self._open):
+            self._heal(holds)
+        if self.side.proxy is not None:
+            self.side.proxy.heal()
+
+    def _strike(self, fault: Fault) -> None:
+        struck = Struck(fault=fault, began=time.monotonic())
+        holds = fault.target
+        if fault.kind in ON_THE_WIRE:
+            holds = _WIRE
+        elif fault.kind is Kind.DISK:
+            holds = _DISK
+        if fault.kind is Kind.CLOCK:
+            holds = f"the clock of {fault.target}"
+        self._heal(holds)  # one fault at a time holds one thing
+        match fault.kind:
+            case Kind.KILL:
+                self.crew.kill(fault.target)
+            case Kind.PAUSE:
+                if not self.crew.stop(fault.target):
+                    return
+            case Kind.CLOCK:
+                self.crew.set_clock(fault.target, int(fault.amount))
+            case Kind.DISK:
+                self._fill()
+            case Kind.SERVER:
+                assert self.side.restart is not None
+                self.side.restart()
+            case _:
+                self._on_the_wire(fault)
+        self.struck.append(struck)
+        if fault.lasts_s:
+            self._open[holds] = struck
+        else:
+            struck.healed = time.monotonic()
+
+    def _on_the_wire(self, fault: Fault) -> None:
+        proxy = self.side.proxy
+        assert proxy is not None
+        match fault.kind:
+            case Kind.CUT:
+                proxy.cut()
+            case Kind.REFUSE:
+                proxy.refuse()
+            case Kind.STALL:
+                proxy.stall()
+            case Kind.DELAY:
+                proxy.delay(fault.amount)
+            case Kind.DROP:
+                proxy.drop_replies()
+            case _:
+                proxy.drop_one_reply()
+
+    def _heal(self, holds: str) -> None:
+        struck = self._open.pop(holds, None)
+        if struck is None:
+            return
+        match struck.fault.kind:
+            case Kind.KILL:
+                self.crew.start(struck.fault.target)
+            case Kind.PAUSE:
+                self.crew.go_on(struck.fault.target)
+            case Kind.CLOCK:
+                self.crew.set_clock(struck.fault.target, 0)
+            case Kind.DISK:
+                self._filler.unlink(missing_ok=True)
+            case _:
+                assert self.side.proxy is not None
+                self.side.proxy.heal()
+        struck.healed = time.monotonic()
+
+    @property
+    def _filler(self) -> Path:
+        assert self.disk is not None
+        return self.disk / "filler"
+
+    def _fill(self) -> None:
+        """Take every byte that is free, also those that others gave back since."""
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(self._filler.open("ab", buffering=0))
+            size = len(_BLOCK)
+            while size >= 1:
+                try:
+                    out.write(_BLOCK[:size])
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    size //= 16

@@ -1,0 +1,67 @@
+"""
+The start of a chaos process: what must be so before anything of the engine is loaded.
+
+``python -m tests.chaos.process ROLE NAME FOLDER``; the roles are in ``tests.chaos.roles``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.abc
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    """Arrow loads it where it is there, which takes half of a start; the engine does without."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def without_pandas() -> None:
+    """Let nothing load it from now on."""
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+def _sleep_under_libfaketime() -> None:
+    """
+    Let Python's sleep wait for an event that never comes.
+
+    libfaketime 0.9.10 answers "invalid argument" to a sleep until a moment of the monotonic clock
+    when that clock is not its own, and so does Python's sleep then.
+    """
+    never = threading.Event()
+
+    def sleep(seconds: Any) -> None:
+        never.wait(float(seconds))
+
+    time.sleep = sleep
+
+
+def _end_with_parent() -> None:
+    """Be killed when the run's driver is gone, also while stopped (Linux's prctl)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Prepare, and run the role."""
+    _end_with_parent()
+    without_pandas()
+    if "faketime" in os.environ.get("LD_PRELOAD", ""):
+        _sleep_under_libfaketime()
+    from tests.chaos import roles
+
+    roles.main()
+
+
+if __name__ == "__main__":
+    main()

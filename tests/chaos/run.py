@@ -1,0 +1,318 @@
+"""One chaos run from the first process to the report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hoodoo
+from tests.chaos.crew import Crew, faketime_library
+from tests.chaos.faults import ON_THE_WIRE, Kind, counts_for, schedule
+from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
+from tests.chaos.judge import check_rows, check_verified, clean_up, leftovers
+from tests.chaos.locks import LOCKS, LockSide
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.report import figures, machine, recovery
+from tests.chaos.setup import BEAT_MS, MISSES, RETAINED, SERVED, Setup, hold_ms
+from tests.chaos.work import NUMBERS, SCHEMA, Op, first_rows
+from tests.integration.running.audit import Audit
+from timeline.errors import HoodooError
+
+__all__ = ["Wanted", "chaos"]
+
+TABLES: Mapping[str, str] = {"whole": "COPY_ON_WRITE", "logged": "MERGE_ON_READ"}
+LOOK_S = 0.4
+FINISH_S = 240.0  # generous: a busy machine is no violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be run."""
+
+    lock: str
+    seconds: float
+    seed: int
+    writers: int
+    servers: int
+    readers: int
+    mutant: str
+    disk: Path | None  # a small file system of its own for the tables
+
+    @property
+    def crew(self) -> list[str]:
+        """Names of all processes."""
+        counts = {"write": self.writers, "serve": self.servers, "read": self.readers}
+        return [f"{role}-{number}" for role, count in counts.items() for number in range(count)]
+
+    @property
+    def again(self) -> str:
+        """The command that runs it once more."""
+        more = f" --mutant {self.mutant}" if self.mutant else ""
+        return (
+            f"make chaos ARGS='--lock {self.lock} --seconds {self.seconds:g} --seed {self.seed} "
+            f"--writers {self.writers} --servers {self.servers} --readers {self.readers}{more}'"
+        )
+
+
+def chaos(wanted: Wanted, folder: Path) -> dict[str, Any]:
+    """
+    Run it, and judge it.
+
+    Args:
+        wanted: What.
+        folder: An empty folder for journals and logs, which nobody fills.
+
+    Returns:
+        The report as a JSON-ready mapping; ``violations`` is what must be empty.
+    """
+    with LOCKS[wanted.lock](folder / "server") as side:
+        run = _Run(wanted, folder, side)
+        try:
+            run.work()
+            return run.judged()
+        finally:
+            run.crew.close()
+
+
+class _Run:
+    def __init__(self, wanted: Wanted, folder: Path, side: LockSide) -> None:
+        self.wanted = wanted
+        self.folder = folder
+        self.side = side
+        self.crew = Crew(folder)
+        self.violations: list[str] = []
+        self.impossible: list[str] = []
+        self.started = 0.0
+        local = wanted.disk or folder / "tables"
+        addresses = {
+            name: side.address(name) if side.address else str(local / name) for name in TABLES
+        }
+        self.setup = Setup(
+            seed=wanted.seed,
+            tables=addresses,
+            types=dict(TABLES),
+            properties={name: {**SERVED, **side.properties(name)} for name in TABLES},
+            writers=wanted.writers,
+            mutant=wanted.mutant,
+        )
+        self.audits = {
+            name: Audit(Path(address)) for name, address in addresses.items() if not side.address
+        }
+
+    # ---- the run
+
+    def work(self) -> None:
+        """Faults and everything, up to the end of all processes."""
+        self._create()
+        self.setup.save(self.folder)
+        counts = {} if self.wanted.mutant else counts_for(self.wanted.seconds, self._possible())
+        faults = schedule(
+            self.wanted.seed,
+            self.wanted.seconds,
+            counts,
+            hold_s=hold_ms(self.side.lease_ms) / 1_000,
+            crew=self.wanted.crew,
+        )
+        for name in self.wanted.crew:
+            self.crew.start(name)
+        self._await_first_answers()
+        self.started = time.monotonic()
+        self.nemesis = Nemesis(
+            faults=faults,
+            crew=self.crew,
+            side=self.side,
+            disk=self.wanted.disk,
+            started=self.started,
+        )
+        look_at = self.started
+        ends = self.started + self.wanted.seconds
+        while (now := time.monotonic()) < ends or not self.nemesis.has_struck_all:
+            self.nemesis.act()
+            self.crew.look()
+            if now >= look_at:
+                self._look()
+                spent = time.monotonic() - now
+                look_at = now + max(LOOK_S, 4 * spent)  # at most a fifth of a core
+            time.sleep(0.05)
+        self.nemesis.heal_all()
+        self.seconds = time.monotonic() - self.started
+        hung = self.crew.finish(FINISH_S)
+        self.violations += [f"{name} did not end within {FINISH_S:g} s" for name in hung]
+        self.violations += self.crew.ended.values()
+        self._look()
+
+    def _create(self) -> None:
+        for name, address in self.setup.tables.items():
+            with hoodoo.create_table(
+                address,
+                schema=SCHEMA,
+                record_key=["id"],
+                partition_by=["part"],
+                table_type=TABLES[name],
+                properties={
+                    **self.setup.properties[name],
+                    "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
+                },
+            ) as table:
+                table.insert(first_rows(self.wanted.writers + 1))
+
+    def _possible(self) -> list[Kind]:
+        """Faults that this machine and this lock allow; the others are told in the report."""
+        missing = {}
+        if faketime_library() is None:
+            missing[Kind.CLOCK] = "install faketime from the distribution"
+        if self.wanted.disk is None or self.side.address:
+            missing[Kind.DISK] = "the tables have no small file system of their own"
+        if self.side.proxy is None:
+            missing |= dict.fromkeys(ON_THE_WIRE, "there is no server")
+        if self.side.restart is None:
+            missing[Kind.SERVER] = "there is no server, or it would forget the tables"
+        self.impossible = [f"{kind.value} ({why})" for kind, why in missing.items()]
+        return [kind for kind in Kind if kind not in missing]
+
+    def _await_first_answers(self) -> None:
+        """The clock of the run starts when everybody is at work."""
+        end = time.monotonic() + FINISH_S
+        wanted = {"write": "ok", "serve": "begin", "read": "read"}
+        for name in self.wanted.crew:
+            path = self.folder / f"{name}.ops.jsonl"
+            first = wanted[name.partition("-")[0]]
+            while not any(one["event"] == first for one in events_of(path)):
+                self.crew.look()
+                if name in self.crew.ended or time.monotonic() > end:
+                    raise RuntimeError(self.crew.ended.get(name, f"{name} does not begin"))
+                time.sleep(0.05)
+
+    def _look(self) -> None:
+        for audit in self.audits.values():
+            audit.look()
+
+    # ---- the judgement
+
+    def judged(self) -> dict[str, Any]:
+        """Everything that can be told, after what the dead left was cleared away."""
+        time.sleep((MISSES + 1) * BEAT_MS / 1_000)
+        told = self._told()
+        operations = {
+            name: operations_of(self._journal(name), self.wanted.seed, tuple(TABLES))
+            for name in self.wanted.crew
+            if name.startswith("write")
+        }
+        free_ms, last = self._last_writes()
+        operations["last"] = last
+        for name in TABLES:
+            with self._guarded(name), self._opened(name) as table:
+                clean_up(table)
+                self.violations += leftovers(name, table)
+                every = [one for records in operations.values() for one in records]
+                rows = table.to_arrow()
+                self.violations += check_rows(name, rows, every, self.wanted.writers)
+            with self._guarded(name):
+                self.violations += check_verified(
+                    name,
+                    self.setup.tables[name],
+                    self.setup.properties[name],
+                    self._histories(name, operations),
+                )
+        for name, audit in self.audits.items():
+            audit.look()
+            self.violations += [f"{name}: {one}" for one in audit.violations(RETAINED)]
+        return self._document(told, operations, free_ms)
+
+    def _document(
+        self,
+        told: Mapping[str, Counter[str]],
+        operations: Mapping[str, list[OpRecord]],
+        free_ms: int,
+    ) -> dict[str, Any]:
+        struck = self.nemesis.struck
+        return {
+            "verdict": "no violation" if not self.violations else "VIOLATED",
+            "again": self.wanted.again,
+            "lock": self.wanted.lock,
+            "mutant": self.wanted.mutant,
+            "seed": self.wanted.seed,
+            "seconds": round(self.seconds, 1),
+            "crew": dict(Counter(name.partition("-")[0] for name in self.wanted.crew)),
+            "tables": ", ".join(f"{name} ({kind})" for name, kind in TABLES.items()),
+            "lease_ms": self.side.lease_ms,
+            "operations": figures(operations),
+            "faults": dict(Counter(one.fault.kind.value for one in struck)),
+            "impossible": self.impossible,
+            "recovery": recovery(struck, operations),
+            "services": dict(told["services"]),
+            "readers": dict(told["readers"]),
+            "lock_free_ms": free_ms,
+            "violations": self.violations,
+            "machine": machine(),
+            "struck": [
+                {**one, "began": round(one["began"] - self.started, 2)}
+                | {"healed": round(one["healed"] - self.started, 2)}
+                for one in (each.as_document() for each in struck)
+            ],
+        }
+
+    def _told(self) -> dict[str, Counter[str]]:
+        """What services and readers did; and the violations that anybody told."""
+        counts: dict[str, Counter[str]] = {"services": Counter(), "readers": Counter()}
+        for name in self.wanted.crew:
+            for event in events_of(self._journal(name)):
+                if event["event"] == "violation":
+                    self.violations.append(f"{name}: {event['what']}")
+                elif event["event"] == "served":
+                    counts["services"][event["service"]] += 1
+                elif event["event"] == "refused":
+                    counts["services"][f"refused ({event['error']})"] += 1
+                elif event["event"] in ("read", "read_again"):
+                    counts["readers"][event["event"]] += 1
+        return counts
+
+    def _last_writes(self) -> tuple[int, list[OpRecord]]:
+        """A write to each table when all is over: the lock is free, and the table takes it."""
+        path = self.folder / "last.ops.jsonl"
+        told = Told(path)
+        longest = 0.0
+        number = self.wanted.writers * NUMBERS
+        open_tables = set(TABLES)
+        while open_tables:
+            number += 1
+            op = Op.of(self.wanted.seed, number, tuple(TABLES))
+            if op.adds or op.table not in open_tables:
+                continue
+            open_tables.discard(op.table)
+            began = time.monotonic()
+            with self._guarded(op.table), self._opened(op.table) as table:
+                told.tell("invoke", op=number)
+                receipt = table.upsert(op.rows(), batch_id=op.batch_id)
+                told.tell("ok", op=number, instant=receipt.requested_time)
+            longest = max(longest, time.monotonic() - began)
+        return round(longest * 1_000), operations_of(path, self.wanted.seed, tuple(TABLES))
+
+    def _histories(self, table: str, operations: Mapping[str, list[OpRecord]]) -> list[Path]:
+        """The journals of all clients of a table, in the form of docs/history.md."""
+        found = sorted(self.folder.glob(f"read-*.{table}.history.jsonl"))
+        for name, records in operations.items():
+            path = self.folder / f"{name}.{table}.history.jsonl"
+            write_history(path, name, table, records)
+            found.append(path)
+        return found
+
+    def _opened(self, name: str) -> hoodoo.Table:
+        said = {**self.setup.properties[name], "hoodie.write.application.id": "judge"}
+        return hoodoo.open_table(self.setup.tables[name], properties=said)
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Healed, nothing may be refused any more; a table that cannot be read is a finding."""
+        try:
+            yield
+        except HoodooError as error:
+            self.violations.append(f"{name}: {type(error).__name__} ({error.kind}): {error}")
+
+    def _journal(self, name: str) -> Path:
+        return self.folder / f"{name}.ops.jsonl"

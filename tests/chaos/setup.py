@@ -1,0 +1,73 @@
+"""What every process of a chaos run is told: tables, properties, seed; a file in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+__all__ = ["MUTANTS", "RETAINED", "SERVED", "Setup", "hold_ms"]
+
+MUTANTS = ("", "read-then-write")  # what they break: tests.chaos.mutants
+RETAINED = 15
+BEAT_MS = 1_000
+MISSES = 3
+_MS_OF_AN_HOUR = 3_600_000
+
+#: Beside the lock: what is the same for every run and process.
+SERVED: Mapping[str, str] = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.num.retries.on.conflict.failures": "20",
+    "hoodie.write.isolation.level": "serializable",
+    "hoodie.client.heartbeat.interval_in_ms": str(BEAT_MS),
+    "hoodie.client.heartbeat.tolerable.misses": str(MISSES),
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.clean.commits.retained": str(RETAINED),
+    "hoodie.keep.min.commits": "60",
+    "hoodie.keep.max.commits": "80",
+    "hoodie.compact.inline.max.delta.commits": "6",
+    "hoodie.log.compaction.enable": "true",
+    "hoodie.log.compaction.blocks.threshold": "3",
+    "hoodie.clustering.async.enabled": "true",
+    "hoodie.clustering.async.max.commits": "25",
+    "hoodie.index.type": "SIMPLE",
+    "hoodie.index.bloom.num_entries": "1000",
+    "hoodoo.lock.deadline.ms": "20000",
+    "hoodoo.services.beside.writers": "false",  # services are processes of their own here
+    # A clock an hour ahead drags the table's time along; whoever has the right time goes on.
+    "hoodoo.clock.max.ahead.ms": str(3 * _MS_OF_AN_HOUR),
+}
+
+
+def hold_ms(lease_ms: int) -> int:
+    """After how long without a sign of life a process is given up by others."""
+    return max(lease_ms, BEAT_MS * MISSES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """
+    One run as its processes see it.
+
+    ``tables`` are addresses by name, ``properties`` those of each table; ``mutant`` is the fault
+    that is built in on purpose, empty for none.
+    """
+
+    seed: int
+    tables: dict[str, str]
+    types: dict[str, str]
+    properties: dict[str, dict[str, str]]
+    writers: int
+    mutant: str = ""
+
+    def save(self, folder: Path) -> None:
+        """For the processes; nobody else may read it, as it may hold passwords."""
+        path = folder / "setup.json"
+        path.touch(0o600)
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, folder: Path) -> Setup:
+        """What ``save`` wrote."""
+        return cls(**json.loads((folder / "setup.json").read_text()))
