@@ -23,7 +23,7 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench bench-locks nightly sim mutants chaos clean
+        demo bench bench-locks nightly sim mutants mutation chaos clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,12 +79,16 @@ nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of int
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
 	$(PY) -m tests.simulation.campaign --nightly --workers $(WORKERS) --schedules $(SCHEDULES) --twice 10000
 	$(PY) -m tests.simulation.kill_mutants --search --workers $(WORKERS)
+	$(PY) -m tests.mutation.run --processes $(WORKERS) --sample 600 --budget 8
 
 sim: $(STAMP) ## 20,000 simulated schedules; one of them again: make sim SEED=S3:17
 	$(PY) -m tests.simulation.campaign --workers $(WORKERS) $(SEED) $(ARGS)
 
 mutants: $(STAMP) ## each guard of the protocol dropped, and the schedule that notices
 	$(PY) -m tests.simulation.kill_mutants --workers $(WORKERS) $(ARGS)
+
+mutation: $(STAMP) ## one wrong thing at a time in rules, publishing and slots, and whether a test sees it
+	$(PY) -m tests.mutation.run --processes $(WORKERS) $(ARGS)
 
 chaos: $(STAMP) ## real processes killed, stopped, cut off: ARGS='--minutes 20 --lock postgresql'
 	$(RUN) $(PY) -m tests.chaos $(ARGS)

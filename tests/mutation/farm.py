@@ -1,0 +1,316 @@
+"""
+Runs mutants: a fork each, from inside of a pytest that has imported what can be shared.
+
+Two ways. A change inside of a function that nobody called yet (`Inside`): everything is imported and
+collected once, and the fork gives the function its changed code. A change of what runs while a
+module is imported (`AtImport`): all that does not lead to the module is imported once, and the fork
+imports the changed module and collects; whatever was computed at import is computed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib.util
+import os
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.machinery import ModuleSpec
+from types import CodeType, FunctionType, ModuleType
+
+import pytest
+
+from tests.mutation.imports import imported_by, name_of, preload
+from tests.mutation.mutants import Mutant, compiled
+from tests.mutation.reach import IMPORTED, OPTIONS, ROOT, TESTS, Reach
+
+MEMORY_BYTES_MAX = 12 << 30
+NEAR_S = 2.0  # of tests in files that import the module themselves
+WAIT_S = 10.0  # on top of five times what the tests take
+
+
+class Outcome(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    TIMEOUT = "timeout"
+    SURVIVED = "survived"
+    UNREACHED = "unreached"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A mutant and its tests: the near ones first, the others when it lives."""
+
+    module: str
+    mutant: Mutant
+    inside: bool  # of a function that nothing called while it was imported
+    near: tuple[str, ...]
+    far: tuple[str, ...]
+
+
+Told = Callable[[Job, Outcome], None]
+
+
+class Choice:
+    """Chooses the tests of a module's mutants."""
+
+    def __init__(
+        self,
+        module: str,
+        reach: Reach,
+        budget_s: float,
+        *,
+        imported: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._module, self._budget_s = module, budget_s
+        self._at_import = set(reach["lines"][IMPORTED].get(module, ()))
+        name = name_of(module)
+        files = {test.split("::")[0] for test in reach["seconds"]}
+        names = imported or (lambda file: name in imported_by(ROOT / file, {name}))
+        self._direct = {file for file in files if names(file)}
+        self._tests = self._ranked(reach)
+
+    def _ranked(self, reach: Reach) -> list[tuple[str, float, set[int]]]:
+        """
+        Tests with what they take and the lines they reach, the telling ones first.
+
+        Of the tests that reach the same lines the cheapest comes in the first round, the next
+        cheapest in the second; within a round, whoever reaches lines that few others reach.
+        """
+        told: list[tuple[str, float, frozenset[int]]] = [
+            (test, took, frozenset(reach["lines"].get(test, {}).get(self._module, ())))
+            for test, took in sorted(reach["seconds"].items(), key=lambda entry: entry[1])
+        ]
+        often = Counter(line for _, _, touched in told for line in touched)
+        rounds: Counter[tuple[bool, frozenset[int]]] = Counter()
+        ranked = []
+        for test, took, touched in told:
+            kind = test.split("::")[0] in self._direct, touched
+            rounds[kind] += 1
+            rarity = sum(1 / often[line] for line in touched)
+            ranked.append((rounds[kind], -rarity, test, took, set(touched)))
+        return [
+            (test, took, touched)
+            for _, _, test, took, touched in sorted(ranked, key=lambda entry: entry[:3])
+        ]
+
+    def job(self, mutant: Mutant) -> Job:
+        """Tests that reach the mutant, as many as the budget allows."""
+        where = set(mutant.lines)
+        inside = mutant.in_function and not where & self._at_import
+        near, far = [], []
+        for test, took, touched in self._tests:
+            direct = test.split("::")[0] in self._direct
+            if where & touched or (not inside and (touched or direct)):
+                (near if direct else far).append((test, took))
+        first, rest = _up_to(near, NEAR_S)
+        others, _ = _up_to(rest + far, self._budget_s)
+        return Job(
+            module=self._module, mutant=mutant, inside=inside, near=tuple(first), far=tuple(others)
+        )
+
+
+def _up_to(
+    tests: list[tuple[str, float]], budget_s: float
+) -> tuple[list[str], list[tuple[str, float]]]:
+    taken: list[str] = []
+    for place, (test, took) in enumerate(tests):
+        budget_s -= took
+        if budget_s < 0 and taken:
+            return taken, tests[place:]
+        taken.append(test)
+    return taken, []
+
+
+class Changed:
+    """Finds one module, and gives it other code."""
+
+    def __init__(self, name: str, code: CodeType) -> None:
+        self._name, self._code = name, code
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        return importlib.util.spec_from_loader(name, self, origin=self._code.co_filename)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self._code.co_filename
+        exec(self._code, module.__dict__)
+
+
+class Farm:
+    """What both ways share: a fork, its limits, and what becomes of it."""
+
+    def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
+        self.jobs = jobs
+        self.told = told
+        self._seconds = seconds
+        self._killers: dict[str, int] = {}
+
+    def change(self, job: Job, code: CodeType) -> None:
+        """In the fork: put the changed code in the place of the other."""
+        raise NotImplementedError
+
+    def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
+        """In the fork: 0 when all pass, else the first to fail is written to ``killer``."""
+        raise NotImplementedError
+
+    def play(self, session: pytest.Session) -> None:
+        """Every job; before the first one of a module, its tests unchanged."""
+        controlled: set[str] = set()
+        for job in self.jobs:
+            if job.module not in controlled and (job.near or job.far):
+                self._control(session, job.module)
+                controlled.add(job.module)
+            outcome = Outcome.UNREACHED
+            known = [test for test in job.far if test in self._killers]
+            near = sorted((*known, *job.near), key=lambda test: -self._killers.get(test, 0))
+            far = [test for test in job.far if test not in self._killers]
+            for tests in filter(None, (near, far)):
+                outcome = self._run(session, job, tuple(tests))
+                if outcome is not Outcome.SURVIVED:
+                    break
+            self.told(job, outcome)
+
+    def _control(self, session: pytest.Session, module: str) -> None:
+        jobs = [job for job in self.jobs if job.module == module]
+        near = dict.fromkeys(test for job in jobs for test in job.near)
+        tests = tuple(near) or jobs[0].far
+        if self._run(session, None, tests) is not Outcome.SURVIVED:
+            raise RuntimeError(f"tests fail or take too long unchanged: {module}")
+
+    def _run(self, session: pytest.Session, job: Job | None, tests: tuple[str, ...]) -> Outcome:
+        code = None
+        if job is not None:
+            source = (ROOT / job.module).read_text(encoding="utf-8")
+            code = compiled(source, job.mutant.number, str(ROOT / job.module))
+        killer, mouth = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 3
+            try:
+                os.setsid()
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+                if job is not None and code is not None:
+                    self.change(job, code)
+                status = self.test(session, tests, mouth)
+            finally:
+                os._exit(status)
+        os.close(mouth)
+        outcome = _awaited(child, WAIT_S + 5 * sum(self._seconds.get(test, 1.0) for test in tests))
+        with os.fdopen(killer, "rb") as told:
+            name = told.read().decode() if outcome is Outcome.KILLED else ""
+        if name:
+            self._killers[name] = self._killers.get(name, 0) + 1
+        return outcome
+
+
+class Inside(Farm):
+    """Changed functions, beside tests that are collected already."""
+
+    def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
+        super().__init__(jobs, seconds, told)
+        self._items: dict[str, pytest.Item] = {}
+        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        self._caches: list[functools._lru_cache_wrapper[object]] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._items = {item.nodeid: item for item in session.items}
+        modules = {str(ROOT / job.module) for job in self.jobs}
+        for thing in gc.get_objects():
+            if isinstance(thing, FunctionType) and thing.__code__.co_filename in modules:
+                self._functions.setdefault(_place(thing.__code__), []).append(thing)
+            elif isinstance(thing, functools._lru_cache_wrapper):
+                self._caches.append(thing)
+        gc.freeze()
+        self.play(session)
+        return True
+
+    def change(self, job: Job, code: CodeType) -> None:
+        changed = 0
+        for inner in _codes(code):
+            for function in self._functions.get(_place(inner), ()):
+                function.__code__ = inner
+                changed += 1
+        assert changed, f"nobody has the changed function: {job.mutant.key}"
+        for cache in self._caches:
+            cache.cache_clear()
+
+    def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
+        items = [self._items[test] for test in tests if test in self._items]
+        return _run_items(session, items, killer)
+
+
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Of all functions in a module, methods and inner ones, too."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+class AtImport(Farm):
+    """Changed modules of one path, imported by tests that are collected then."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        preload(name_of(self.jobs[0].module))
+        gc.freeze()
+        self.play(session)
+        return True
+
+    def change(self, job: Job, code: CodeType) -> None:
+        assert name_of(job.module) not in sys.modules
+        sys.meta_path.insert(0, Changed(name_of(job.module), code))  # type: ignore[arg-type]
+
+    def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
+        session.config.args = list(dict.fromkeys(test.split("::")[0] for test in tests))
+        session.perform_collect()
+        items = {item.nodeid: item for item in session.items}
+        return _run_items(session, [items[test] for test in tests if test in items], killer)
+
+
+def _run_items(session: pytest.Session, items: list[pytest.Item], killer: int) -> int:
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            os.write(killer, item.nodeid.encode()[:4096])
+            return 1
+    return 0
+
+
+def _awaited(child: int, limit_s: float) -> Outcome:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return Outcome.SURVIVED if status == 0 else Outcome.KILLED
+        time.sleep(0.005)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return Outcome.TIMEOUT
+
+
+def farm(jobs: list[Job], reach: Reach, told: Told) -> int:
+    """Run jobs of one way (of one module, at import) in this process; 0 when all were run."""
+    inside = jobs[0].inside
+    plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
+    status = pytest.main([*OPTIONS, *(sorted(files) if inside else TESTS)], plugins=[plugin])
+    wanted = pytest.ExitCode.OK if inside else pytest.ExitCode.NO_TESTS_COLLECTED
+    return 0 if status == wanted else 1

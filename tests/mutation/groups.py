@@ -1,0 +1,24 @@
+"""The modules under mutation, by what a survivor there would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RULES = "timeline/rules"
+CONCURRENCY = (
+    *("action_matrix", "anomalies", "conflicts", "dependency_cycles", "isolation", "liveness"),
+    *("pacing", "retry", "slicing", "strategies", "succession", "transitions"),
+)
+
+
+def groups() -> dict[str, list[str]]:
+    """Group -> paths. A rule that is named nowhere else is one about merging and formats."""
+    named = {f"{RULES}/{name}.py" for name in CONCURRENCY}
+    rules = [f.relative_to(ROOT).as_posix() for f in sorted((ROOT / RULES).glob("*.py"))]
+    return {
+        "publish": ["timeline/publish.py"],
+        "slots": ["timeline/slots.py"],
+        "concurrency": sorted(named),
+        "merging": [r for r in rules if r not in named and not r.endswith("__init__.py")],
+    }

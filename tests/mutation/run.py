@@ -1,0 +1,230 @@
+"""
+``make mutation``: each small wrong thing in the rules, publishing and slots, and whether a test sees it.
+
+A mutant counts as killed when a test fails, or when the tests take more than five times as long as
+they should. Survivors are printed with their place; the program ends with status 1 when a group
+stays under the wanted share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.mutation.exclusions import RULES, kept_equivalents
+from tests.mutation.farm import Choice, Job, Outcome, farm
+from tests.mutation.groups import ROOT, groups
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.reach import Reach, reach_of
+from tests.mutation.report import Row, results, sums, table
+
+KEPT = ROOT / ".mutation"  # what a run leaves for the next one; not part of the repository
+WANTED = 85
+LIVED = (Outcome.SURVIVED.value, Outcome.UNREACHED.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The mutants of a module that a run looks at, and how many there are."""
+
+    path: str
+    group: str
+    mutants: tuple[Mutant, ...]
+    all: int
+    excluded: dict[str, int]
+
+
+def chosen(wanted: list[str], *, sample: int, seed: int) -> list[Chosen]:
+    """Modules of the wanted groups or paths; of each group a sample, the same for a seed."""
+    equivalent = kept_equivalents()
+    found: list[Chosen] = []
+    for group, paths in groups().items():
+        here = [path for path in paths if {group, path} & set(wanted)]
+        per_module: dict[str, tuple[list[Mutant], dict[str, int]]] = {}
+        for path in here:
+            mutants: list[Mutant] = []
+            excluded: dict[str, int] = {}
+            for mutant in mutants_of(path, (ROOT / path).read_text(encoding="utf-8")):
+                rule = mutant.excluded or ("equivalent" if mutant.key in equivalent else None)
+                if rule:
+                    excluded[rule] = excluded.get(rule, 0) + 1
+                else:
+                    mutants.append(mutant)
+            per_module[path] = (mutants, excluded)
+        taken = sampled([m for ms, _ in per_module.values() for m in ms], sample, seed)
+        for path, (mutants, excluded) in per_module.items():
+            found.append(
+                Chosen(
+                    path=path,
+                    group=group,
+                    mutants=tuple(m for m in mutants if m.key in taken),
+                    all=len(mutants),
+                    excluded=excluded,
+                )
+            )
+    return found
+
+
+def sampled(mutants: list[Mutant], sample: int, seed: int) -> set[str]:
+    """Keys of so many mutants, always the same for a seed; of all for 0."""
+    keys = [mutant.key for mutant in mutants]
+    if not sample or sample >= len(keys):
+        return set(keys)
+    return set(random.Random(seed).sample(keys, sample))
+
+
+def play(modules: list[Chosen], *, processes: int, budget_s: float, stale: bool) -> None:
+    """Run every mutant; the outcomes go to a file per module and way."""
+    paths = [path for several in groups().values() for path in several]
+    reach = reach_of(paths, KEPT / "reach.json", sources_may_differ=stale)
+    inside: list[Job] = []
+    waiting: list[list[Job]] = []
+    for module in modules:
+        choice = Choice(module.path, reach, budget_s)
+        jobs = [choice.job(mutant) for mutant in module.mutants]
+        inside += [job for job in jobs if job.inside]
+        if at_import := [job for job in jobs if not job.inside]:
+            waiting.append(at_import)
+    share = -(-len(inside) // processes)
+    waiting[:0] = [inside[n : n + share] for n in range(0, len(inside), share or 1)]
+    running: set[int] = set()
+    while waiting or running:
+        while waiting and len(running) < processes:
+            jobs = waiting.pop(0)
+            child = os.fork()
+            if child == 0:
+                os._exit(_play_some(jobs, reach))
+            running.add(child)
+        child, status = os.wait()
+        running.discard(child)
+        if status:
+            raise SystemExit("not all mutants were run")
+
+
+def _play_some(jobs: list[Job], reach: Reach) -> int:
+    file = KEPT / "outcomes" / f"{os.getpid()}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def tell(job: Job, outcome: Outcome) -> None:
+        with file.open("a", encoding="utf-8") as told:
+            told.write(f"{outcome.value} {job.mutant.key}\n")
+        if outcome in {Outcome.SURVIVED, Outcome.UNREACHED}:
+            shown = f"{job.module}:{job.mutant.line}: {outcome} [{job.mutant.operator}]"
+            print(shown, job.mutant.key, file=sys.stderr, flush=True)
+
+    return farm(jobs, reach, tell)
+
+
+def gather() -> dict[str, str]:
+    """Key -> outcome of the last runs; what processes told is put together."""
+    kept = KEPT / "outcomes.json"
+    found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
+    told = sorted((KEPT / "outcomes").glob("*.txt"), key=lambda file: file.stat().st_mtime)
+    for file in told:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            outcome, key = line.split(" ", 1)
+            found[key] = outcome
+    KEPT.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(found, indent=0), encoding="utf-8")
+    for file in told:
+        file.unlink()
+    return found
+
+
+def rows(modules: Iterable[Chosen], outcomes: Mapping[str, str]) -> list[Row]:
+    """What became of the chosen mutants, module by module."""
+    found = []
+    for module in modules:
+        counts = dict.fromkeys(Outcome, 0)
+        for mutant in module.mutants:
+            if mutant.key in outcomes:
+                counts[Outcome(outcomes[mutant.key])] += 1
+        found.append(
+            Row(
+                group=module.group,
+                name=module.path,
+                all=module.all,
+                excluded=sum(module.excluded.values()),
+                killed=counts[Outcome.KILLED],
+                timeouts=counts[Outcome.TIMEOUT],
+                survived=counts[Outcome.SURVIVED] + counts[Outcome.UNREACHED],
+            )
+        )
+    return found
+
+
+def survivors(module: Chosen, outcomes: Mapping[str, str]) -> list[Mutant]:
+    """Those that no test saw."""
+    return [m for m in module.mutants if outcomes.get(m.key) in LIVED]
+
+
+def stale_equivalents() -> list[str]:
+    """Kept keys that name no mutant any more."""
+    kept = set(kept_equivalents())
+    known = {
+        mutant.key
+        for path in {key.split(" ", 1)[0] for key in kept}
+        if (ROOT / path).is_file()
+        for mutant in mutants_of(path, (ROOT / path).read_text(encoding="utf-8"))
+    }
+    return sorted(kept - known)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", help="groups or paths; all without one")
+    parser.add_argument("--sample", type=int, default=0, help="so many mutants of each group")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds of tests a mutant gets")
+    parser.add_argument("--survivors", action="store_true", help="only those of the last run")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="only those that were not run yet; with --survivors those as well",
+    )
+    parser.add_argument("--stale-map", action="store_true", help="which test reaches what: as kept")
+    parser.add_argument("--report", action="store_true", help="run nothing, print the last run")
+    parser.add_argument("--write", type=Path, help="also write the table into this file")
+    parser.add_argument("--at-least", type=float, default=WANTED, help="killed, in percent")
+    asked = parser.parse_args()
+    wanted = asked.what or list(groups())
+    modules = chosen(wanted, sample=asked.sample, seed=asked.seed)
+    if stale := stale_equivalents():
+        raise SystemExit("\n".join(["kept as equivalent, but no such mutant:", *stale]))
+    started = time.monotonic()
+    if not asked.report:
+        again = modules
+        outcomes = gather()
+        if asked.survivors or asked.resume:
+            wanted_now = (*(LIVED if asked.survivors else ()), *([None] if asked.resume else ()))
+            left = [[x for x in m.mutants if outcomes.get(x.key) in wanted_now] for m in again]
+            again = [replace(m, mutants=tuple(new)) for m, new in zip(again, left, strict=True)]
+        again = [module for module in again if module.mutants]
+        play(again, processes=asked.processes, budget_s=asked.budget, stale=asked.stale_map)
+    outcomes = gather()
+    told = rows(modules, outcomes)
+    for module in modules:
+        for mutant in survivors(module, outcomes):
+            print(f"{module.path}:{mutant.line} {mutant.within or '(module)'} [{mutant.operator}]")
+            print(f"    - {mutant.before}\n    + {mutant.after}")
+    excluded: dict[str, int] = {}
+    for module in modules:
+        for rule, count in module.excluded.items():
+            excluded[rule] = excluded.get(rule, 0) + count
+    print(table(told))
+    print(f"{time.monotonic() - started:.0f} s; left alone by rule: {excluded}")
+    if asked.write:
+        asked.write.write_text(results(told, excluded, RULES), encoding="utf-8")
+    return int(any(row.score < asked.at_least for row in sums(told)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

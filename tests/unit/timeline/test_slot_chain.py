@@ -1,0 +1,206 @@
+"""What a chain of slots remembers, how long it asks again, and what it tells of its own slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
+from timeline.codecs.slot import encode_slot
+from timeline.errors import OutcomeUnknownError
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.places import slot_path
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.world import World
+from timeline.slots import SlotChain
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+
+def slot(number: int, nonce: str = "mine") -> Slot:
+    return Slot(
+        number=number,
+        table_id="t",
+        kind=SlotKind.COMMIT,
+        action=Action.COMMIT,
+        requested_time=f"2026010203040{number:04d}",
+        completion_time=f"2026010203050{number:04d}",
+        base=number - 1,
+        nonce=nonce,
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+    )
+
+
+def filled(*numbers: int) -> MemoryStorage:
+    storage = MemoryStorage()
+    for number in numbers:
+        storage.create(slot_path(number), encode_slot(slot(number)))
+    return storage
+
+
+class Clock(StillClock):
+    """Notes the pauses; has run for a while already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steady = 1_000_000
+        self.pauses: list[int] = []
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.pauses.append(duration_ms)
+        super().sleep_ms(duration_ms)
+
+
+class Silent(Behind):
+    """Does not answer so many creates, and does not do them either."""
+
+    def __init__(self, inner: MemoryStorage, silences: int) -> None:
+        super().__init__(inner)
+        self.silences = silences
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.silences -= 1
+        if self.silences >= 0:
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+def asking(silences: int, **more: int) -> tuple[SlotChain, Clock, World]:
+    clock = Clock()
+    world = world_of(Silent(MemoryStorage(), silences), clock=clock)
+    return SlotChain(world, "t", **more), clock, world
+
+
+def chain_over(storage: object) -> SlotChain:
+    return SlotChain(world_of(storage, clock=StillClock()), "t")
+
+
+DOUBLING = [10, 20, 40, 80, 160, 320, 640]
+
+
+@pytest.mark.spec("UNK-1")
+def test_pauses_double_from_ten_milliseconds_to_a_second():
+    chain, clock, _ = asking(9)
+    assert chain.take(slot(1))
+    assert clock.pauses == [*DOUBLING, 1_000, 1_000]
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize(("limit", "pauses"), [(1_269, DOUBLING), (1_270, [*DOUBLING, 1_000])])
+def test_an_answer_is_awaited_as_long_as_the_limit_and_no_longer(limit: int, pauses: list[int]):
+    """The first seven pauses are 1,270 ms together."""
+    chain, clock, _ = asking(1_000, unknown_ms_max=limit)
+    with pytest.raises(OutcomeUnknownError):
+        chain.take(slot(1))
+    assert clock.pauses == pauses
+
+
+def test_every_silence_is_told_with_the_number_and_the_instant():
+    chain, _, world = asking(2)
+    chain.take(slot(1))
+    assert isinstance(world.events, Heard)
+    assert world.events.named("slot.unknown") == [
+        {"number": 1, "rt": "20260102030400001"},
+        {"number": 1, "rt": "20260102030400001"},
+    ]
+
+
+def test_the_newest_own_slot_is_the_last_one_that_was_won():
+    chain = chain_over(filled(1))
+    assert chain.last_own == 0
+    assert chain.take(slot(2))
+    assert chain.last_own == 2
+    chain_over_same = chain.take(slot(1, nonce="late"))
+    assert (chain_over_same, chain.last_own) == (False, 2)
+
+
+@pytest.mark.spec("UNK-3")
+def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lost():
+    mine = slot(1).requested_time
+    assert not chain_over(MemoryStorage()).may_hold(mine)
+
+    def won() -> SlotChain:
+        chain = chain_over(MemoryStorage())
+        chain.take(slot(1))
+        return chain
+
+    def lost() -> SlotChain:
+        chain = chain_over(filled(1))
+        chain.take(slot(1, nonce="late"))
+        return chain
+
+    def unanswered() -> SlotChain:
+        chain, _, _ = asking(1_000, unknown_ms_max=0)
+        with pytest.raises(OutcomeUnknownError):
+            chain.take(slot(1))
+        return chain
+
+    def disowned() -> SlotChain:
+        chain = won()
+        chain.disown(slot(1))
+        return chain
+
+    ends: list[tuple[Callable[[], SlotChain], bool]] = [
+        *((won, True), (lost, False), (unanswered, True), (disowned, False)),
+    ]
+    assert [end().may_hold(mine) for end, _ in ends] == [may for _, may in ends]
+
+
+def test_a_slot_that_was_won_is_known_without_another_look():
+    observed = ObservedStorage(MemoryStorage())
+    chain = chain_over(observed)
+    chain.take(slot(1))
+    assert observed.operations() == [f"create {slot_path(1)}"]
+    assert chain.known_head == 1
+    assert chain.read(1) == slot(1)
+    assert observed.operations() == [f"create {slot_path(1)}"]
+
+
+def test_winning_an_early_number_does_not_bring_the_head_back():
+    chain = chain_over(filled(2, 3))
+    assert chain.head() == 3
+    chain.take(slot(1))
+    assert chain.known_head == 3
+
+
+@pytest.mark.spec("SLOT-2")
+def test_the_head_of_a_chain_whose_first_slots_were_collected():
+    assert chain_over(filled(3, 4)).head() == 4
+
+
+def test_a_glance_takes_the_greatest_listed_number():
+    chain = chain_over(filled(3, 4))
+    assert chain.known_head == 0
+    chain.glance()
+    assert chain.known_head == 4
+
+
+def test_a_stale_glance_does_not_bring_the_head_back():
+    class Stale(Behind):
+        stale = False
+
+        def names(self, folder: str) -> list[str]:
+            names = self.inner.names(folder)
+            return names[:1] if self.stale else names
+
+    storage = Stale(filled(3, 4))
+    chain = chain_over(storage)
+    assert chain.head() == 4
+    storage.stale = True
+    chain.glance()
+    assert chain.known_head == 4
+
+
+def test_slots_come_newest_first_down_to_the_first_that_was_collected():
+    chain = chain_over(filled(3, 4, 5))
+    assert [one.number for one in chain.newest_first()] == [5, 4, 3]
+    assert [one.number for one in chain.newest_first(4)] == [4, 3]
+    assert [one.number for one in chain_over(filled(1, 2)).newest_first()] == [2, 1]
+
+
+def test_what_lies_between_two_numbers():
+    chain = chain_over(filled(1, 2, 3, 4))
+    assert [one.number for one in chain.between(1, 3)] == [2, 3]
+    assert chain.between(3, 3) == []
