@@ -57,6 +57,21 @@ def test_a_folder_of_more_than_a_page_is_listed_whole(near: FarStore) -> None:
     assert table.list("") == []
 
 
+@pytest.mark.parametrize(("size", "gets"), [(1_000, 1), (262_144, 1), (300_000, 2), (5_000_000, 1)])
+def test_reading_the_end_of_a_file_takes_one_request_and_no_look_before_it(
+    near: FarStore, size: int, gets: int
+) -> None:
+    table = storage_at(near, f"ends/{size}")
+    content = bytes(range(250)) * (size // 250 + 1)
+    table.create("p/x", content[:size])
+    with table.open_input("p/x") as file:
+        file.seek(-20, 2)
+        assert file.read() == content[size - 20 : size]
+        assert accounts(near.url, f"ends/{size}/")["kinds"] == {"PUT": 1, "GET": gets}
+        file.seek(0)
+        assert file.read() == content[:size]
+
+
 def test_racing_clients_are_delayed_side_by_side_and_one_of_them_wins() -> None:
     with FarStore(DELAY_MS) as store:
         won = race(store.url, racers=8, names=10)

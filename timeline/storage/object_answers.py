@@ -14,7 +14,7 @@ from enum import Enum
 
 from timeline.errors import StorageUnavailableError
 
-__all__ = ["Fate", "fate_of", "first_line", "unavailable"]
+__all__ = ["Fate", "fate_of", "first_line", "is_no_such_range", "unavailable"]
 
 
 class Fate(Enum):
@@ -82,6 +82,17 @@ def fate_of(error: Exception) -> Fate:
     if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
         return Fate.WRONG
     return Fate.NOT_SENT if _NOT_CONNECTED.search(text) else Fate.UNKNOWN
+
+
+def is_no_such_range(error: Exception) -> bool:
+    """
+    Whether the object has none of the bytes that were asked for: it may be empty.
+
+    S3 refuses the range of an empty object, others answer as if none had been asked for.
+    """
+    text = str(error)
+    found = _STATUS.search(text)
+    return "non-partial response" in text or (found is not None and found[1] == "416")
 
 
 def unavailable(

@@ -36,15 +36,18 @@ class ObjectInput(io.RawIOBase):
     Args:
         fetch: Gives the bytes from a start to an end (exclusive).
         size_bytes: Size of the object.
+        tail: Its last bytes, where they are known already.
     """
 
-    def __init__(self, fetch: Callable[[int, int], bytes], size_bytes: int) -> None:
+    def __init__(
+        self, fetch: Callable[[int, int], bytes], size_bytes: int, *, tail: bytes = b""
+    ) -> None:
         super().__init__()
         self._fetch = fetch
         self._size = size_bytes
         self._position = 0
-        self._block = b""
-        self._block_start = 0
+        self._block = tail
+        self._block_start = size_bytes - len(tail)
         if not _HOOKED:
             _HOOKED.append(True)
             atexit.register(_wait_for_arrow)

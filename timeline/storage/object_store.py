@@ -36,7 +36,7 @@ from timeline.ports.storage import (
 )
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
-from timeline.storage.object_answers import Fate, fate_of, unavailable
+from timeline.storage.object_answers import Fate, fate_of, is_no_such_range, unavailable
 from timeline.storage.object_client import ObjectSettings, open_client
 from timeline.storage.object_clock import StoreClock
 from timeline.storage.object_files import ObjectInput, ObjectOutput
@@ -46,6 +46,7 @@ __all__ = ["ObjectStorage"]
 _CREATES_MAX = 4
 _PAUSE_MS = 50  # before the second create; doubled for each further one
 _WHOLE_READ_BYTES_MAX = 4 << 20
+_TAIL_BYTES = 256 << 10  # Parquet's footer, and all of a small file
 _CONDITIONAL_BYTES_MAX = 64 << 20
 _PART_BYTES = 16 << 20
 _PARTS_AT_ONCE = 4
@@ -190,12 +191,10 @@ class ObjectStorage:
         """
         A seekable binary file: small objects are fetched whole, of others what is read.
 
-        Raises: ``ObjectMissingError``. Outside: 1 head, then 1 get, or 1 for each range.
+        Raises: ``ObjectMissingError``. Outside: 1 get, which tells the size along with the end
+        of the object; 1 more for each range that is read before it (Azure: and 1 head first).
         """
-        found = self._head(path)
-        if found is None:
-            raise ObjectMissingError(path)
-        size_bytes = int(found["size"])
+        size_bytes, tail = self._end_of(path)
         key = self._key(path)
 
         def fetch(start: int, end: int) -> bytes:
@@ -207,10 +206,11 @@ class ObjectStorage:
                 raise self._missing_or(error, path, "reading") from error
 
         if size_bytes > _WHOLE_READ_BYTES_MAX:
-            return cast(IO[bytes], ObjectInput(fetch, size_bytes))
+            return cast(IO[bytes], ObjectInput(fetch, size_bytes, tail=tail))
         copy = pa.BufferOutputStream()  # out of Python's memory, see LocalStorage.open_input
-        if size_bytes:
-            copy.write(fetch(0, size_bytes))
+        if size_bytes > len(tail):
+            copy.write(fetch(0, size_bytes - len(tail)))
+        copy.write(tail)
         return cast(IO[bytes], pa.BufferReader(copy.getvalue()))
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -316,6 +316,27 @@ class ObjectStorage:
             if fate is Fate.MISSING:
                 return None
             raise unavailable(error, path, "looking up", fate) from error
+
+    def _end_of(self, path: str) -> tuple[int, bytes]:
+        """
+        An object's size and its last bytes, none where only the size could be asked for.
+
+        Raises: ``ObjectMissingError``. Outside: 1 get; of an empty object and on Azure 1 head.
+        """
+        import obstore
+
+        if self._address.kind != "az":  # which knows no ranges from the end
+            key = self._key(path)
+            try:
+                found = obstore.get(self._data, key, options={"range": {"suffix": _TAIL_BYTES}})
+                return int(found.meta["size"]), found.bytes().to_bytes()
+            except Exception as error:
+                if not is_no_such_range(error):
+                    raise self._missing_or(error, path, "reading") from error
+        head = self._head(path)
+        if head is None:
+            raise ObjectMissingError(path)
+        return int(head["size"]), b""
 
     def _has_children(self, path: str) -> bool:
         import obstore

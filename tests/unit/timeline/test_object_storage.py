@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from obstore.store import MemoryStore, S3Store
+from obstore.store import AzureStore, MemoryStore, S3Store
 
 from timeline.errors import (
     InvalidInputError,
@@ -21,7 +21,7 @@ from timeline.errors import (
 )
 from timeline.machine import SystemIds
 from timeline.options import TABLE_LAYER, PropertySet
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.storage.object_address import parse_object_address, with_account
 from timeline.storage.object_answers import first_line
 from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client
@@ -339,6 +339,78 @@ def test_reading_fetches_only_what_was_asked_for() -> None:
     assert file.read(0) == b""
     file.seek(0, 2)
     assert file.read() == b""
+
+
+def test_the_known_end_of_a_file_is_not_asked_for() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def fetch(start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return b"a" * (end - start)
+
+    file = ObjectInput(fetch, 1_000_000, tail=b"b" * 100)
+    file.seek(-100, 2)
+    assert file.read(50) + file.read() == b"b" * 100
+    assert asked == []
+    file.seek(999_899)
+    assert file.read(2) == b"aa"  # whatever overlaps is fetched as a whole
+    assert asked == [(999_899, 1_000_000)]
+
+
+def ranged(data: bytes, size: int) -> bytes:
+    head = reply(206).replace(b"Content-Length: 0\r\n\r\n", b"")
+    place = b"Content-Range: bytes %d-%d/%d\r\n" % (size - len(data), size - 1, size)
+    stamp = b"Last-Modified: Sat, 01 Nov 2025 00:00:00 GMT\r\n"
+    return head + place + stamp + b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+
+
+def test_a_small_file_is_one_request() -> None:
+    with answering(ranged(b"12345", 5)) as (port, got):
+        with storage_on(port).open_input("x") as file:
+            assert file.read() == b"12345"
+        assert len(got) == 1
+        assert b"range: bytes=-262144\r\n" in got[0].lower()
+
+
+_EMPTY = reply(200).replace(b"ETag", b"Last-Modified: Sat, 01 Nov 2025 00:00:00 GMT\r\nETag")
+
+
+@pytest.mark.parametrize("answer", [reply(416, "InvalidRange"), _EMPTY])
+def test_a_file_that_has_no_end_to_get_is_empty(answer: bytes) -> None:
+    with answering(answer, _EMPTY) as (port, got):
+        with storage_on(port).open_input("x") as file:
+            assert file.read() == b""
+        assert [request.split(b" ")[0] for request in got] == [b"GET", b"HEAD"]
+
+
+def test_azure_knows_no_range_from_the_end_and_is_asked_for_the_size() -> None:
+    place = parse_object_address("abfss://box@acct.dfs.core.windows.net/t")
+    with answering(_EMPTY) as (port, got):
+        client = AzureStore(
+            "box",
+            config={
+                "account_name": "acct",
+                "account_key": "eA==",
+                "endpoint": f"http://127.0.0.1:{port}",
+            },
+            client_options={"allow_http": True, "timeout": "2s"},
+        )
+        storage = ObjectStorage(place, clock=PlainClock(), clients=(client, client, client))
+        with storage.open_input("x") as file:
+            assert file.read() == b""
+        assert [request.split(b" ")[0] for request in got] == [b"HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"), [(reply(404), ObjectMissingError), (reply(500), StorageUnavailableError)]
+)
+def test_a_file_that_is_missing_or_not_shown_is_told_by_one_request(
+    answer: bytes, raised: type[Exception]
+) -> None:
+    with answering(answer) as (port, got):
+        with pytest.raises(raised):
+            storage_on(port).open_input("x")
+        assert len(got) == 1
 
 
 def test_a_checksum_sibling_costs_requests_only_when_one_was_met() -> None:
