@@ -273,6 +273,9 @@ class Hoodoo(Adapter):
             self.writers_open[table] = self.open(table, shared=True)
         return self.writers_open[table]
 
+    def queue_held_s(self) -> float:
+        return sum(self.held.milliseconds) / 1e3
+
     def ready(self, table: str) -> None:
         if self.options.get("keep_open"):
             self.writer(table)
