@@ -25,6 +25,7 @@ from hoodoo.assembly import (
     plan_of,
     properties_of_table,
 )
+from hoodoo.committing.client import Grouping, grouping_of
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
@@ -32,7 +33,6 @@ from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import registry_for
 from timeline.agreement import agreement_of
 from timeline.errors import InvalidInputError
-from timeline.group_commit import GroupCommitter
 from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.index.own_buckets import writes_where
 from timeline.local_workload import LocalWorkload
@@ -72,7 +72,7 @@ class Table(GoingBack):
         self._services = Services(core.context, properties, settings, self.join_writers)
         self._supported = False
         self._entering = threading.Lock()  # threads that hand their writes to one group
-        self._group = self._group_committer()
+        self._group = self._grouping()
 
     @classmethod
     def open(
@@ -389,8 +389,7 @@ class Table(GoingBack):
             WriterDisagreementError: A live writer is configured differently.
             TableConfigConflictError: The metadata table is on and was not switched off.
         """
-        with self._entering:
-            self._enter()
+        self.begin_writing()
         plan = plan_of(
             self._settings,
             self._core.config,
@@ -405,38 +404,37 @@ class Table(GoingBack):
         looked = self._core.context.glance()
         undone = self._undo_dead(looked)
         receipt = self._core.write(plan, workload, None if undone else looked)
-        self._after_commit()
+        self.after_group()
         return receipt
 
-    def _enter(self) -> None:
+    def begin_writing(self) -> None:
         """What comes before a write: refusals, and what the first one does for all."""
-        if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
-            self._core = self._core.switch_metadata_table_off()
-            self._services.close()
-            self._services = Services(
-                self._core.context, self._properties, self._settings, self.join_writers
-            )
-            self._group = self._group_committer()
-            self._core.context.world.events.emit(
-                "metadata_table.switched_off", table=self._core.config.name
-            )
-        refuse_unwritable(self._core.config)
-        self._core.config.merge.require_known()
-        self._refuse_unsupported()
-        self._keep_buckets()
-        self.join_writers(writes_where(self._settings))
-        self._services.begin_beside()
+        with self._entering:
+            if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
+                self._core = self._core.switch_metadata_table_off()
+                self._services.close()
+                self._services = Services(
+                    self._core.context, self._properties, self._settings, self.join_writers
+                )
+                self._group = self._grouping()
+                self._core.context.world.events.emit(
+                    "metadata_table.switched_off", table=self._core.config.name
+                )
+            refuse_unwritable(self._core.config)
+            self._core.config.merge.require_known()
+            self._refuse_unsupported()
+            self._keep_buckets()
+            self.join_writers(writes_where(self._settings))
+            self._services.begin_beside()
 
-    def _group_committer(self) -> GroupCommitter | None:
-        if self._settings.group_writes_max < 2:
-            return None
-        return GroupCommitter(
-            self._core.context,
-            writes_max=self._settings.group_writes_max,
-            linger_ms=self._settings.group_linger_ms,
-            before=lambda: self._undo_dead(self._core.context.glance()),
-            after=self._after_commit,
+    def _grouping(self) -> Grouping | None:
+        return grouping_of(
+            self._core.context, self._settings, before=self.before_group, after=self.after_group
         )
+
+    def before_group(self) -> None:
+        """What whoever publishes for others does before it; alone, it is part of the write."""
+        self._undo_dead(self._core.context.glance())
 
     def _undo_dead(self, looked: Snapshot) -> bool:
         """RB-11."""
@@ -444,7 +442,8 @@ class Table(GoingBack):
             return False
         return bool(self.services.rollback_dead_writers(looked.active))
 
-    def _after_commit(self) -> None:
+    def after_group(self) -> None:
+        """And after it: upkeep that is due."""
         outcome = self.services.after_commit()
         for warning in (*outcome.warnings, *self._services.take_failures()):
             warnings.warn(warning, stacklevel=3)
@@ -483,6 +482,8 @@ class Table(GoingBack):
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""
         failures = self._services.close()
+        if self._group is not None:
+            self._group.close()
         self._core.close()
         for warning in failures:
             warnings.warn(warning, stacklevel=2)

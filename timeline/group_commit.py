@@ -102,6 +102,9 @@ class GroupCommitter:
             raise entry.failure or OutcomeUnknownError("a group ended without an answer")
         return entry.receipt
 
+    def close(self) -> None:
+        """Nothing is kept between two writes."""
+
     def _next_part(self, entry: _Entry) -> Part | None:
         """Wait for a part to do, an answer, or the lead, which the longest waiting write takes."""
         with self._changed:

@@ -19,13 +19,16 @@ from timeline.checks import refused_by
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
+    HoodooError,
     InvariantError,
     MissingFileError,
     OutcomeUnknownError,
     RolledBackError,
 )
+from timeline.group_messages import PeerLostError
 from timeline.model.claim import Claim
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.instant import Instant, State
 from timeline.model.operations import WriteOperation
 from timeline.model.times import InstantTime
 from timeline.placing import Placement, place
@@ -33,7 +36,7 @@ from timeline.publish import Candidate, Published, Seen, publish, verdict_on
 from timeline.read import view_of
 from timeline.receipt import Receipt, WritePlan, published_batch
 from timeline.rules.conflicts import Clean, Rival
-from timeline.undo import abandon
+from timeline.undo import abandon, rollback
 from timeline.view import FileSystemView
 from timeline.workload import Workload
 from timeline.write import Work, action_of, clean_up, receipt_of
@@ -55,6 +58,7 @@ class Left(Enum):
 
     MEETS = "meets"  # one before it: the next group may have it
     ALONE = "alone"  # it failed, or the group was refused: as its own instant it is told why
+    LOST = "lost"  # its writer, another process, is gone or silent: nobody waits for an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,14 @@ class _Member:
     @property
     def claim(self) -> Claim:
         return planned_claim(self.placement) if self.candidate is None else self.candidate.claim
+
+
+class _LostWhileWritingError(Exception):
+    """Writers of other processes were lost, and may write files still."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(f"{len(numbers)} writers were lost while they wrote")
+        self.numbers = tuple(numbers)
 
 
 def may_share(first: Work, other: Work) -> bool:
@@ -115,6 +127,7 @@ def write_together(
     begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
     answers: list[Receipt | Left] = [Left.ALONE] * len(works)
     published = False
+    placed: dict[int, _Member] = {}
     try:
         run = side_by_side or partial(_by_executor, context)
         placed = _placed(context, begun, works, answers, _view_for(context, begun, works, run))
@@ -128,7 +141,12 @@ def write_together(
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         abandon(context, begun)  # GRP-3: one abort for all
         context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
-        return [one if one is Left.MEETS else Left.ALONE for one in answers]
+        return [one if one in (Left.MEETS, Left.LOST) else Left.ALONE for one in answers]
+    except _LostWhileWritingError as error:
+        _end_for_good(context, begun)  # GRP-5
+        for number in placed:
+            answers[number] = Left.LOST if number in error.numbers else Left.MEETS
+        return answers
     except Exception:
         abandon(context, begun)
         raise
@@ -141,6 +159,22 @@ def write_together(
     finally:
         context.pin.release(begun.requested_time)
     return answers
+
+
+def _end_for_good(context: TableContext, begun: Begun) -> None:
+    """
+    An abort slot ends an instant for which a lost writer may still write files (RB-1, RB-10).
+
+    Deleting them would do for what is there now only.
+    """
+    begun.heartbeat.stop()
+    target = Instant(action=begun.action, requested_time=begun.requested_time, state=State.INFLIGHT)
+    why = "a writer was lost"
+    try:
+        rollback(context, target)
+    except HoodooError as error:
+        why = f"{why}; not rolled back yet: {error.message}"  # the next clean does it
+    context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
 
 
 def _view_for(
@@ -174,6 +208,10 @@ def _placed(
     for number, work in enumerate(works):
         try:
             member = _placed_beside(context, begun, work, members, view)
+        except PeerLostError as error:
+            context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
+            answers[number] = Left.LOST  # it was not asked to write anything yet
+            continue
         except Exception as error:  # noqa: BLE001 - as its own instant the write is told
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
@@ -247,6 +285,9 @@ def _written(
     outcomes = side_by_side(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
+    lost = [number for number in placed if isinstance(outcomes[number], PeerLostError)]
+    if lost:
+        raise _LostWhileWritingError(lost)  # PUB-2: nobody knows that their files are all written
     members: dict[int, _Member] = {}
     rivals: list[Rival] = []
     for number, member in placed.items():

@@ -290,6 +290,20 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "How long the first write of a group waits for others; writes that come while another "
         "is published are waited for in any case.",
     ),
+    "group_service": _option(
+        "hoodoo.group.commit.service",
+        None,
+        OptionKind.TEXT,
+        "Socket of a committer of this host (hoodoo committer), which publishes the writes of many "
+        "processes together; a process whose committer is not there publishes by itself.",
+    ),
+    "group_service_wait_ms": _option(
+        "hoodoo.group.commit.service.wait.ms",
+        "60000",
+        _MS,
+        "How long a committer may be silent before its writers publish by themselves; it waits "
+        "half as long for the answer of one writer.",
+    ),
     "publish_lock": _option(
         "hoodoo.publish.lock",
         "lock",

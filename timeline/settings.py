@@ -219,6 +219,8 @@ class WriteSettings(_Settings):
     pace_wait_ms_max: _Count = 600_000
     group_writes_max: Annotated[int, Field(ge=1, le=1000)] = 1
     group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
+    group_service: str | None = None
+    group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 60_000
     publish_lock: PublishLock = PublishLock.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None  # None: by whether there are foreign ones

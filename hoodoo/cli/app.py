@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from hoodoo.cli.committer import committer
 from hoodoo.cli.config import config
 from hoodoo.cli.demo import demo
 from hoodoo.cli.exits import ERROR, INTERRUPTED, exit_code
@@ -92,6 +93,7 @@ for _command in (
     timeline,
     files,
     services,
+    committer,
     savepoint,
     rollback,
     restore,

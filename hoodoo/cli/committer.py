@@ -1,0 +1,120 @@
+"""``hoodoo committer``: one process that publishes what the writers of a host offer it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.service_reports import tell_events
+from hoodoo.committing.service import Committer, CommitterReport, served_table
+from hoodoo.committing.sockets import SocketListener
+from tableservices.worker import StopFlag
+from timeline.errors import SettingError
+from timeline.option_table import WRITE_OPTIONS
+from timeline.ports.clock import Clock
+
+__all__ = ["committer"]
+
+
+@click.command()
+@click.argument("addresses", metavar="TABLE...", nargs=-1, required=True)
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    help="Where writers find it; else hoodoo.group.commit.service.",
+)
+@click.option(
+    "--health",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that tells, as JSON, what the committer did so far.",
+)
+@click.option("--events", is_flag=True, help="Tell every event on standard error.")
+@reading
+def committer(
+    invocation: Invocation,
+    *,
+    addresses: tuple[str, ...],
+    socket: Path | None,
+    health: Path | None,
+    events: bool,
+) -> None:
+    """
+    Publish the small writes of many processes of this host together until SIGTERM or Ctrl-C.
+
+    Give it the properties of its writers; they find it by hoodoo.group.commit.service. The first
+    signal lets the present group end, a second one breaks it off. Writers whose committer is
+    gone publish by themselves.
+    """
+    stop = StopFlag()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: _ask(stop))
+    if events:
+        tell_events()
+    with ExitStack() as held:
+        tables = [held.enter_context(invocation.open_table(one)) for one in addresses]
+        first = tables[0].settings
+        path = socket or (Path(first.group_service) if first.group_service else None)
+        if path is None:
+            raise _no_socket()
+        served = [served_table(one) for one in tables]
+        clock = tables[0].core.context.world.clock
+        listener = held.enter_context(
+            closing(SocketListener(path, clock, send_ms=min(one.answer_ms for one in served)))
+        )
+        told = _Told(health, clock)
+        serving = Committer(listener, served, watcher=told)
+        told.tell("serving", serving.report)
+        invocation.printer.remark(f"publishing for writers at {path}")
+        report = serving.run(stop)
+        told.tell("ended", report)
+    invocation.printer.remark(
+        f"{report.groups} instants of {report.writes} writes, {report.handed_back} handed back, "
+        f"{report.lost} lost, {report.failures} failed"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Keeps the health file."""
+
+    health: Path | None
+    clock: Clock
+
+    def rested(self, report: CommitterReport) -> None:
+        """As ``Watcher``."""
+        self.tell("serving", report)
+
+    def tell(self, state: str, report: CommitterReport) -> None:
+        """Replaced as a whole, so that whoever looks never reads half of it."""
+        if self.health is None:
+            return
+        document = {"state": state, "at_ms": self.clock.now_ms(), **asdict(report)}
+        beside = self.health.with_name(self.health.name + ".new")
+        beside.write_text(json.dumps(document), encoding="utf-8")
+        beside.replace(self.health)
+
+
+def _no_socket() -> SettingError:
+    key = WRITE_OPTIONS["group_service"].key
+    return SettingError(
+        f"writers must know where the committer listens; say --socket, or set {key} for both",
+        kind="committer_socket",
+        key=key,
+        value="",
+        layer="",
+        suggestion="a short path in a folder of your own",
+    )
+
+
+def _ask(stop: StopFlag) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt
+    stop.set()

@@ -1,0 +1,387 @@
+"""
+The committer: publishes what the writers of a host offer, one group at a time (GRP-4).
+
+One thread does it all: it looks who offers something, makes a group of what goes together,
+publishes it by the same function as threads of one process do, and tells each writer. While
+it publishes, the next offers wait in their sockets, so a group is as big as the load makes it.
+Only the members' own parts run side by side, each a thread that waits for its writer.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from hoodoo.assembly import plan_of
+from hoodoo.committing.client import answer_ms, release
+from hoodoo.committing.sockets import SocketChannel, SocketListener
+from hoodoo.table import Table
+from timeline.context import TableContext
+from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
+from timeline.group_messages import (
+    GoAlone,
+    IsUnknown,
+    Message,
+    Offer,
+    PeerLostError,
+    WasPublished,
+    plan_texts,
+)
+from timeline.group_remote import remote_work
+from timeline.group_write import Left, may_share, write_together
+from timeline.machine import ThreadExecutor
+from timeline.model.operations import ConcurrencyMode, WriteOperation
+from timeline.options import DEFAULT_LAYER
+from timeline.receipt import Receipt, WritePlan
+from timeline.write import Work
+
+__all__ = ["Committer", "CommitterReport", "ServedTable", "Stop", "Watcher", "served_table"]
+
+_CONNECTIONS_MAX = 512
+_STEP_S = 0.2  # how soon a stop is noticed
+_PARTS_MAX = 64  # members that write their files at a time
+_SAID_MAX = 2000
+_WRITES_MAX = 64  # of an instant, unless the option says another number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTable:
+    """
+    A table and how its groups are made.
+
+    Args:
+        context: The table.
+        plan_of: What this process would ask for in place of a writer.
+        writes_max: Most writes of one instant.
+        linger_ms: How long the first write of a group waits for others.
+        answer_ms: How long a writer may take for one answer.
+        before: Done before each group.
+        after: Done after each group.
+    """
+
+    context: TableContext
+    plan_of: Callable[[Offer], WritePlan]
+    writes_max: int
+    linger_ms: int
+    answer_ms: int
+    before: Callable[[], object] = lambda: None
+    after: Callable[[], object] = lambda: None
+
+
+def served_table(table: Table) -> ServedTable:
+    """
+    An opened table as a committer serves it, by the table's properties.
+
+    Raises:
+        UnsafeSetupError: Its writers say that there is but one.
+        HoodooError: As of a first write: the table cannot be written by this process.
+    """
+    settings = table.settings
+    if settings.concurrency_mode is ConcurrencyMode.SINGLE_WRITER:
+        raise UnsafeSetupError(
+            "a table with a committer has several writers: it, and each of them when it is gone; set "
+            "hoodie.write.concurrency.mode and a lock provider for all of them: "
+            f"{table.core.context.world.storage.base_uri}",
+            kind="committer_single_writer",
+        )
+    table.begin_writing()
+
+    def plan(offer: Offer) -> WritePlan:
+        operation = WriteOperation(offer.operation)
+        config = table.core.config
+        return plan_of(settings, config, operation, batch_id=offer.batch_id, partial=offer.partial)
+
+    told = settings.origin("group_writes_max") != DEFAULT_LAYER
+    return ServedTable(
+        context=table.core.context,
+        plan_of=plan,
+        writes_max=settings.group_writes_max if told else _WRITES_MAX,
+        linger_ms=settings.group_linger_ms,
+        answer_ms=answer_ms(settings),
+        before=table.before_group,
+        after=table.after_group,
+    )
+
+
+class Stop(Protocol):
+    """Asked between two groups."""
+
+    def is_set(self) -> bool:
+        """Whether the committer is to end."""
+
+
+@dataclass(slots=True)
+class CommitterReport:
+    """What a committer did so far."""
+
+    groups: int = 0  # instants it published
+    writes: int = 0  # in them
+    handed_back: int = 0  # writers that were told to publish by themselves
+    lost: int = 0  # connections that ended while a write was offered
+    failures: int = 0  # groups that failed as a whole
+    connections: int = 0  # now
+    last_failure: str = ""
+
+
+class Watcher(Protocol):
+    """Who is told how a committer fares, on its thread."""
+
+    def rested(self, report: CommitterReport) -> None:
+        """It has nothing to do, or a second has passed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An offer that has no answer yet."""
+
+    channel: SocketChannel
+    work: Work
+    since_ms: int
+
+
+@dataclass(slots=True)
+class _Desk:
+    """One table and who waits for it, in their order."""
+
+    served: ServedTable
+    threads: ThreadExecutor
+    waiting: list[_Waiting] = field(default_factory=list)
+
+
+class Committer:
+    """
+    Serves some tables at one socket until it is told to stop.
+
+    Args:
+        listener: Open; the caller closes it.
+        tables: At least one; one group at a time is published, whosever it is.
+        watcher: Told how it fares.
+    """
+
+    def __init__(
+        self,
+        listener: SocketListener,
+        tables: Sequence[ServedTable],
+        *,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._listener = listener
+        self._desks = {one.context.table_id: _desk_of(one) for one in tables}
+        self._clock = tables[0].context.world.clock
+        self._events = tables[0].context.world.events
+        self._watcher = watcher
+        self._told_ms = 0
+        self._channels: set[SocketChannel] = set()
+        self._busy: dict[SocketChannel, _Desk] = {}
+        self.report = CommitterReport()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def run(self, stop: Stop) -> CommitterReport:
+        """
+        Publish groups until stopped; the present one is brought to its end.
+
+        Who waits then is told to publish by itself.
+        """
+        self._events.emit("committer.began", tables=len(self._desks))
+        try:
+            while not stop.is_set():
+                self._listen(self._pause_s())
+                for desk in self._desks.values():
+                    if desk.waiting and self._left_ms(desk) <= 0 and not stop.is_set():
+                        self._lead(desk)
+                self._tell()
+            for desk in self._desks.values():
+                for one in desk.waiting:
+                    self._answer(one, GoAlone(why="the committer ends"))
+        finally:
+            # Broken off in a group, nobody may be told that it can go alone: each finds out.
+            for channel in list(self._channels):
+                self._drop(channel)
+            self._selector.close()
+            for desk in self._desks.values():
+                desk.threads.close()
+        self._events.emit("committer.ended", groups=self.report.groups, writes=self.report.writes)
+        return self.report
+
+    def _tell(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if self._watcher is not None and now_ms - self._told_ms >= 1000:
+            self._told_ms = now_ms
+            self.report.connections = len(self._channels)
+            self._watcher.rested(self.report)
+
+    # ---- who offers something
+
+    def _pause_s(self) -> float:
+        left = [self._left_ms(desk) for desk in self._desks.values() if desk.waiting]
+        return min([_STEP_S, *(max(0, one) / 1000 for one in left)])
+
+    def _left_ms(self, desk: _Desk) -> int:
+        """How long a group may still wait for more members."""
+        if len(desk.waiting) >= desk.served.writes_max:
+            return 0
+        waited_ms = self._clock.monotonic_ms() - desk.waiting[0].since_ms
+        return desk.served.linger_ms - waited_ms
+
+    def _listen(self, wait_s: float) -> None:
+        for key, _ in self._selector.select(wait_s):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif isinstance(key.fileobj, SocketChannel):
+                self._hear(key.fileobj)
+
+    def _accept(self) -> None:
+        channel = self._listener.accept()
+        if channel is None:
+            return
+        if len(self._channels) >= _CONNECTIONS_MAX:
+            channel.close()  # the writer publishes by itself
+            return
+        self._channels.add(channel)
+        self._selector.register(channel, selectors.EVENT_READ)
+
+    def _hear(self, channel: SocketChannel) -> None:
+        try:
+            message = channel.poll()
+            if message is None:
+                return
+            if channel in self._busy or not isinstance(message, Offer):
+                raise PeerLostError(f"nobody asked for that: {message.kind}")
+            self._take(channel, message)
+        except PeerLostError as error:
+            if self._drop(channel):
+                self._events.emit("committer.lost", why=str(error))
+
+    def _take(self, channel: SocketChannel, offer: Offer) -> None:
+        desk = self._desks.get(offer.table_id)
+        why = "this committer does not serve the table"
+        if offer.release != release():
+            why = f"the committer is of another release: {release()}, the writer's {offer.release}"
+        elif desk is not None:
+            try:
+                work, why = self._work_of(desk.served, channel, offer)
+            except (HoodooError, ValueError) as error:
+                work, why = None, str(error)
+            if work is not None:
+                now_ms = self._clock.monotonic_ms()
+                desk.waiting.append(_Waiting(channel=channel, work=work, since_ms=now_ms))
+                self._busy[channel] = desk
+                return
+        self._events.emit("committer.handed_back", why=why)
+        self.report.handed_back += 1
+        self._send(channel, GoAlone(why=why[:_SAID_MAX]))
+
+    def _work_of(
+        self, served: ServedTable, channel: SocketChannel, offer: Offer
+    ) -> tuple[Work | None, str]:
+        plan = served.plan_of(offer)
+        mine = plan_texts(plan)
+        if mine != offer.plan:
+            names = sorted(
+                name for name in {*mine, *offer.plan} if mine.get(name) != offer.plan.get(name)
+            )
+            return None, f"the committer is configured otherwise: {', '.join(names[:5])}"
+        work = remote_work(served.context, plan, offer, channel, answer_ms=served.answer_ms)
+        if not may_share(work, work):
+            return None, "such a write is never shared"
+        return work, ""
+
+    # ---- groups
+
+    def _lead(self, desk: _Desk) -> None:
+        first = desk.waiting[0]
+        others = (one for one in desk.waiting[1:] if may_share(first.work, one.work))
+        group = [first, *others][: desk.served.writes_max]
+        answers = self._answers(desk.served, group)
+        for one, answer in zip(group, answers, strict=True):
+            if answer is Left.MEETS:
+                continue  # it stays, and the first of those who stay leads the next group
+            desk.waiting.remove(one)
+            if answer is Left.LOST:
+                self._drop(one.channel)
+            elif isinstance(answer, Receipt):
+                self._answer(one, _told(answer))
+            elif isinstance(answer, IsUnknown):
+                self._answer(one, answer)
+            else:
+                self.report.handed_back += 1
+                self._answer(one, GoAlone(why="it failed in the group, or the group was refused"))
+        for channel in [one for one in self._channels if one.closed]:
+            self._drop(channel)  # the part of its writer failed for good
+        self._afterwards(desk.served)
+
+    def _answers(
+        self, served: ServedTable, group: Sequence[_Waiting]
+    ) -> Sequence[Receipt | Left | IsUnknown]:
+        try:
+            served.before()
+            answers = write_together(served.context, [one.work for one in group])
+        except OutcomeUnknownError as error:
+            self._failed(error)
+            return [IsUnknown()] * len(group)
+        except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
+            self._failed(error)
+            return [Left.ALONE] * len(group)
+        published = sum(isinstance(one, Receipt) for one in answers)
+        self.report.groups += published > 0
+        self.report.writes += published
+        return answers
+
+    def _afterwards(self, served: ServedTable) -> None:
+        try:
+            served.after()
+        except Exception as error:  # noqa: BLE001 - upkeep of a table ends no committer
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.report.failures += 1
+        self.report.last_failure = f"{type(error).__name__}: {error}"[:_SAID_MAX]
+        self._events.emit("committer.failed", why=self.report.last_failure)
+
+    # ---- connections
+
+    def _answer(self, one: _Waiting, message: Message) -> None:
+        self._busy.pop(one.channel, None)
+        self._send(one.channel, message)
+
+    def _send(self, channel: SocketChannel, message: Message) -> None:
+        try:
+            channel.send(message)
+        except PeerLostError as error:
+            self._drop(channel)
+            self._events.emit("committer.lost", why=str(error))
+
+    def _drop(self, channel: SocketChannel) -> bool:
+        """Forget a connection; whether a write was offered on it."""
+        if channel not in self._channels:
+            return False
+        self._channels.remove(channel)
+        self._selector.unregister(channel)
+        channel.close()
+        desk = self._busy.pop(channel, None)
+        if desk is None:
+            return False
+        self.report.lost += 1
+        desk.waiting = [one for one in desk.waiting if one.channel is not channel]
+        return True
+
+
+def _told(receipt: Receipt) -> WasPublished:
+    return WasPublished(
+        requested_time=receipt.requested_time,
+        completion_time=receipt.completion_time,
+        group=receipt.group,
+        lost_slots=receipt.lost_slots,
+    )
+
+
+def _desk_of(served: ServedTable) -> _Desk:
+    """The table over an executor with a thread for each member, which only waits there."""
+    context = served.context
+    threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.world.events)
+    world = replace(context.world, executor=threads)
+    own = TableContext.of(world, context.config, context.limits)
+    return _Desk(served=replace(served, context=own), threads=threads)

@@ -1,0 +1,263 @@
+"""
+A committer that dies at each of its calls while its writers live on (GRP-4 to GRP-6).
+
+No write has a batch id: each writer finds out by the instant its files were written for what
+became of them, and writes again only what is not, and never will be, published.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tests.simulation.engine_kit import (
+    CLEANING,
+    TOLERATED_MS,
+    Job,
+    client_write,
+    open_table,
+    outside,
+    patiently,
+    plan_for,
+    ports_of,
+    rows_now,
+    rows_of,
+    seeded,
+)
+from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, HoodooError
+from timeline.group_member import Member
+from timeline.group_messages import Message, PeerLostError
+from timeline.group_write import Left, write_together
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
+from timeline.model.slot import SlotKind
+from timeline.places import HEARTBEATS, MARKERS
+from timeline.receipt import Receipt, WritePlan
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.trace import Trace
+from timeline.testing.world import World
+from timeline.write import prepared, write
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+UPSERTS = plan_for("group")  # what all members ask for
+INSERTS = plan_for("group", WriteOperation.INSERT)  # done twice, they are there twice
+
+#: Upserts of D and E insert one key, which shows when their files are written.
+MEMBERS = {"B": ("b1",), "D": ("d1",), "E": ("d1", "d2")}
+FRESH = {"B": ("b4",), "D": ("d1",), "E": ("d2", "d3")}
+STRANGER = ("b3", "e1")  # in the base file of B
+SEEDED = ("b1", "b2", "b3", "e1")
+
+
+@dataclass
+class Writers:
+    """The writers' processes: what they know when the committer is gone."""
+
+    plan: WritePlan = UPSERTS
+    members: dict[str, Member] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    found: int = 0  # of a committer that did not say so
+    alone: int = 0
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        return FRESH if self.plan is INSERTS else MEMBERS
+
+    def workload(self, context: TableContext, name: str) -> LocalWorkload:
+        return LocalWorkload(context.world, rows_of(name, self.keys[name]))
+
+
+def committer(writers: Writers, *, sleeps: str = "") -> Actor:
+    """Publishes what the writers offer, group after group, as long as it lives."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        channels = {}
+        for name in MEMBERS:
+            rows = writers.workload(context, name)
+            work = prepared(context, writers.plan, rows, context.glance())
+            writers.members[name] = Member(work, RELEASE)
+            channels[name] = Loopback(writers.members[name])
+        if sleeps:
+            channels[sleeps].acts["rewrite"] = _silent
+        while channels:
+            try:
+                works = [remote(context, one) for one in channels.values()]
+                answers = write_together(context, works)
+            except HoodooError as error:
+                ports.events.emit("sim.group_failed", why=str(error))
+                return
+            told = {
+                name: answer
+                for name, answer in zip(channels, answers, strict=True)
+                if answer is not Left.MEETS
+            }
+            for name, answer in told.items():
+                del channels[name]
+                if isinstance(answer, Receipt):
+                    writers.receipts[name] = answer
+
+    return Actor(name="G", body=body)
+
+
+def _silent() -> Message | None:
+    raise PeerLostError("silent")
+
+
+def stranger() -> Actor:
+    def body(ports: ActorPorts) -> None:
+        client_write(ports, patiently(ports, open_table), Job(operation="S", keys=STRANGER))
+
+    return Actor(name="S", body=body)
+
+
+def go_on(world: World, writers: Writers, *others: Actor, faults: Faults | None = None) -> Trace:
+    """Each writer that has no answer finds out, and writes by itself what is not published."""
+
+    def writer(name: str) -> Actor:
+        def body(ports: ActorPorts) -> None:
+            context = patiently(ports, open_table)
+            member = writers.members.get(name)
+            receipt = None if member is None else member.find_out(context)
+            writers.found += receipt is not None
+            if receipt is None:
+                writers.alone += 1
+                receipt = write(context, writers.plan, writers.workload(context, name))
+            writers.receipts[name] = receipt
+
+        return Actor(name=f"w{name}", body=body)
+
+    left = [writer(name) for name in MEMBERS if name not in writers.receipts]
+    return run(world, [*left, *others], seed=0, faults=faults or Faults())
+
+
+def at_rest(world: World) -> Trace:
+    def body(ports: ActorPorts) -> None:
+        context = open_table(ports_of(ports))
+        for _ in range(3):
+            ports.clock.sleep_ms(2 * TOLERATED_MS)
+            clean(context, CLEANING)
+
+    return run(world, [Actor(name="T", body=body)], seed=0)
+
+
+def findings(world: World, writers: Writers) -> list[str]:
+    """What is wrong at rest: rows, receipts, or something left over."""
+    context = open_table(outside(world))
+    slots = context.chain.between(0, context.chain.head())
+    published = {one.requested_time for one in slots if one.kind is SlotKind.COMMIT}
+    found = [
+        f"{name} was told of an instant that is none"
+        for name, receipt in writers.receipts.items()
+        if receipt.requested_time not in published
+    ]
+    found += [
+        f"{name} counts {receipt.rows_inserted} and {receipt.rows_updated}"
+        for name, receipt in writers.receipts.items()
+        if receipt.rows_inserted + receipt.rows_updated != len(MEMBERS[name])
+    ]
+    rows = rows_now(world)
+    expected = dict.fromkeys(SEEDED, "seed")
+    expected |= {key: name for name, keys in writers.keys.items() for key in keys}
+    if writers.plan is UPSERTS and rows.get("d1") in "DE":
+        expected["d1"] = rows["d1"]  # whoever was the last
+    expected |= dict.fromkeys(STRANGER, "S") if rows["e1"] == "S" else {}
+    found += [f"{key} is of {rows.get(key)}" for key in expected if rows.get(key) != expected[key]]
+    left = [str(one) for one in context.active().pending]
+    left += world.paths_below(MARKERS) + world.paths_below(HEARTBEATS)
+    return found + [f"left over: {one}" for one in left]
+
+
+def deaths(plan: WritePlan, *, every: int = 1) -> Iterator[tuple[Writers, list[str]]]:
+    """The committer dies at each of its calls, and the writers go on: what is wrong then."""
+    all_writers: list[Writers] = []
+
+    def make_run() -> tuple[World, Sequence[Actor]]:
+        all_writers.append(Writers(plan))
+        return seeded("committer-death", SEEDED), [committer(all_writers[-1])]
+
+    for number, case in enumerate(crash_points(make_run, "G")):
+        if number % every:
+            continue
+        writers = all_writers[number]
+        assert case.trace.failure is None, case.trace.story()
+        try:
+            after = go_on(case.world, writers)
+            assert after.failure is None, case.trace.story() + after.story()
+            assert at_rest(case.world).failure is None
+            yield writers, findings(case.world, writers)
+        except CorruptTableError as error:
+            yield writers, [str(error)]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.parametrize("plan", [UPSERTS, INSERTS], ids=["upserts", "inserts"])
+def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
+    plan: WritePlan,
+) -> None:
+    found = alone = 0
+    for number, (writers, wrong) in enumerate(deaths(plan, every=1 if NIGHTLY else 2)):
+        assert wrong == [], f"call {number}"
+        assert set(writers.receipts) == set(MEMBERS)
+        found, alone = found + writers.found, alone + writers.alone
+    assert found > 1
+    assert alone > 20
+
+
+#: What a writer does to find out; without one of it something is lost or doubled.
+MUTANTS: dict[str, tuple[WritePlan, str, Callable[..., object]]] = {
+    "writes again at once": (INSERTS, "Member.find_out", lambda *_: None),
+    "takes any commit for its own": (UPSERTS, "Member._is_in", lambda *_: True),
+    "goes on beside a pending instant": (INSERTS, "rollback", lambda *_: None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_writer_without_one_of_its_looks_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, part, mutant = MUTANTS[name]
+    monkeypatch.setattr(f"timeline.group_member.{part}", mutant)
+    try:
+        wrong = next((found for _, found in deaths(plan) if found), [])
+    except AssertionError as error:  # a run that failed, or a row that is there twice
+        wrong = [str(error)]
+    assert wrong
+
+
+def played(seed: int, faults: Faults, *others: Actor, sleeps: str = "") -> tuple[World, list[str]]:
+    world, writers = seeded("committer", SEEDED), Writers()
+    trace = run(world, [committer(writers, sleeps=sleeps), *others], seed=seed, faults=faults)
+    assert trace.failure is None, trace.story()
+    after = go_on(world, writers)
+    assert after.failure is None, trace.story() + after.story()
+    assert at_rest(world).failure is None
+    return world, findings(world, writers)
+
+
+@pytest.mark.spec("GRP-5")
+def test_a_committer_beside_a_stranger_and_silent_writers_loses_and_doubles_nothing() -> None:
+    broken = refused = 0
+    for seed in range(400 if NIGHTLY else 12):
+        budgets = {
+            Fault.LEASE_LOST: seed % 2,
+            Fault.CRASH_BEFORE: seed % 3 % 2,
+            Fault.AMBIGUOUS_LATE: 1,
+            Fault.AMBIGUOUS_APPLIED: 1,
+        }
+        sleeps = "BDE"[seed // 2 % 3] if seed % 2 else ""
+        world, found = played(seed, Faults(budgets=budgets), stranger(), sleeps=sleeps)
+        assert found == [], f"seed {seed}"
+        broken += world.counters["group.broken"]
+        refused += world.counters["group.refused"]
+    assert broken > 1
+    assert refused > 0

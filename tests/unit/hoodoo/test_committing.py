@@ -1,0 +1,467 @@
+"""The committer of a host at its socket: who may use it, what it refuses, and who goes alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.committing import client, service, sockets
+from hoodoo.committing.service import Committer, served_table
+from hoodoo.committing.sockets import SocketChannel, SocketListener, connect
+from tableservices.worker import StopFlag
+from tests.unit.timeline.engine import Heard
+from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
+from timeline.group_messages import (
+    OFFER_BYTES_MAX,
+    Assigned,
+    GoAlone,
+    IsUnknown,
+    Offer,
+    PeerLostError,
+    PeerSilentError,
+    encode_message,
+)
+from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
+from timeline.write import Receipt
+
+CLOCK = SystemClock()
+OCC = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.write.lock.provider": "filesystem",
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+}
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"id": [f"k{number}"], "p": [f"p{number}"], "v": [number]})
+
+
+def table_at(path: Path, **more: str) -> Any:
+    return hoodoo.create_table(path, record_key="id", partition_by="p", properties={**OCC, **more})
+
+
+def writing(path: Path, at: Path, heard: Heard, **more: str) -> Any:
+    """A writer of the table that hands its writes to the committer at a socket."""
+    properties = {**OCC, "hoodoo.group.commit.service": str(at), **more}
+    return hoodoo.Table.open(path, hoodoo.assembly.Layers(code=properties), events=heard)
+
+
+@contextmanager
+def serving(path: Path, at: Path, **more: str) -> Iterator[Committer]:
+    """A committer on another thread of this process."""
+    stop = StopFlag()
+    with (
+        hoodoo.open_table(path, properties={**OCC, **more}) as table,
+        closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
+    ):
+        committer = Committer(listener, [served_table(table)])
+        run: Started[Any] = start_beside(lambda: committer.run(stop))
+        try:
+            yield committer
+        finally:
+            stop.set()
+            run.wait()
+
+
+@pytest.mark.spec("GRP-4")
+def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    heard = Heard()
+    linger = {"hoodoo.group.commit.linger.ms": "300"}
+    with (
+        serving(tmp_path / "t", tmp_path / "s", **linger) as committer,
+        writing(tmp_path / "t", tmp_path / "s", heard, **linger) as one,
+        writing(tmp_path / "t", tmp_path / "s", heard, **linger) as two,
+        ThreadExecutor(2, events=heard) as threads,
+    ):
+
+        def write(number: int) -> Receipt:
+            return (one, two)[number % 2].insert(rows(number), batch_id=f"s/{number}")
+
+        receipts = threads.map(write, [0, 1])
+        assert {each.group for each in receipts} == {2}
+        assert len({each.requested_time for each in receipts}) == 1
+        assert [each.rows_inserted for each in receipts] == [1, 1]
+        assert one.insert(rows(7), batch_id="s/0").already_published
+        assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1]
+    assert (committer.report.groups, committer.report.writes) == (1, 2)
+    assert committer.report.handed_back == 1, "the batch that was published before"
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    heard = Heard()
+    with writing(tmp_path / "t", tmp_path / "s", heard) as table:
+        table.insert(rows(0))  # nobody listens
+        assert len(heard.named("group.no_committer")) == 1
+        for number in (1, 3):
+            with serving(tmp_path / "t", tmp_path / "s") as committer:
+                table.insert(rows(number))
+                table.insert(rows(number + 1))
+                assert committer.report.writes == 2
+                assert len(committer._channels) == 1
+        table.insert(rows(5))  # nobody any more
+        assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == list(range(6))
+    assert len(heard.named("group.no_committer")) == 2
+
+
+def test_errors_of_a_write_are_its_own(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s") as committer,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
+    ):
+        table.insert(rows(1))
+        with pytest.raises(InvalidInputError):
+            table.insert(pa.table({"v": [1]}))
+        assert table.insert_overwrite(rows(1)).group == 1
+        assert committer.report.writes == 1
+
+
+DIFFERENT = {
+    "hoodie.parquet.compression.codec": "zstd",
+    "hoodie.combine.before.insert": "true",
+}
+
+
+@pytest.mark.parametrize("key", DIFFERENT)
+def test_a_writer_that_asks_for_something_else_goes_alone(tmp_path: Path, key: str) -> None:
+    table_at(tmp_path / "t").close()
+    heard = Heard()
+    with (
+        serving(tmp_path / "t", tmp_path / "s") as committer,
+        writing(tmp_path / "t", tmp_path / "s", heard, **{key: DIFFERENT[key]}) as table,
+    ):
+        assert table.insert(rows(1)).rows_inserted == 1
+        assert committer.report.handed_back == 1
+    assert "configured otherwise" in heard.named("group.alone")[0]["why"]
+
+
+def test_a_committer_of_another_release_hands_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_at(tmp_path / "t").close()
+    heard = Heard()
+    monkeypatch.setattr(client, "release", lambda: "0.0")
+    with (
+        serving(tmp_path / "t", tmp_path / "s"),
+        writing(tmp_path / "t", tmp_path / "s", heard) as table,
+    ):
+        assert table.insert(rows(1)).rows_inserted == 1
+    assert "release" in heard.named("group.alone")[0]["why"]
+
+
+def test_a_table_that_is_not_served_is_written_alone(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    table_at(tmp_path / "u").close()
+    heard = Heard()
+    with (
+        serving(tmp_path / "t", tmp_path / "s"),
+        writing(tmp_path / "u", tmp_path / "s", heard) as table,
+    ):
+        assert table.insert(rows(1)).rows_inserted == 1
+    assert "does not serve" in heard.named("group.alone")[0]["why"]
+
+
+@pytest.mark.spec("GRP-6")
+def test_a_silent_committer_costs_its_time_out_once(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    heard = Heard()
+    wait = {"hoodoo.group.commit.service.wait.ms": "200"}
+    with (
+        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=1000)),
+        writing(tmp_path / "t", tmp_path / "s", heard, **wait) as table,
+    ):
+        began = CLOCK.monotonic_ms()
+        table.insert(rows(1))
+        assert CLOCK.monotonic_ms() - began >= 200
+        table._group._rests_until_ms += 60_000  # a slow machine is no reason to ask again
+        table.insert(rows(2))
+        assert len(heard.named("group.committer_failed")) == 1
+        assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.parametrize("published", [True, False])
+def test_who_is_in_a_group_that_is_broken_off_finds_out(
+    tmp_path: Path, published: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second signal: nobody may be told that it can go alone."""
+    table_at(tmp_path / "t").close()
+    heard, real = Heard(), service.write_together
+
+    def broken_off(*arguments: Any) -> Any:
+        def interrupt(_: str) -> None:
+            raise KeyboardInterrupt
+
+        real(*arguments, *([] if published else [interrupt]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service, "write_together", broken_off)
+    with writing(tmp_path / "t", tmp_path / "s", heard) as table:
+        receipts: list[Receipt] = []
+
+        def insert() -> None:
+            with serving(tmp_path / "t", tmp_path / "s"):
+                receipts.append(table.insert(rows(1)))
+
+        with pytest.raises(KeyboardInterrupt):
+            insert()
+        [receipt] = receipts
+        assert receipt.rows_inserted == 1
+        assert len(table.to_arrow(columns=["v"])) == 1
+        assert receipt.requested_time in [one.requested_time for one in table.timeline]
+    found = "group.found" if published else "group.not_published"
+    assert len(heard.named(found)) == 1
+
+
+# ---- who may use the socket
+
+
+def test_only_its_owner_may_use_the_socket(tmp_path: Path) -> None:
+    at = tmp_path / "s"
+    with closing(SocketListener(at, CLOCK, send_ms=1000)):
+        assert stat.S_IMODE(at.lstat().st_mode) == 0o600
+        at.chmod(0o660)
+        with pytest.raises(UnsafeSetupError):
+            connect(at, CLOCK, send_ms=1000)
+    assert not at.exists()
+
+
+@pytest.mark.parametrize("side", ["committer", "writer"])
+def test_the_user_at_the_other_end_is_looked_at(
+    tmp_path: Path, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SocketListener(tmp_path / "s", CLOCK, send_ms=1000)) as listener:
+        if side == "writer":
+            monkeypatch.setattr(sockets, "_peer_user", lambda _: os.geteuid() + 1)
+            with pytest.raises(UnsafeSetupError):
+                connect(tmp_path / "s", CLOCK, send_ms=1000)
+            return
+        channel = connect(tmp_path / "s", CLOCK, send_ms=1000)
+        assert channel is not None
+        monkeypatch.setattr(sockets, "_peer_user", lambda _: os.geteuid() + 1)
+        assert listener.accept() is None
+        with pytest.raises(PeerLostError):
+            channel.receive(5000)
+        channel.close()
+
+
+def test_a_file_is_not_taken_for_a_socket(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(UnsafeSetupError):
+        SocketListener(tmp_path / "s", CLOCK, send_ms=1000)
+    with pytest.raises(UnsafeSetupError):
+        connect(tmp_path / "s", CLOCK, send_ms=1000)
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+def test_a_second_committer_is_refused_and_a_dead_ones_socket_is_taken(tmp_path: Path) -> None:
+    at = tmp_path / "s"
+    dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    dead.bind(os.fspath(at))
+    dead.close()
+    with closing(SocketListener(at, CLOCK, send_ms=1000)):
+        with pytest.raises(UnsafeSetupError) as caught:
+            SocketListener(at, CLOCK, send_ms=1000)
+        assert caught.value.kind == "committer_running"
+        assert at.exists()
+
+
+def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="short path"):
+        SocketListener(tmp_path / ("s" * 120), CLOCK, send_ms=1000)
+
+
+def test_a_table_cannot_say_whom_its_writers_talk_to(tmp_path: Path) -> None:
+    with table_at(tmp_path / "t"):
+        pass
+    kept = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    lines = [x for x in kept.read_text().splitlines() if "checksum" not in x]
+    kept.write_text("\n".join([*lines, f"hoodoo.group.commit.service={tmp_path / 's'}", ""]))
+    with (
+        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=1000)),
+        hoodoo.open_table(tmp_path / "t", properties=OCC) as table,
+    ):
+        assert table.settings.group_service == str(tmp_path / "s")
+        assert table._group is None
+        assert table.insert(rows(1)).rows_inserted == 1
+
+
+# ---- what comes over the wire
+
+
+def pair(send_ms: int = 1000) -> tuple[socket.socket, SocketChannel]:
+    raw, other = socket.socketpair()
+    return raw, SocketChannel(other, CLOCK, send_ms=send_ms)
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def test_a_message_in_pieces_is_put_together() -> None:
+    raw, channel = pair()
+    with closing(raw), closing(channel):
+        data = frame(encode_message(GoAlone(why="x" * 100_000))) + frame(
+            encode_message(IsUnknown())
+        )
+        raw.sendall(data[:3])
+        assert channel.poll() is None
+        raw.sendall(data[3:])
+        assert channel.receive(1000) == GoAlone(why="x" * 100_000)
+        assert channel.receive(1000) == IsUnknown()
+        channel.send(Assigned())
+        assert raw.recv(1000) == frame(encode_message(Assigned()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [struct.pack(">I", 2**31), frame(b"{}"), frame(b"\x80\x04N."), frame(b""), b"GET / HTTP/1.1"],
+)
+def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
+    raw, channel = pair()
+    with closing(raw), closing(channel):
+        raw.sendall(data)
+        with pytest.raises(PeerLostError):
+            channel.receive(1000)
+
+
+def test_an_offer_has_its_bound() -> None:
+    raw, channel = pair()
+    with closing(raw), closing(channel):
+        raw.sendall(struct.pack(">I", OFFER_BYTES_MAX + 1))
+        with pytest.raises(PeerLostError, match="too long"):
+            channel.poll()
+
+
+def test_silence_and_death_are_told_apart() -> None:
+    raw, channel = pair(send_ms=50)
+    with closing(channel):
+        with pytest.raises(PeerSilentError):
+            channel.receive(20)
+        with pytest.raises(PeerSilentError):
+            channel.send(GoAlone(why="x" * 10_000_000))
+        raw.close()
+        with pytest.raises(PeerLostError) as caught:
+            channel.receive(1000)
+        assert not isinstance(caught.value, PeerSilentError)
+
+
+def test_what_json_cannot_say_is_not_sent() -> None:
+    raw, channel = pair()
+    with closing(raw), closing(channel), pytest.raises(PeerLostError):
+        channel.send(GoAlone(why="\ud800"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00",
+        frame(b"{}"),
+        frame(encode_message(IsUnknown())),
+        frame(b'{"kind":"offer","release":1}'),
+    ],
+)
+def test_a_committer_outlives_hostile_connections(tmp_path: Path, data: bytes) -> None:
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s") as committer,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
+    ):
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as raw:
+            raw.connect(os.fspath(tmp_path / "s"))
+            raw.sendall(data)
+            table.insert(rows(1))
+            assert committer.report.writes == 1
+            if len(data) > 1:
+                assert raw.recv(10) == b"", "it ends the connection"
+        table.insert(rows(2))
+        assert committer.report.writes == 2
+
+
+OFFER: dict[str, Any] = {
+    "release": "",
+    "table_id": "",
+    "operation": "insert",
+    "partial": False,
+    "batch_id": None,
+    "plan": {},
+    "avro_json": "{}",
+    "schema_before": "",
+    "columns": "",
+    "partition_paths": (),
+}
+BAD_OFFERS: dict[str, dict[str, Any]] = {
+    "an operation that is none": {"operation": "drop"},
+    "no plan": {"plan": {}},
+    "no Avro schema": {"avro_json": "{}"},
+    "no Arrow schema": {"columns": "AAAA"},
+    "no base 64": {"columns": "§"},
+    "a path out of the table": {"partition_paths": ("../..",)},
+    "a path into the table's own folder": {"partition_paths": (".hoodie",)},
+}
+
+
+@pytest.mark.spec("GRP-4")
+@pytest.mark.parametrize("name", BAD_OFFERS)
+def test_an_offer_that_is_none_is_handed_back(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_at(tmp_path / "t").close()
+    sent: list[Offer] = []
+    send = SocketChannel.send
+
+    def record(self: SocketChannel, message: Any) -> None:
+        if isinstance(message, Offer):
+            sent.append(message)
+        send(self, message)
+
+    monkeypatch.setattr(SocketChannel, "send", record)
+    with serving(tmp_path / "t", tmp_path / "s") as committer:
+        with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
+            table.insert(rows(1))
+        good = {key: getattr(sent[0], key) for key in OFFER}
+        channel = connect(tmp_path / "s", CLOCK, send_ms=1000)
+        assert channel is not None
+        with closing(channel):
+            channel.send(Offer(**{**good, **BAD_OFFERS[name]}))
+            assert isinstance(channel.receive(10_000), GoAlone)
+        assert committer.report.handed_back == 1
+        assert committer.report.failures == 0
+
+
+def test_a_table_of_a_single_writer_has_no_committer(tmp_path: Path) -> None:
+    hoodoo.create_table(tmp_path / "t", record_key="id", partition_by="p").close()
+    with hoodoo.open_table(tmp_path / "t") as table, pytest.raises(UnsafeSetupError) as caught:
+        served_table(table)
+    assert caught.value.kind == "committer_single_writer"
+
+
+def test_too_many_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_CONNECTIONS_MAX", 1)
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s") as committer,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as one,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as two,
+    ):
+        one.insert(rows(1))
+        two.insert(rows(2))
+        assert committer.report.writes == 1
+        assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]

@@ -1,0 +1,61 @@
+"""A channel without a wire: the committer's questions are answered by the writer's side at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from timeline.context import TableContext
+from timeline.group_member import Member
+from timeline.group_messages import Message, PeerLostError, decode_message, encode_message
+from timeline.group_remote import remote_work
+from timeline.write import Work
+
+RELEASE = "9.9"
+
+
+def over_the_wire(message: Message) -> Message:
+    return decode_message(encode_message(message))
+
+
+@dataclass
+class Loopback:
+    """
+    The committer's end of a channel to a member.
+
+    ``acts`` happen before the answers to a kind of question; one that raises ``PeerLostError`` is
+    a writer that died then, one that returns a message answers instead.
+    """
+
+    member: Member
+    acts: dict[str, Callable[[], Message | None]] = field(default_factory=dict)
+    questions: list[Message] = field(default_factory=list)
+    closed: bool = False
+    _answers: list[Message] = field(default_factory=list)
+
+    def send(self, message: Message) -> None:
+        if self.closed:
+            raise PeerLostError("closed")
+        self.questions.append(message)
+        act = self.acts.get(message.kind)
+        instead = act() if act else None
+        answer = instead or self.member.answer(over_the_wire(message))
+        self._answers.append(over_the_wire(answer))
+
+    @property
+    def asked(self) -> list[str]:
+        return [one.kind for one in self.questions]
+
+    def receive(self, wait_ms: int) -> Message:
+        assert wait_ms == 1000
+        return self._answers.pop()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def remote(context: TableContext, channel: Loopback) -> Work:
+    """The member's write as the committer has it, whose table is ``context``."""
+    offer = over_the_wire(channel.member.offer())
+    assert offer.kind == "offer"
+    return remote_work(context, channel.member.work.plan, offer, channel, answer_ms=1000)

@@ -1,0 +1,111 @@
+"""Messages of a group: what is told comes back, and nothing else is taken for a message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import new_table, planned
+from timeline.group_messages import (
+    Assigned,
+    AssignRows,
+    Candidate,
+    GoAlone,
+    Message,
+    PeerLostError,
+    Rewritten,
+    SpreadRows,
+    Tagged,
+    TagKeys,
+    WasPublished,
+    decode_message,
+    encode_message,
+    plan_texts,
+)
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import RuntimeStats, WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.rules.bucketing import RemainderShares, RingShares
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.placement import Bucket
+
+STAT = WriteStat(
+    file_id="f",
+    path="p/x",
+    log_files=("a", "b"),
+    cdc_stats={"c": 1},
+    runtime_stats=RuntimeStats(total_create_time=3),
+)
+BUCKET = Bucket(number=0, partition_path="p", file_id=None, base_requested_time=None, rows=3)
+
+MESSAGES: list[Message] = [
+    TagKeys(
+        candidates={
+            "p": (Candidate(file_id="f", path="x", virtual_keys=VirtualKeys(("a", "b"), True)),)
+        }
+    ),
+    Tagged(inserts={"p": 1, "": 2}, updates=((FileGroupId("p", "f"), 3),)),
+    SpreadRows(ring=RingShares(hash_fields=("a",), rings={"p": (1, 2)})),
+    SpreadRows(remainder=RemainderShares(hash_fields=("a",), buckets=4)),
+    AssignRows(buckets=((BUCKET, "f-0"),)),
+    Rewritten(stats=((STAT,), ()), attempted=("p/x",)),
+    Assigned(),
+    GoAlone(why="ünfit"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: each.kind)
+def test_what_is_told_comes_back(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+PUBLISHED = {
+    "kind": "published",
+    "requested_time": "20260101000000000",
+    "completion_time": "20260101000000001",
+    "group": 2,
+    "lost_slots": 0,
+}
+HOSTILE: dict[str, Any] = {
+    "nothing": {},
+    "a list": [],
+    "another kind": {"kind": "run"},
+    "a field too many": {**PUBLISHED, "more": 1},
+    "a field too few": {key: value for key, value in PUBLISHED.items() if key != "group"},
+    "a number as text": {**PUBLISHED, "group": "2"},
+    "a broken number": {**PUBLISHED, "group": 2.5},
+    "a yes for a number": {**PUBLISHED, "group": True},
+    "no text": {**PUBLISHED, "requested_time": None},
+    "a stat too many": {"kind": "rewritten", "stats": [[{"x": 1}]], "attempted": []},
+    "a stat of other types": {"kind": "rewritten", "stats": [[{"path": 1}]], "attempted": []},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_message_is_refused(name: str) -> None:
+    assert decode_message(json.dumps(PUBLISHED).encode()) == WasPublished(
+        requested_time="20260101000000000",
+        completion_time="20260101000000001",
+        group=2,
+        lost_slots=0,
+    )
+    with pytest.raises(PeerLostError):
+        decode_message(json.dumps(HOSTILE[name]).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"\x80\x04N."])
+def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
+    with pytest.raises(PeerLostError):
+        decode_message(data)
+
+
+def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
+    table = new_table()
+    one = plan_texts(planned(table, WriteOperation.UPSERT, batch_id="a"))
+    assert one == plan_texts(planned(table, WriteOperation.UPSERT, batch_id="b"))
+    other = plan_texts(planned(table, WriteOperation.UPSERT, detect_early=False))
+    assert {name for name in one if one[name] != other[name]} == {"detect_early"}
+    inserts = plan_texts(planned(table, WriteOperation.INSERT))
+    assert "rules.operation" in {name for name in one if one[name] != inserts[name]}
