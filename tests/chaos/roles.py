@@ -145,6 +145,7 @@ def _attempt(place: Place, table: hoodoo.Table, tables: dict[str, hoodoo.Table],
             place.broken(error)
         instant = error.fields.get("requested_time")
         place.told.tell("fail", op=op.number, instant=instant, error=error.kind)
+        time.sleep(0.2)  # on a full disk, say
     else:
         place.told.tell("ok", op=op.number, instant=receipt.requested_time)
 
