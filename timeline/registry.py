@@ -23,7 +23,13 @@ from timeline.ports.executor import Ticker
 from timeline.ports.storage import ObjectMissingError
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
-__all__ = ["RegisteredWriter", "Registration", "enter", "registered_writers"]
+__all__ = [
+    "RegisteredWriter",
+    "Registration",
+    "enter",
+    "refuse_disagreement",
+    "registered_writers",
+]
 
 _ENTRIES_MAX = 10_000
 
@@ -174,6 +180,13 @@ def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = ""
         context.limits.heartbeat.interval_ms, registration.beat
     )
     return registration
+
+
+def refuse_disagreement(
+    context: TableContext, agreement: Mapping[str, str], buckets: str = ""
+) -> None:
+    """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
+    _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
 
 
 class _NoTicker:

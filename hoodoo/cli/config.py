@@ -7,9 +7,13 @@ import click
 from hoodoo.assembly import properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.configuration import Severity, check, describe
+from hoodoo.configuration import Problem, Severity, check, describe
 from hoodoo.services import service_options
+from timeline.agreement import agreement_of
+from timeline.errors import HoodooError
+from timeline.index.own_buckets import writes_where
 from timeline.options import DEFAULT_LAYER, PropertySet
+from timeline.registry import refuse_disagreement
 
 __all__ = ["config"]
 
@@ -52,8 +56,14 @@ def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None
 @click.argument("address", metavar="[TABLE]", required=False)
 @reading
 def check_command(invocation: Invocation, *, address: str | None) -> None:
-    """Check the settings; exit code 5 when a writer would refuse them."""
+    """
+    Check the settings; exit code 5 when a writer would refuse them.
+
+    With a TABLE also whether they agree with those of the writers that seem alive.
+    """
     problems = check(_properties(invocation, address), more=service_options())
+    if address is not None and all(one.severity is not Severity.ERROR for one in problems):
+        problems = (*_refused_by_others(invocation, address), *problems)
     ok = all(problem.severity is not Severity.ERROR for problem in problems)
     printer = invocation.printer
     if printer.for_people:
@@ -81,6 +91,27 @@ def check_command(invocation: Invocation, *, address: str | None) -> None:
         )
     if not ok:
         raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _refused_by_others(invocation: Invocation, address: str) -> tuple[Problem, ...]:
+    """What keeps a writer with these settings out of the registry now; it enters nothing."""
+    try:
+        with invocation.open_table(address) as opened:
+            context, settings = opened.core.context, opened.settings
+            agreement = agreement_of(settings, context.world)
+            refuse_disagreement(context, agreement, writes_where(settings))
+    except HoodooError as error:
+        named = error.fields.get("differences") or {error.fields.get("key", ""): ""}
+        return (
+            Problem(
+                severity=Severity.ERROR,
+                kind=error.kind,
+                key=",".join(str(key) for key in named),
+                layer=str(error.fields.get("layer", "")),
+                message=error.message,
+            ),
+        )
+    return ()
 
 
 def _properties(invocation: Invocation, address: str | None) -> PropertySet:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import pyarrow as pa
 
 from hoodoo.assembly import plan_of
 from hoodoo.catalog import create_table
+from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
@@ -20,6 +20,7 @@ from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, drop_meta, with_meta
 from timeline.read import read_schema
+from timeline.rehearsal import rehearse
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
 from timeline.write import Receipt
 
@@ -64,7 +65,12 @@ def write(
     ordering: str | None,
     batch_id: str | None,
 ) -> None:
-    """Write the rows of a file into TABLE; with --key it is created when it is not there."""
+    """
+    Write the rows of a file into TABLE; with --key it is created when it is not there.
+
+    With --dry-run it is told which living writers and plans the write would meet now, with exit
+    code 5 when there are any. Nobody knows who begins in the next moment.
+    """
     told = {
         "hoodie.datasource.write.recordkey.field": key,
         "hoodie.datasource.write.partitionpath.field": partition_by,
@@ -99,7 +105,7 @@ def write(
         )
     with table:
         if invocation.dry_run:
-            invocation.printer.document(_would_do(table, chosen, rows))
+            _would_do(invocation, table, chosen, rows)
             return
         if chosen in _FINAL:
             invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
@@ -111,8 +117,9 @@ def _delete_where(
 ) -> None:
     conditions = parse_filter(condition, with_meta(table.schema))
     if invocation.dry_run:
-        keys = table.to_arrow(table.config.record_key_fields, conditions)
-        invocation.printer.document({**nothing_done("commit", "delete"), "rows": keys.num_rows})
+        names = (*table.config.record_key_fields, *table.config.partition_fields)
+        keys = table.to_arrow(tuple(dict.fromkeys(names)), conditions)
+        _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
     invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")
     _tell(invocation, table.delete_where(conditions, batch_id=batch_id))
@@ -208,14 +215,25 @@ def _tell(invocation: Invocation, receipt: Receipt) -> None:
     printer.document(receipt_document(receipt))
 
 
-def _would_do(table: Table, operation: WriteOperation, rows: pa.Table | None) -> dict[str, Any]:
-    """Check the rows as the write would; nothing is begun."""
-    action = "replacecommit" if operation.replaces else "commit"
-    document = nothing_done(action, operation.value)
-    if rows is None:
-        return document
-    workload = LocalWorkload(table.core.context.world, rows)
-    plan = plan_of(table.settings, table.config, operation)
-    schema = _schema_of(table) or TableSchema.from_arrow(rows.schema, table.config.name)
-    workload.prepare(plan.rules, schema)
-    return {**document, "rows": rows.num_rows, "partitions": list(workload.partition_paths())}
+def _would_do(
+    invocation: Invocation, table: Table, operation: WriteOperation, rows: pa.Table | None
+) -> None:
+    """
+    Place the rows as the write would and tell whom it would meet now; nothing is begun.
+
+    Raises:
+        click.exceptions.Exit: It would meet somebody.
+    """
+    settings = table.settings
+    document = nothing_done("replacecommit" if operation.replaces else "commit", operation.value)
+    deleted = settings.partitions_to_delete if rows is None else ()
+    plan = plan_of(settings, table.config, operation, delete_partitions=deleted)
+    workload = None if rows is None else LocalWorkload(table.core.context.world, rows)
+    met = rehearse(table.core.context, plan, workload)
+    if rows is not None and workload is not None:
+        document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}
+    invocation.printer.document(
+        {**document, "would_meet": [report.as_document() for report in met]}
+    )
+    if met:
+        raise click.exceptions.Exit(PROBLEMS_FOUND)

@@ -1,0 +1,139 @@
+"""Several processes at one table, as the command line shows and judges them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+from tests.acceptance.cli import Answer, contents, run, table_with_rows
+from timeline.local_workload import LocalWorkload
+from timeline.model.operations import WriteOperation
+
+MANY = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "filesystem",
+    "hoodie.write.application.id": "nightly load",
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return table_with_rows(tmp_path)
+
+
+def upsert(table: Path, text: str, *more: object) -> Answer:
+    file = table.parent / "more.csv"
+    file.write_text("id,name,amount,day,version\n" + text, encoding="utf-8")
+    return run("write", table, "--input", file, *more)
+
+
+# ---- asked before a write
+
+
+BERT, ANN = "2,bert,3.5,2013-01-02,2\n", "1,anna,1.5,2013-01-01,2\n"
+NEW = "9,new,1.0,2013-01-09,1\n"
+
+
+def during_a_write(table: Path, *asked: Any) -> list[Any]:
+    """What is answered while the row of bob is written by somebody else."""
+    answers: list[Any] = []
+
+    class Slow(LocalWorkload):
+        def rewrite(self, tasks: Any) -> Any:
+            answers.extend(one() for one in asked)
+            return super().rewrite(tasks)
+
+    with hoodoo.open_table(table, properties=MANY) as opened:
+        rows = opened.to_arrow(filter=[("id", "==", 2)])
+        opened.run(WriteOperation.UPSERT, Slow(opened.core.context.world, rows))
+    return answers
+
+
+def test_a_dry_run_tells_whom_the_write_would_meet(table: Path) -> None:
+    expire = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
+    before, same, other, filtered, partition, after = during_a_write(
+        table,
+        lambda: contents(table),
+        lambda: upsert(table, BERT, "--dry-run"),
+        lambda: upsert(table, ANN + NEW, "--dry-run"),
+        lambda: run("write", table, "--operation", "delete", "--filter", "id = 2", "--dry-run"),
+        lambda: run("write", table, "--operation", "delete_partition", "--hoodie-conf", expire,
+                    "--dry-run"),
+        lambda: contents(table),
+    )  # fmt: skip
+    assert (same.exit_code, same.document["rows"]) == (5, 1)
+    (met,) = same.document["would_meet"]
+    assert (met["rule"], met["kind"], met["redo"]) == ("C1", "write_conflict", "file groups")
+    assert len(met["winners"]) == 1
+    assert (other.exit_code, other.document["would_meet"]) == (0, [])
+    assert filtered.exit_code == partition.exit_code == 5
+    assert filtered.document["rows"] == 1
+    assert partition.document["would_meet"][0]["partitions"] == ["2013-01-02"]
+    assert after == before
+    quiet = upsert(table, BERT, "--dry-run")
+    assert (quiet.exit_code, quiet.document["would_meet"]) == (0, [])
+
+
+# ---- who is there, and do they agree
+
+
+@contextmanager
+def worker(table: Path, *told: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of the command line that stays in the registry."""
+    command = [sys.executable, "-m", "hoodoo.cli", "services", "worker", str(table)]
+    for text in told:
+        command += ["--hoodie-conf", text]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 120
+        while not any(one["alive"] for one in run("writers", table).document["writers"]):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield process
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.spec("REG-1")
+def test_a_process_that_disagrees_is_refused_with_the_differences(table: Path) -> None:
+    told = [f"{key}={value}" for key, value in MANY.items()]
+    agreeing = [part for text in told for part in ("--hoodie-conf", text)]
+    with worker(table, *told) as process:
+        (entry,) = run("writers", table).document["writers"]
+        assert (entry["pid"], entry["application"]) == (process.pid, "nightly load")
+        assert entry["agreement"]["mode"] == "OPTIMISTIC_CONCURRENCY_CONTROL"
+        assert entry["buckets"] == ""  # it writes no rows
+        before = contents(table)
+        refused = upsert(table, BERT, "--output", "json")
+        assert (refused.exit_code, refused.error["kind"]) == (1, "writer_disagreement")
+        assert refused.error["differences"]["mode"] == {
+            "mine": "SINGLE_WRITER",
+            "theirs": "OPTIMISTIC_CONCURRENCY_CONTROL",
+        }
+        assert "nightly load (pid" in refused.error["other"]
+        late = upsert(table, BERT, *agreeing, "--hoodie-conf",
+                      "hoodie.client.heartbeat.interval_in_ms=5000", "--output", "json")  # fmt: skip
+        assert list(late.error["differences"]) == ["heartbeat_expiry_ms"]
+        checked = run("config", "check", table)
+        assert (checked.exit_code, checked.document["ok"]) == (5, False)
+        (problem,) = checked.document["problems"]
+        assert problem["kind"] == "writer_disagreement"
+        assert problem["key"].split(",")[-1] == "mode"
+        assert run("config", "check", table, *agreeing).exit_code == 0
+        assert contents(table) == before
+        assert upsert(table, BERT, *agreeing).document["rows_updated"] == 1
+        assert [one["pid"] for one in run("writers", table).document["writers"]] == [process.pid]
+    assert run("writers", table).document["writers"] == []
+    assert upsert(table, ANN).document["rows_updated"] == 1
