@@ -340,8 +340,8 @@ def _judge_unlocked(
     timeline = context.active()
     verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline, head=head)
     if not isinstance(verdict, Clean):
-        last = context.chain.read(now_seen.head) if now_seen.head else None
-        if last is not None and not is_settled(last, timeline):
+        [last] = context.chain.between(head - 1, head)  # judged just now, hence known
+        if not is_settled(last, timeline):
             return Clean(), seen
     return verdict, now_seen
 

@@ -32,7 +32,11 @@ from tests.mutation.reach import IMPORTED, OPTIONS, ROOT, TESTS, Reach
 
 MEMORY_BYTES_MAX = 12 << 30
 NEAR_S = 2.0  # of tests in files that import the module themselves
-WAIT_S = 10.0  # on top of five times what the tests take
+WAIT_S = 10.0  # of computing, on top of five times what the tests take
+STUCK_S = 300.0  # by the wall, for whoever waits and computes nothing
+
+
+_SPENT = (signal.SIGXCPU, signal.SIGKILL)
 
 
 class Outcome(StrEnum):
@@ -194,6 +198,7 @@ class Farm:
         if job is not None:
             source = (ROOT / job.module).read_text(encoding="utf-8")
             code = compiled(source, job.mutant.number, str(ROOT / job.module))
+        limit = int(WAIT_S + 5 * sum(self._seconds.get(test, 1.0) for test in tests))
         killer, mouth = os.pipe()
         child = os.fork()
         if child == 0:
@@ -201,13 +206,14 @@ class Farm:
             try:
                 os.setsid()
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
                 if job is not None and code is not None:
                     self.change(job, code)
                 status = self.test(session, tests, mouth)
             finally:
                 os._exit(status)
         os.close(mouth)
-        outcome = _awaited(child, WAIT_S + 5 * sum(self._seconds.get(test, 1.0) for test in tests))
+        outcome = _awaited(child)
         with os.fdopen(killer, "rb") as told:
             name = told.read().decode() if outcome is Outcome.KILLED else ""
         if name:
@@ -293,11 +299,14 @@ def _run_items(session: pytest.Session, items: list[pytest.Item], killer: int) -
     return 0
 
 
-def _awaited(child: int, limit_s: float) -> Outcome:
-    deadline = time.monotonic() + limit_s
+def _awaited(child: int) -> Outcome:
+    """A fork's end; one that computed for too long was ended by the limit it runs under."""
+    deadline = time.monotonic() + STUCK_S
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SPENT:
+                return Outcome.TIMEOUT
             return Outcome.SURVIVED if status == 0 else Outcome.KILLED
         time.sleep(0.005)
     os.killpg(child, signal.SIGKILL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +27,11 @@ def name_of(path: str) -> str:
 
 def imported_by(file: Path, known: set[str]) -> set[str]:
     """The known modules that a file names in its imports, their packages included."""
+    return set(_named_in(file)) & known
+
+
+@cache
+def _named_in(file: Path) -> frozenset[str]:
     named: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -33,7 +39,7 @@ def imported_by(file: Path, known: set[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     parts = [name.split(".") for name in named]
-    return {".".join(p[:n]) for p in parts for n in range(1, len(p) + 1)} & known
+    return frozenset(".".join(p[:n]) for p in parts for n in range(1, len(p) + 1))
 
 
 def engine_modules() -> dict[str, Path]:

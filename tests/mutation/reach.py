@@ -65,12 +65,12 @@ class Tracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         self._now = self.lines.setdefault(item.nodeid, {})
-        started = time.perf_counter()
+        started = time.process_time()  # of this process: others may be busy
         sys.settrace(self.trace)  # a test may have taken it away
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] = time.perf_counter() - started
+            self.seconds[item.nodeid] = time.process_time() - started
 
     def found(self) -> Reach:
         told: dict[str, dict[str, list[int]]] = {}

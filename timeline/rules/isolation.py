@@ -216,7 +216,7 @@ def _shared(mine: Claim, rival: Rival) -> list[TouchedFileGroup]:
     """Where I write into what the rival wrote, or into partitions it took as wholes."""
     groups = {item.file_group for item in mine.file_groups}
     paths = {group.partition_path for group in groups}
-    if WHOLE_TABLE in mine.partitions or (paths and WHOLE_TABLE in rival.claim.partitions):
+    if WHOLE_TABLE in mine.partitions:  # a rival's claim of it takes all reads, met before
         return list(rival.claim.file_groups)
     whole = set(mine.partitions) | (paths & set(rival.claim.partitions))
     return [
