@@ -46,25 +46,26 @@ ENGINES = {
     "hoodoo-free": (f"hoodoo:hoodoo-free:{FREE}", None),
     # N writers are N threads of one process here, whose writes share instants.
     "hoodoo-group": (f"hoodoo:hoodoo-group:{GROUP}", None),
+    # N processes again, whose writes one `hoodoo committer` publishes together.
+    "hoodoo-service": ('hoodoo:hoodoo-service:{"keep_open": true, "service": true}', None),
     "delta-rs": ("delta_rs:delta-rs", "deltalake"),
     "ducklake": ("ducklake", "duckdb_extension_ducklake"),
     "pyiceberg": (f"pyiceberg_sql:pyiceberg:{SLOW_UPSERT}", "pyiceberg"),
     "hudi": ("hudi_spark:hudi", "pyspark"),
     "delta": ("delta_spark:delta", "pyspark"),
 }
+#: Ways to write beside others: alone they are ``hoodoo-open``.
+TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service")
 #: Suite -> who takes part. A thousand commits of pyiceberg alone would take minutes.
 TAKE_PART = {
     "mor": ("floor", "hoodoo", "hudi"),
     "services": ("hoodoo", "delta-rs", "hudi", "delta"),
     "big": ("floor", "hoodoo", "delta-rs", "ducklake", "pyiceberg", "hudi"),
-    "conc": ("hoodoo", "hoodoo-open", "hoodoo-free", "hoodoo-group", "delta-rs", "pyiceberg"),
-    "far": ("hoodoo-open", "hoodoo-free", "hoodoo-group", "delta-rs", "pyiceberg"),
-    "small": tuple(
-        label for label in ENGINES if label not in ("delta", "hoodoo-free", "hoodoo-group")
-    ),
+    "conc": ("hoodoo", "hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
+    "far": ("hoodoo-open", *TOGETHER, "delta-rs", "pyiceberg"),
+    "small": tuple(label for label in ENGINES if label not in ("delta", *TOGETHER)),
     "hist": ("floor", "hoodoo", "delta-rs", "ducklake", "hudi"),
 }
-WRITERS = (1, 2, 4, 8, 16)
 
 
 def main(arguments: list[str]) -> int:
@@ -112,6 +113,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--commits", type=int, help="small commits of each kind")
     parser.add_argument("--history", type=int, help="commits of the table that is opened")
+    parser.add_argument("--writers", default="1,2,4,8,16", help="numbers of them in conc and far")
     parser.add_argument("--engines", help=f"some of {', '.join(ENGINES)}")
     parser.add_argument("--suites", default="small,conc,far,big,mor,services,hist")
     parser.add_argument("--save", metavar="NAME", help="write results/NAME.md and NAME.json")
@@ -186,9 +188,9 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     known = {
         "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
-        "conc": ["--ns", ",".join(map(str, WRITERS)), "--conc-commits", 10, "--light-warm"],
+        "conc": ["--ns", options.writers, "--conc-commits", 10, "--light-warm"],
         # Seconds a run, not commits: a slow engine is stopped, and judged by what it did.
-        "far": ["--ns", ",".join(map(str, WRITERS)), "--conc-commits", 8, "--light-warm"],
+        "far": ["--ns", options.writers, "--conc-commits", 8, "--light-warm"],
         "services": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],

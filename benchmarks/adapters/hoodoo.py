@@ -8,9 +8,15 @@ is what they are for. The option `properties` is a mapping laid over the ones be
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +43,9 @@ MANY_WRITERS = {
 BLOCK_FORMAT = "hoodie.logfile.data.block.format"
 BLOCKS = {"mor": "parquet", "mor-avro": "avro"}  # by the mode of a merge-on-read table
 TWO = ["amount", "qty"]
+
+SERVICE = "hoodoo.group.commit.service"
+COMMITTER_SECONDS_MAX = 60
 
 SLOT_BYTES = 8_000  # what the slot of a small commit has
 CREATES = 20
@@ -68,6 +77,38 @@ def durable_creates_ms(folder: Path) -> list[float]:
     return taken[1:]  # the first one makes the folders
 
 
+class Committer:
+    """``hoodoo committer`` as a process beside the writers, for one table after the other."""
+
+    def __init__(self, work: str) -> None:
+        # A socket's path is short, and all processes of this run find the same one.
+        name = hashlib.sha256(work.encode()).hexdigest()[:10]
+        self.folder = Path(tempfile.gettempdir()) / f"hoodoo-bench-{os.getuid()}-{name}"
+        self.socket = self.folder / "committer"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def serve(self, address: str, properties: Mapping[str, str]) -> None:
+        """Publish for the writers of this table, and of no other one any more."""
+        self.stop()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        file, health = self.folder / "writers.properties", self.folder / "health.json"
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        health.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "hoodoo.cli", "committer", "--props", str(file)]
+        self._process = subprocess.Popen([*command, "--health", str(health), address])
+        end = time.monotonic() + COMMITTER_SECONDS_MAX
+        while not health.exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the committer did not start")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(COMMITTER_SECONDS_MAX)
+            self._process = None
+
+
 class HeldTimes:
     """Event sink that keeps how long publications held the lock."""
 
@@ -91,6 +132,7 @@ class Hoodoo(Adapter):
         self.held = HeldTimes()
         if self.options.get("threads"):  # many writers are threads that share one open table
             self.writers = "threads"
+        self.committer = Committer(work) if self.options.get("service") else None
 
     def start(self) -> dict[str, str]:
         return {"hoodoo": version("hoodoo"), "pyarrow": pa.__version__}
@@ -134,7 +176,8 @@ class Hoodoo(Adapter):
     def properties(self, *, shared: bool, mode: str = "cow") -> dict[str, str]:
         blocks = {BLOCK_FORMAT: BLOCKS[mode]} if mode in BLOCKS else {}
         lock = (MANY_WRITERS if shared else {}) | (far_properties(self.far) if self.far else {})
-        return {**lock, **blocks, **self.options.get("properties", {})}
+        shown = {SERVICE: str(self.committer.socket)} if self.committer and shared else {}
+        return {**lock, **blocks, **shown, **self.options.get("properties", {})}
 
     def done(self, table: str, receipt: Any) -> dict[str, Any]:
         self.marks[table] = receipt.completion_time
@@ -266,12 +309,19 @@ class Hoodoo(Adapter):
         if mode == "mor":
             raise Unsupported("copy-on-write only")
         self.make(table, data.small(0).schema, shared=True).close()
+        # Not in the writers, which make a table of their own to warm up.
+        if self.committer is not None and multiprocessing.parent_process() is None:
+            self.committer.serve(self.path(table), self.properties(shared=True))
         return {}
 
     def writer(self, table: str) -> hoodoo.Table:
         if table not in self.writers_open:
             self.writers_open[table] = self.open(table, shared=True)
         return self.writers_open[table]
+
+    def stop(self) -> None:
+        if self.committer is not None:
+            self.committer.stop()
 
     def queue_held_s(self) -> float:
         return sum(self.held.milliseconds) / 1e3
