@@ -52,6 +52,7 @@ def main() -> int:
         servers=said.servers or (2 if smoke else 4),
         readers=said.readers or (1 if smoke else 2),
         mutant=said.mutant,
+        all_services=said.all_services or not smoke,
         disk=_small_disk(folder),
     )
     try:
@@ -76,6 +77,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, help="processes that run table services")
     parser.add_argument("--readers", type=int)
     parser.add_argument("--mutant", choices=MUTANTS, default="")
+    parser.add_argument(
+        "--all-services", action="store_true", help="compaction and clustering in a short run, too"
+    )
     parser.add_argument("--folder", help="an empty one, for journals and logs")
     parser.add_argument("--report", help="a .json file; the same with .md is made beside it")
     return parser.parse_args()

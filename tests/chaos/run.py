@@ -18,7 +18,7 @@ from tests.chaos.judge import check_rows, check_verified, clean_up, leftovers
 from tests.chaos.locks import LOCKS, LockSide
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.report import figures, machine, recovery
-from tests.chaos.setup import BEAT_MS, MISSES, RETAINED, SERVED, Setup, hold_ms
+from tests.chaos.setup import BEAT_MS, BY_TYPE, MISSES, RETAINED, SERVED, SHORT, Setup, hold_ms
 from tests.chaos.work import NUMBERS, SCHEMA, Op, first_rows
 from tests.integration.running.audit import Audit
 from timeline.errors import HoodooError
@@ -41,6 +41,7 @@ class Wanted:
     servers: int
     readers: int
     mutant: str
+    all_services: bool  # compaction and clustering as well, on files laid out for them
     disk: Path | None  # a small file system of its own for the tables
 
     @property
@@ -53,6 +54,7 @@ class Wanted:
     def again(self) -> str:
         """The command that runs it once more."""
         more = f" --mutant {self.mutant}" if self.mutant else ""
+        more += " --all-services" if self.all_services else ""
         return (
             f"make chaos ARGS='--lock {self.lock} --seconds {self.seconds:g} --seed {self.seed} "
             f"--writers {self.writers} --servers {self.servers} --readers {self.readers}{more}'"
@@ -96,7 +98,14 @@ class _Run:
             seed=wanted.seed,
             tables=addresses,
             types=dict(TABLES),
-            properties={name: {**SERVED, **side.properties(name)} for name in TABLES},
+            properties={
+                name: {
+                    **SERVED,
+                    **(BY_TYPE[kind] if wanted.all_services else SHORT),
+                    **side.properties(name),
+                }
+                for name, kind in TABLES.items()
+            },
             writers=wanted.writers,
             mutant=wanted.mutant,
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["MUTANTS", "RETAINED", "SERVED", "Setup", "hold_ms"]
+__all__ = ["BY_TYPE", "MUTANTS", "RETAINED", "SERVED", "SHORT", "Setup", "hold_ms"]
 
 MUTANTS = ("", "read-then-write")  # what they break: tests.chaos.mutants
 RETAINED = 15
@@ -27,16 +27,37 @@ SERVED: Mapping[str, str] = {
     "hoodie.keep.min.commits": "60",
     "hoodie.keep.max.commits": "80",
     "hoodie.compact.inline.max.delta.commits": "6",
-    "hoodie.log.compaction.enable": "true",
-    "hoodie.log.compaction.blocks.threshold": "3",
-    "hoodie.clustering.async.enabled": "true",
-    "hoodie.clustering.async.max.commits": "25",
-    "hoodie.index.type": "SIMPLE",
     "hoodie.index.bloom.num_entries": "1000",
     "hoodoo.lock.deadline.ms": "20000",
     "hoodoo.services.beside.writers": "false",  # services are processes of their own here
     # A clock an hour ahead drags the table's time along; whoever has the right time goes on.
     "hoodoo.clock.max.ahead.ms": str(3 * _MS_OF_AN_HOUR),
+}
+
+#: Of short runs: small files are filled, so that cleaning and rollbacks are most of the upkeep.
+SHORT: Mapping[str, str] = {
+    "hoodie.log.compaction.enable": "true",
+    "hoodie.log.compaction.blocks.threshold": "3",
+    "hoodie.clustering.async.enabled": "true",
+    "hoodie.clustering.async.max.commits": "25",
+    "hoodie.index.type": "SIMPLE",
+}
+
+#: Of long ones by table type, so that every service has something to do: whole files that clustering
+#: joins, logs (a bucket index sends new rows there, too) that compactions merge.
+BY_TYPE: Mapping[str, Mapping[str, str]] = {
+    "COPY_ON_WRITE": {
+        "hoodie.index.type": "SIMPLE",
+        "hoodie.parquet.small.file.limit": "0",  # each write makes a file for its new row
+        "hoodie.clustering.async.enabled": "true",
+        "hoodie.clustering.async.max.commits": "6",
+    },
+    "MERGE_ON_READ": {
+        "hoodie.index.type": "BUCKET",
+        "hoodie.bucket.index.num.buckets": "2",
+        "hoodie.log.compaction.enable": "true",
+        "hoodie.log.compaction.blocks.threshold": "3",
+    },
 }
 
 
