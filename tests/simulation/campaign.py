@@ -38,6 +38,7 @@ MUST_HAPPEN = (
     "publish.helped",
     "publish.lease_lost",
     "publish.slot_lost",
+    "publish.void",
     "restore.done",
     "rollback.done",
     "service.cancelled",

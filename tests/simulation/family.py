@@ -58,6 +58,10 @@ def nothing_more(_: TableContext) -> None:
     """No other service than cleaning has work left."""
 
 
+def unrestrained(policy: Policy) -> Policy:
+    return policy
+
+
 def no_finding(_: World) -> Sequence[object]:
     return ()
 
@@ -81,6 +85,7 @@ class Story:
     judge: Callable[[World], Sequence[object]] = no_finding
     judged_at_end: bool = True
     steps: int = 200  # about how long it is, for PCT
+    restrain: Callable[[Policy], Policy] = unrestrained  # from what the story rules out
 
 
 Change = Callable[[TableContext], TableContext]
@@ -164,7 +169,7 @@ def play_schedule(
             story.actors,
             seed=number,
             faults=story.faults,
-            policy=policy or style_of(number, story.faults, story.steps),
+            policy=story.restrain(policy or style_of(number, story.faults, story.steps)),
             check_step=facts.check_step,
             check_end=facts.check_end if story.judged_at_end else None,
         )
@@ -210,6 +215,7 @@ def some_of(
     *,
     time_jump_ms: Sequence[int] = (500, 4_000),
     chance: float = 0.6,
+    victims: frozenset[str] = frozenset(),
 ) -> Faults:
     """Swarm testing: a subset of the faults for each schedule."""
     return Faults(
@@ -217,4 +223,5 @@ def some_of(
         rate=draw.choice((0.01, 0.03, 0.08)),
         time_jump_ms=draw.choice(time_jump_ms),
         wall_jump_ms=draw.choice((5_000, 60_000)),
+        victims=victims,
     )

@@ -27,8 +27,8 @@ from tests.simulation.engine_kit import (
     open_table,
     ports_of,
 )
-from tests.simulation.families import left_by_the_dead, prepared, sliced, small
 from tests.simulation.family import Prepared
+from tests.simulation.story_kit import left_by_the_dead, prepared, sliced, small
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SnapshotExpiredError
 from timeline.model.operations import WriteOperation

@@ -47,7 +47,8 @@ def test_same_name_gives_the_same_trace_in_another_process() -> None:
     code = (
         "from tests.simulation.families import BY_ID\n"
         "from tests.simulation.family import play_schedule\n"
-        "print(*[play_schedule(BY_ID[f], 5).hash for f in ('S2', 'S5', 'S12')])"
+        "print(*[play_schedule(BY_ID[f], 5).hash for f in ('S2', 'S5', 'S12')],\n"
+        "      *[play_schedule(BY_ID[f], 1_044).hash for f in ('S4', 'S8')])"
     )
     told = subprocess.run(
         [sys.executable, "-c", code],
@@ -56,7 +57,8 @@ def test_same_name_gives_the_same_trace_in_another_process() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    assert told == [play_schedule(BY_ID[name], 5).hash for name in ("S2", "S5", "S12")]
+    names = [("S2", 5), ("S5", 5), ("S12", 5), ("S4", 1_044), ("S8", 1_044)]
+    assert told == [play_schedule(BY_ID[name], number).hash for name, number in names]
 
 
 def test_schedules_that_once_failed_hold_now() -> None:
@@ -74,4 +76,4 @@ def test_unknown_name_says_what_a_name_is_like() -> None:
     with pytest.raises(LookupError, match="S3:17"):
         of_name("S99:1")
     with pytest.raises(LookupError, match="waits for"):
-        play_schedule(BY_ID["S10"], 0)
+        play_schedule(BY_ID["S16"], 0)
