@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -16,10 +17,12 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from hoodoo.cli import committer as command
 from hoodoo.committing import client, service, sockets
 from hoodoo.committing.service import Committer, served_table
 from hoodoo.committing.sockets import SocketChannel, SocketListener, connect
 from tableservices.worker import StopFlag
+from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Heard
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
 from timeline.group_messages import (
@@ -228,6 +231,39 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
         assert receipt.requested_time in [one.requested_time for one in table.timeline]
     found = "group.found" if published else "group.not_published"
     assert len(heard.named(found)) == 1
+
+
+# ---- the command
+
+
+def test_the_command_tells_how_it_fared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked to stop before it began, it ends in order."""
+    table_at(tmp_path / "t").close()
+
+    class Stopped(StopFlag):
+        def is_set(self) -> bool:
+            return True
+
+    monkeypatch.setattr(command, "StopFlag", Stopped)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    said = [part for key, value in OCC.items() for part in ("--hoodie-conf", f"{key}={value}")]
+    health, at = tmp_path / "health", tmp_path / "s"
+    done = run("committer", *said, "--socket", at, "--health", health, tmp_path / "t")
+    assert done.exit_code == 0
+    told = json.loads(health.read_text())
+    assert (told["state"], told["groups"], told["lost"]) == ("ended", 0, 0)
+    assert not at.exists()
+
+
+def test_the_command_asks_where_writers_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_at(tmp_path / "t").close()
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    done = run("committer", "--output", "json", tmp_path / "t")
+    assert done.exit_code == 1
+    assert done.error["kind"] == "committer_socket"
+    assert "--socket" in done.error["message"]
 
 
 # ---- who may use the socket

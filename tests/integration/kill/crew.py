@@ -1,0 +1,65 @@
+"""
+Writer processes of one host that hand their writes to a committer, until a file tells to stop.
+
+    crew.py PROPERTIES TABLE FOLDER WRITERS
+
+Each writes one row at a time and notes every receipt in ``FOLDER/<number>.ndjson``. A writer that
+is killed ends the crew no sooner than the others end, and is no failure.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+import hoodoo
+
+WRITES_MAX = 2000
+PAUSE_S = 0.1  # processes that start meanwhile get a share of a small machine
+
+
+def write_on(properties: str, address: str, folder: Path, number: int) -> None:
+    stop = folder / "stop"
+    (folder / f"{number}.pid").write_text(str(os.getpid()))
+    with (
+        hoodoo.open_table(address, properties=properties) as table,
+        (folder / f"{number}.ndjson").open("w", encoding="utf-8", buffering=1) as notes,
+    ):
+        for count in range(WRITES_MAX):
+            key = f"{number}-{count}"
+            receipt = table.insert(pa.table({"id": [key], "p": [f"p{number}"], "v": [count]}))
+            note = {
+                "key": key,
+                "time": receipt.requested_time,
+                "rows": receipt.rows_inserted,
+                "group": receipt.group,
+            }
+            notes.write(json.dumps(note) + "\n")
+            if stop.exists():
+                return
+            time.sleep(PAUSE_S)
+
+
+def main() -> None:
+    properties, address, folder, writers = sys.argv[1:]
+    context = multiprocessing.get_context("fork")  # nothing was opened yet
+    crew = [
+        context.Process(target=write_on, args=(properties, address, Path(folder), number))
+        for number in range(int(writers))
+    ]
+    for one in crew:
+        one.start()
+    for one in crew:
+        one.join()
+    sys.exit(max(abs(one.exitcode or 0) for one in crew if one.exitcode != -signal.SIGKILL))
+
+
+if __name__ == "__main__":
+    main()
