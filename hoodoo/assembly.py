@@ -214,6 +214,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         strategy=strategy,
         cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
+        gives_way=settings.early_detection.gives_way,
         pace=pace_of(settings),
         sealing=sealing_of(properties),
     )

@@ -9,7 +9,7 @@ either is in it or comes in a slot above it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from timeline.boundary import renew_pin
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
@@ -25,7 +25,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import RequestedReplaceMetadata
-from timeline.model.slot import SlotKind
+from timeline.model.slot import SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
@@ -37,7 +37,10 @@ from timeline.settle import finish, is_settled
 from timeline.snapshot import Snapshot
 from timeline.turn import look
 
-__all__ = ["Begun", "begin", "make_inflight"]
+__all__ = ["WRITER_KEY", "Begun", "begin", "make_inflight"]
+
+WRITER_KEY = "hoodoo.writer"
+"""Key in the inflight file, where writers give way: who writes, for those that wait for it."""
 
 _REDRAWS_WITHOUT_LOCK = 3
 _DRAWS_MAX = 100
@@ -239,6 +242,9 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
     path = timeline_path(begun.file_name(State.INFLIGHT))
+    if context.limits.gives_way:
+        told = {**profile.extra_metadata, WRITER_KEY: _writer_of(context)}
+        profile = replace(profile, extra_metadata=told)
     data = encode_commit(profile)
     try:
         begun.made_durable()
@@ -253,3 +259,10 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
         raise StorageUnavailableError(
             f"the storage did not answer; write again: {path}", path=path
         ) from error
+
+
+def _writer_of(context: TableContext) -> str:
+    who = context.world.ids.identity()
+    return SlotOwner(
+        host=who.host, pid=who.pid, writer_id=who.writer_id, application=who.application
+    ).text

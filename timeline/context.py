@@ -54,6 +54,7 @@ class TableLimits:
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None
     strategy: ConflictStrategy = SIMPLE
+    gives_way: bool = False  # to living writers that announced the same before
     cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
     isolation: Isolation = Isolation.SNAPSHOT
     pace: Pace | None = None  # writes begin as often as they like

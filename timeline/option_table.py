@@ -18,7 +18,7 @@ from timeline.pace_options import PACE_OPTIONS
 from timeline.retry_options import RETRY_OPTIONS
 from timeline.rules.isolation import Isolation
 from timeline.rules.strategies import SIMPLE
-from timeline.setting_names import ClusteringUpdates
+from timeline.setting_names import ClusteringUpdates, EarlyDetection
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS"]
 
@@ -262,6 +262,15 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "true",
         _BOOL,
         "Look for conflicts before files are written; ours is on (Hudi: off).",
+    ),
+    "early_detection": _option(
+        "hoodie.write.concurrency.early.conflict.detection.strategy",
+        EarlyDetection.PUBLISHED.value,
+        _ENUM,
+        "What is looked at before files are written: what others published meanwhile (published), "
+        "or also what living writers that began before have announced (announced): then a write waits "
+        "for them, or is refused when it may not be retried. Hudi's classes mean announced.",
+        choices=tuple(each.value for each in EarlyDetection),
     ),
     "heartbeat_interval_ms": _option(
         "hoodie.client.heartbeat.interval_in_ms",

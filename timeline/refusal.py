@@ -48,6 +48,7 @@ _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
     RuleId.PROPERTIES_CHANGED: (TableConfigConflictError, "properties_changed"),
     RuleId.STRATEGY_REFUSED: (WriteConflictError, "strategy"),
     RuleId.READ_WAS_CHANGED: (WriteConflictError, "changed_under_read"),
+    RuleId.ANNOUNCED_BY_OTHER: (WriteConflictError, "announced_conflict"),
 }
 
 

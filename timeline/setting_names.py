@@ -23,6 +23,7 @@ __all__ = [
     "BloomType",
     "ClusteringUpdates",
     "Durability",
+    "EarlyDetection",
     "FailedWritesPolicy",
     "ForeignWriters",
     "IncrementalFormat",
@@ -60,6 +61,7 @@ class ForeignWriters(Enum):
 
 
 _UPDATES: Final = "org.apache.hudi.client.clustering.update.strategy."
+_MARKERS: Final = "org.apache.hudi.table.marker."
 
 
 class ClusteringUpdates(Enum):
@@ -67,6 +69,23 @@ class ClusteringUpdates(Enum):
 
     ALLOW = f"{_UPDATES}SparkAllowUpdateStrategy"  # it goes on, and the clustering yields
     REJECT = f"{_UPDATES}SparkRejectUpdateStrategy"  # it is refused
+
+
+class EarlyDetection(Enum):
+    """What a write looks at before it writes files; Hudi's classes compare announcements."""
+
+    PUBLISHED = "published"
+    ANNOUNCED = "announced"
+    SIMPLE_MARKERS = f"{_MARKERS}SimpleDirectMarkerBasedDetectionStrategy"
+    LOCKED_MARKERS = f"{_MARKERS}SimpleTransactionDirectMarkerBasedDetectionStrategy"
+    SERVER_MARKERS = (
+        "org.apache.hudi.timeline.service.handlers.marker.AsyncTimelineServerBasedDetectionStrategy"
+    )
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether what living writers announced counts."""
+        return self is not EarlyDetection.PUBLISHED
 
 
 class Durability(Enum):

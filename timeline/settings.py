@@ -56,6 +56,7 @@ from timeline.setting_names import (
     BloomType,
     ClusteringUpdates,
     Durability,
+    EarlyDetection,
     FailedWritesPolicy,
     ForeignWriters,
     IncrementalFormat,
@@ -203,6 +204,7 @@ class WriteSettings(_Settings):
     concurrency_mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
     failed_writes_policy: FailedWritesPolicy = FailedWritesPolicy.EAGER  # many writers: LAZY
     early_conflict_detection: bool = True
+    early_detection: EarlyDetection = EarlyDetection.PUBLISHED
     heartbeat_interval_ms: Annotated[int, Field(ge=1000, le=86_400_000)] = 60_000
     heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = 2
     conflict_retries: Annotated[int, Field(ge=0, le=1000)] = 4

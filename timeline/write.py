@@ -16,6 +16,7 @@ from timeline.begin import Begun, begin, make_inflight
 from timeline.boundary import keep_up
 from timeline.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.context import GLANCE_MS, TableContext
+from timeline.early import look_early
 from timeline.errors import (
     BudgetSpentError,
     ConflictError,
@@ -37,7 +38,7 @@ from timeline.model.times import InstantTime
 from timeline.pacing import keep_pace
 from timeline.placing import Placement, place
 from timeline.plan_ending import make_way
-from timeline.publish import Met, Published, Seen, judge_early, publish
+from timeline.publish import Met, Published, Seen, publish
 from timeline.read_watch import ReadWatch
 from timeline.receipt import Receipt, WritePlan, published_batch
 from timeline.refusal import RefusalReport, as_error, report_of
@@ -293,12 +294,11 @@ def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met
     if plan.detect_early:
         # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
         # batch, keys inserted by both) can only be asked once the files are written.
-        verdict, met = judge_early(
-            context,
-            begun,
-            planned_claim(placement),
-            seen,
-            logs_may_meet=placement.logs_may_meet,
+        # Who holds the queue is waited for, and must not wait.
+        gives_way = context.limits.gives_way and plan.paced and not work.queued
+        elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
+        verdict, met = look_early(
+            context, begun, placement, gives_way=gives_way, elapsed_ms=elapsed_ms
         )
         if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
             refusals.append(report_of(begun.requested_time, verdict))

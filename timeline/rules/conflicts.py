@@ -53,6 +53,7 @@ class RuleId(Enum):
     PROPERTIES_CHANGED = "C17"
     STRATEGY_REFUSED = "C18"
     READ_WAS_CHANGED = "C19"
+    ANNOUNCED_BY_OTHER = "C20"
 
 
 @dataclass(frozen=True, slots=True)

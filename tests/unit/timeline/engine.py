@@ -251,7 +251,12 @@ def upsert(table: Table, rows: Rows | pa.Table, *acts: Callable[[], object], **o
 
 
 def begun(
-    table: Table, operation: WriteOperation, rows: Rows | pa.Table, **options: Any
+    table: Table,
+    operation: WriteOperation,
+    rows: Rows | pa.Table,
+    *,
+    queued: bool = False,
+    **options: Any,
 ) -> Callable[[], Receipt]:
     """Begin a write now; what comes back ends it: placed on what was visible at its begin."""
     context = table.context
@@ -260,7 +265,14 @@ def begun(
     schema, before = schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema)
     started = begin(context, action_of(context, operation))
-    work = Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
+    work = Work(
+        context=context,
+        plan=plan,
+        workload=workload,
+        schema=schema,
+        schema_before=before,
+        queued=queued,
+    )
 
     def finish() -> Receipt:
         outcome = _write_and_publish(work, started, _Tries(started_ms=0))

@@ -32,6 +32,7 @@ OUR_DEFAULTS = {
     "hoodie.logfile.data.block.format": "parquet",
     "hoodie.write.num.retries.on.conflict.failures": "4",
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
+    "hoodie.write.concurrency.early.conflict.detection.strategy": "published",
     "hoodie.metadata.enable": None,
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.complex.keygen.new.encoding": None,
