@@ -12,6 +12,6 @@ from __future__ import annotations
 from hoodoo.catalog import create_table, open_table
 from hoodoo.table import Table
 from timeline.errors import HoodooError, Reaction
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["HoodooError", "Reaction", "Receipt", "Table", "create_table", "open_table"]

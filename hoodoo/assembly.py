@@ -25,8 +25,6 @@ from timeline.files.parquet import ParquetSettings
 from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
 from timeline.index.own_buckets import own_buckets_of
-from timeline.key_options import KEY_OPTIONS
-from timeline.key_settings import key_spec_of, refuse_other_times
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.model.appending import LogSettings
 from timeline.model.change_log import ChangeLogMode
@@ -34,26 +32,28 @@ from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
-from timeline.option_table import READ_OPTIONS
-from timeline.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
-from timeline.pace_options import pace_of
-from timeline.placing import FileRules
 from timeline.ports.events import EventSink
 from timeline.ports.world import World
-from timeline.properties_file import load_config
-from timeline.read_set import ReadSet
+from timeline.properties.key_options import KEY_OPTIONS
+from timeline.properties.key_settings import key_spec_of, refuse_other_times
+from timeline.properties.option_table import READ_OPTIONS
+from timeline.properties.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
+from timeline.properties.pace_options import pace_of
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_names import ForeignWriters
+from timeline.properties.settings import IndexType, InsertDuplicates, WriteSettings
+from timeline.properties.unsupported import UNSUPPORTED
+from timeline.reading.read_set import ReadSet
 from timeline.rules.bucketing import BucketRules
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.placement import SizeSettings
 from timeline.rules.retry import RetryBudget
 from timeline.rules.succession import SkewLimits
-from timeline.setting_names import ForeignWriters
-from timeline.settings import IndexType, InsertDuplicates, WriteSettings
 from timeline.storage.resolve import storage_for
 from timeline.table import refuse_unreadable
-from timeline.unsupported import UNSUPPORTED
-from timeline.workload import RowRules
-from timeline.write import WritePlan
+from timeline.writing.placing import FileRules
+from timeline.writing.workload import RowRules
+from timeline.writing.write import WritePlan
 
 __all__ = [
     "Layers",

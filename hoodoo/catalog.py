@@ -13,16 +13,16 @@ from hoodoo.configuration import PropertySource
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
-from timeline.key_settings import (
+from timeline.model.schema import TableSchema, missing_fields
+from timeline.model.table_config import TableConfig, new_table_properties
+from timeline.ports.events import EventSink
+from timeline.properties.key_settings import (
     key_properties_of,
     key_spec_of,
     merge_definition_of_settings,
 )
-from timeline.model.schema import TableSchema, missing_fields
-from timeline.model.table_config import TableConfig, new_table_properties
-from timeline.ports.events import EventSink
+from timeline.properties.settings import WriteSettings
 from timeline.rules.keys import partition_paths, record_keys
-from timeline.settings import WriteSettings
 from timeline.table import Table as CoreTable
 from timeline.table import refuse_unwritable
 

@@ -22,9 +22,9 @@ from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
-from timeline.known_keys import hudi_keys, key_warnings
-from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
-from timeline.options import (
+from timeline.properties.known_keys import hudi_keys, key_warnings
+from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
+from timeline.properties.options import (
     CODE_LAYER,
     DEFAULT_LAYER,
     TABLE_LAYER,
@@ -33,9 +33,9 @@ from timeline.options import (
     read_option,
     redact,
 )
-from timeline.settings import ReadSettings, WriteSettings
+from timeline.properties.settings import ReadSettings, WriteSettings
+from timeline.properties.unsupported import unsupported_keys
 from timeline.storage.object_client import STORAGE_OPTIONS
-from timeline.unsupported import unsupported_keys
 
 __all__ = [
     "COMMAND_LINE_LAYER",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from lockproviders.registry import registry_for
 from timeline.errors import SettingError
-from timeline.options import PropertySet
+from timeline.properties.options import PropertySet
+from timeline.properties.settings import WriteSettings
 from timeline.rules.strategies import STRATEGIES, ConflictStrategy, find_strategy
-from timeline.settings import WriteSettings
 
 __all__ = ["conflict_strategy"]
 

@@ -15,8 +15,8 @@ from tableservices.worker_settings import ServiceExecutor, WorkerSettings
 from timeline.context import TableContext
 from timeline.errors import MissingExtraError
 from timeline.machine import ThreadExecutor
-from timeline.options import TABLE_LAYER, as_property_set
 from timeline.ports.executor import Executor, SpreadingExecutor
+from timeline.properties.options import TABLE_LAYER, as_property_set
 
 __all__ = ["working_context"]
 

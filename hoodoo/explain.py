@@ -19,7 +19,7 @@ from timeline.codecs.instant_avro import decode_clean, decode_rollback
 from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
-from timeline.group_write import GROUP_KEY
+from timeline.grouping.group_write import GROUP_KEY
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
@@ -28,8 +28,8 @@ from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, wall_ms
 from timeline.ports.storage import ObjectMissingError
+from timeline.publishing.withdrawal import withdrawn_by
 from timeline.table import Table
-from timeline.withdrawal import withdrawn_by
 
 __all__ = ["Account", "accounts_of", "explain_instant", "moment"]
 

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from tableservices.restoring.restore import RestoreReceipt, finish_restore, restore
 from tableservices.restoring.rollback import RollbackReceipt, rollback
 from tableservices.restoring.savepoints import Savepoint, delete_savepoint, savepoint, savepoints
-from timeline.resolving import Resolution, resolve
 from timeline.table import Table as CoreTable
+from timeline.undoing.resolving import Resolution, resolve
 
 __all__ = ["GoingBack"]
 
@@ -95,6 +95,6 @@ class GoingBack(ABC):
         return finish_restore(self._core.context)
 
     def resolve(self, instant: str) -> Resolution:
-        """Decide whether a write counts that ended unknown: ``timeline.resolving.resolve``."""
+        """Decide whether a write counts that ended unknown: ``timeline.undoing.resolving.resolve``."""
         self.join_writers()
         return resolve(self._core.context, instant)

@@ -27,10 +27,10 @@ from timeline.model.recorded_run import RunRecorder
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, PARTITION_COLUMN
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HISTORY
+from timeline.publishing.second_look import without_void
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.table_snapshot import TableSnapshot
 from timeline.rules.anomalies import Anomaly, judge_run
-from timeline.second_look import without_void
-from timeline.snapshot import Snapshot
-from timeline.table_snapshot import TableSnapshot
 
 __all__ = ["check_history", "record_table"]
 

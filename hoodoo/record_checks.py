@@ -27,10 +27,10 @@ from timeline.index.adoption import rules_kept_in
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.schema import KEY_COLUMN
-from timeline.read import plan_scan, read_schema, view_of
+from timeline.reading.read import plan_scan, read_schema, view_of
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import BucketEngine, bucket_of
 from timeline.rules.text_hashes import java_hashes, xx_hashes
-from timeline.snapshot import Snapshot
 
 __all__ = ["Report", "check_records"]
 

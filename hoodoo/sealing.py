@@ -17,7 +17,7 @@ from typing import Final
 from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.model.sealing import Sealing, TamperEvidence
-from timeline.options import TABLE_LAYER, PropertySet, read_option
+from timeline.properties.options import TABLE_LAYER, PropertySet, read_option
 
 __all__ = ["KEY_VARIABLE", "sealing_of"]
 

@@ -15,7 +15,7 @@ from tableservices.ttl.execute import expired_partitions
 from tableservices.ttl.settings import TtlSettings
 from timeline.context import TableContext
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
-from timeline.read import view_of
+from timeline.reading.read import view_of
 
 __all__ = ["preview"]
 

@@ -34,10 +34,10 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant
-from timeline.options import CODE_LAYER, Option, as_property_set
-from timeline.plan_ending import cancel
-from timeline.settings import WriteSettings
-from timeline.undo import RolledBack, rollback_dead_writers
+from timeline.properties.options import CODE_LAYER, Option, as_property_set
+from timeline.properties.settings import WriteSettings
+from timeline.publishing.plan_ending import cancel
+from timeline.undoing.undo import RolledBack, rollback_dead_writers
 
 __all__ = [
     "Services",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
 from timeline.ports.lock import Lock
-from timeline.setting_names import ForeignWriters
-from timeline.settings import WriteSettings
+from timeline.properties.setting_names import ForeignWriters
+from timeline.properties.settings import WriteSettings
 
 __all__ = ["refuse_unshared_lock"]
 

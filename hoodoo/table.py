@@ -31,28 +31,28 @@ from hoodoo.incoming import as_arrow
 from hoodoo.services import Services
 from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import registry_for
-from timeline.agreement import agreement_of
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.index.own_buckets import writes_where
-from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.options import PropertySet
 from timeline.ports.events import EventSink
-from timeline.read import Filter
-from timeline.read_set import ReadSet
-from timeline.refusal import RefusalReport
-from timeline.rehearsal import rehearse
-from timeline.rereading import from_fresh_reads
-from timeline.settings import FailedWritesPolicy, WriteSettings
-from timeline.snapshot import Snapshot
+from timeline.properties.agreement import agreement_of
+from timeline.properties.options import PropertySet
+from timeline.properties.settings import FailedWritesPolicy, WriteSettings
+from timeline.properties.unsupported import refuse_unsupported
+from timeline.publishing.refusal import RefusalReport
+from timeline.reading.read import Filter
+from timeline.reading.read_set import ReadSet
+from timeline.reading.snapshot import Snapshot
 from timeline.table import Table as CoreTable
 from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from timeline.unsupported import refuse_unsupported
-from timeline.workload import Workload
-from timeline.write import Receipt
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.rehearsal import rehearse
+from timeline.writing.rereading import from_fresh_reads
+from timeline.writing.workload import Workload
+from timeline.writing.write import Receipt
 
 __all__ = ["Table"]
 

@@ -31,7 +31,7 @@ from timeline.model.sealing import (
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters
 
 __all__ = ["Evidence", "Witness", "check_seals"]
 

@@ -40,12 +40,12 @@ from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
+from timeline.publishing.settle import completed_name, is_settled
+from timeline.publishing.withdrawal import fileless_since
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.view import list_partition_paths
 from timeline.rules.anomalies import Anomaly
-from timeline.settle import completed_name, is_settled
-from timeline.snapshot import Snapshot
 from timeline.table import Table
-from timeline.view import list_partition_paths
-from timeline.withdrawal import fileless_since
 
 __all__ = ["Finding", "Verification", "verify", "verify_at"]
 

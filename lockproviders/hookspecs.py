@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import pluggy
 
 from lockproviders.client import LockClient
-from timeline.options import Option
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
+from timeline.properties.options import Option
 
 __all__ = [
     "ENTRY_POINT_GROUP",

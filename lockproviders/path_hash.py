@@ -13,7 +13,7 @@ import logging
 
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.options import Option, as_property_set, read_option
+from timeline.properties.options import Option, as_property_set, read_option
 
 __all__ = ["ADDRESS_OPTION", "hashed_address", "path_hash"]
 

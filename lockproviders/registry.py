@@ -41,13 +41,13 @@ from lockproviders.zookeeper import client as zookeeper
 from timeline import hookspecs as merger_hooks
 from timeline.errors import UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
-from timeline.options import TABLE_LAYER, Option, PropertySet, as_property_set
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
 from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
+from timeline.properties.options import TABLE_LAYER, Option, PropertySet, as_property_set
 
 __all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for"]
 

@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from timeline.errors import UnsafeSetupError
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind
 from timeline.ports.storage import StorageCapabilities
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
 
 __all__ = ["JAVA_PROVIDERS_TO_COME", "LOCK_OPTIONS", "LockSettings", "default_provider"]
 

@@ -17,7 +17,10 @@ from lockproviders.sql.settings import TABLE_NAME, SqlSettings
 from lockproviders.sql.slots import SqlSlotStore
 from timeline.errors import SettingError
 from timeline.model.sealing import TamperEvidence
-from timeline.options import (
+from timeline.ports.clock import Clock
+from timeline.ports.ids import Ids
+from timeline.ports.storage import Storage
+from timeline.properties.options import (
     TABLE_LAYER,
     Option,
     OptionKind,
@@ -25,9 +28,6 @@ from timeline.options import (
     as_property_set,
     read_option,
 )
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
-from timeline.ports.storage import Storage
 from timeline.storage.decided import DecidedStorage
 
 __all__ = ["SLOT_OPTIONS", "decides_elsewhere", "with_slot_store"]

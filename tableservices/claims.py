@@ -20,8 +20,8 @@ from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.places import heartbeat_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.properties.setting_names import ForeignWriters
 from timeline.rules.liveness import seems_dead
-from timeline.setting_names import ForeignWriters
 
 __all__ = ["Standing", "await_plan", "claim_plan", "claimed", "is_claimed"]
 

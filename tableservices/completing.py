@@ -19,12 +19,12 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.plan_ending import Ended, how_it_ended
-from timeline.publish import Published
+from timeline.publishing.plan_ending import Ended, how_it_ended
+from timeline.publishing.publish import Published
+from timeline.publishing.settle import data_files_of
+from timeline.publishing.turn import Turn, take_turn
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.settle import data_files_of
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
 
 __all__ = ["Check", "complete", "withdraw"]
 
@@ -59,7 +59,7 @@ def complete(
     Raises:
         HeartbeatExpiredError: This process paused too long; another may be at the plan.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publish.publish``.
+            ``timeline.publishing.publish.publish``.
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.world.ids.nonce()

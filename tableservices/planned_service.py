@@ -28,8 +28,8 @@ from timeline.errors import (
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime, wall_ms
-from timeline.options import Option, OptionKind
-from timeline.plan_ending import cancel
+from timeline.properties.options import Option, OptionKind
+from timeline.publishing.plan_ending import cancel
 
 __all__ = ["PLAN_EXPIRY", "Part", "PlannedService", "ScheduledReceipt", "run_plan", "run_round"]
 

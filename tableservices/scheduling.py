@@ -17,9 +17,9 @@ from timeline.context import TableContext
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.publishing.turn import Turn, take_turn
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
 
 __all__ = ["PLANS", "pending_plans", "schedule"]
 
@@ -54,7 +54,7 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publish.publish``; a plan whose slot was taken is made visible by the
+            ``timeline.publishing.publish.publish``; a plan whose slot was taken is made visible by the
             next turn of anybody.
     """
     for tries_left in reversed(range(_TRIES_OUTSIDE + 1)):

@@ -30,13 +30,13 @@ from timeline.model.file_group import FileSlice
 from timeline.model.merge_definition import version_9_merging
 from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
-from timeline.placing import FileRules
 from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties_file import load_config, update_properties
+from timeline.properties.properties_file import load_config, update_properties
+from timeline.publishing.turn import look
 from timeline.readable import refuse_unwritable
 from timeline.registry import registered_writers
-from timeline.turn import look
+from timeline.writing.placing import FileRules
 
 __all__ = ["NEWEST_VERSION", "Upgrade", "plan_upgrade", "upgrade"]
 

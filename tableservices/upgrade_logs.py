@@ -33,11 +33,11 @@ from timeline.model.file_group import FileSlice
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.times import WallMs
-from timeline.placing import FileRules
 from timeline.ports.storage import ObjectExistsError
-from timeline.read import view_of
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue, next_instant_time
-from timeline.snapshot import Snapshot
+from timeline.writing.placing import FileRules
 
 __all__ = ["begun_merge", "compact_logs", "logged_slices", "merge_logs"]
 

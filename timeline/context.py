@@ -22,6 +22,8 @@ from timeline.model.times import InstantTime
 from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
+from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
+from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.rules.isolation import Isolation
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.pacing import Pace
@@ -29,9 +31,7 @@ from timeline.rules.retry import RetryBudget
 from timeline.rules.slicing import Slicing
 from timeline.rules.strategies import SIMPLE, ConflictStrategy
 from timeline.rules.succession import SkewLimits
-from timeline.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.slots import SlotChain
-from timeline.snapshot import CommitReader, Snapshot
 
 __all__ = ["GLANCE_MS", "DrawnTimes", "LastLook", "TableContext", "TableIdentity", "TableLimits"]
 

@@ -13,29 +13,33 @@ from typing import Any
 
 import pyarrow as pa
 
-from timeline.change_data import plan_changes, stream_changes
 from timeline.context import TableContext, TableLimits
-from timeline.incremental import changed_since, range_of
-from timeline.leased_scan import PlannedRead, Replan, collect, leased
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
-from timeline.point_lookup import plan_look_up
 from timeline.ports.storage import close_storage
 from timeline.ports.world import World
-from timeline.properties_file import create_properties, load_config, switch_metadata_table_off
-from timeline.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
+from timeline.properties.properties_file import (
+    create_properties,
+    load_config,
+    switch_metadata_table_off,
+)
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
-from timeline.reader_lease import lease_newest
+from timeline.reading.change_data import plan_changes, stream_changes
+from timeline.reading.incremental import changed_since, range_of
+from timeline.reading.leased_scan import PlannedRead, Replan, collect, leased
+from timeline.reading.point_lookup import plan_look_up
+from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
+from timeline.reading.reader_lease import lease_newest
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.table_snapshot import TableSnapshot
+from timeline.reading.time_travel import snapshot_as_of
+from timeline.reading.view import FileSystemView
 from timeline.registry import Registration, enter
-from timeline.snapshot import Snapshot
 from timeline.storage.probe import prove_atomic_create
-from timeline.table_snapshot import TableSnapshot
-from timeline.time_travel import snapshot_as_of
-from timeline.view import FileSystemView
-from timeline.workload import Workload
-from timeline.write import Receipt, WritePlan, write
+from timeline.writing.workload import Workload
+from timeline.writing.write import Receipt, WritePlan, write
 
 __all__ = [
     "Table",
@@ -299,7 +303,7 @@ class Table(TableSnapshot):
         self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None
     ) -> Receipt:
         """
-        Run one write. See ``timeline.write.write``.
+        Run one write. See ``timeline.writing.write.write``.
 
         Raises:
             TableConfigConflictError: The table's metadata table is on (FOR-7).

@@ -20,9 +20,9 @@ from tableservices.compaction.settings import COMPACTION_OPTIONS
 from tableservices.logcompaction.settings import LOG_COMPACTION_OPTIONS
 from tableservices.ttl.settings import TTL_OPTIONS
 from tableservices.worker_settings import WORKER_OPTIONS
-from timeline.key_options import TIME_OPTIONS
-from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
-from timeline.options import Option
+from timeline.properties.key_options import TIME_OPTIONS
+from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
+from timeline.properties.options import Option
 from timeline.storage.object_client import STORAGE_OPTIONS
 
 TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"

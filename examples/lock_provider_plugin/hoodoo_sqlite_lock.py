@@ -13,9 +13,9 @@ from contextlib import closing, contextmanager
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
 from timeline.errors import LeaseLostError, SettingError, StorageUnavailableError
-from timeline.options import Option
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
+from timeline.properties.options import Option
 
 __all__ = ["ENTRY", "SqliteClient", "lock_provider_entries"]
 

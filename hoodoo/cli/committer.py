@@ -17,8 +17,8 @@ from hoodoo.committing.service import Committer, CommitterReport, served_table
 from hoodoo.committing.sockets import SocketListener
 from tableservices.worker import StopFlag
 from timeline.errors import SettingError
-from timeline.option_table import WRITE_OPTIONS
 from timeline.ports.clock import Clock
+from timeline.properties.option_table import WRITE_OPTIONS
 
 __all__ = ["committer"]
 

@@ -9,10 +9,10 @@ from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.configuration import Problem, Severity, check, describe
 from hoodoo.services import service_options
-from timeline.agreement import agreement_of
 from timeline.errors import HoodooError
 from timeline.index.own_buckets import writes_where
-from timeline.options import DEFAULT_LAYER, PropertySet
+from timeline.properties.agreement import agreement_of
+from timeline.properties.options import DEFAULT_LAYER, PropertySet
 from timeline.registry import refuse_disagreement
 
 __all__ = ["config"]

@@ -9,7 +9,7 @@ import click
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.contention import contention_of
 from hoodoo.explain import explain_instant
-from timeline.refusal import KINDS
+from timeline.publishing.refusal import KINDS
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,

@@ -13,8 +13,8 @@ from hoodoo.cli.row_filter import Condition, parse_filter
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.schema import META_COLUMNS, with_meta
-from timeline.setting_names import QueryType
-from timeline.settings import ReadSettings
+from timeline.properties.setting_names import QueryType
+from timeline.properties.settings import ReadSettings
 
 __all__ = ["read"]
 

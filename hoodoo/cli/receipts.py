@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from timeline.rules.retry import Redo
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["nothing_done", "receipt_document"]
 

@@ -24,7 +24,7 @@ from tableservices.planned_service import Part, PlannedService, run_plan, run_ro
 from tableservices.worker import Served, StopFlag, run_worker
 from tableservices.worker_settings import WORKER_OPTIONS, ServiceExecutor, WorkerSettings
 from timeline.errors import HoodooError
-from timeline.plan_ending import cancel as cancel_plan
+from timeline.publishing.plan_ending import cancel as cancel_plan
 
 __all__ = ["services"]
 

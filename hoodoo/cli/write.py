@@ -16,13 +16,13 @@ from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, drop_meta, with_meta
-from timeline.read import read_schema
-from timeline.rehearsal import rehearse
+from timeline.reading.read import read_schema
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
-from timeline.write import Receipt
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.rehearsal import rehearse
+from timeline.writing.write import Receipt
 
 __all__ = ["write"]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
-from timeline.reader_lease import registered_readers
+from timeline.reading.reader_lease import registered_readers
 from timeline.registry import registered_writers
 
 __all__ = ["writers"]

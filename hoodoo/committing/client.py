@@ -15,14 +15,14 @@ from typing import Protocol
 from hoodoo.committing.sockets import SocketChannel, connect
 from timeline.context import TableContext
 from timeline.errors import UnsafeSetupError
-from timeline.group_commit import GroupCommitter
-from timeline.group_member import Member, may_be_offered, write_through
-from timeline.group_messages import PeerLostError, PeerSilentError
-from timeline.options import TABLE_LAYER
-from timeline.receipt import Receipt, WritePlan
-from timeline.settings import WriteSettings
-from timeline.workload import Workload
-from timeline.write import Work, prepared, write_prepared
+from timeline.grouping.group_commit import GroupCommitter
+from timeline.grouping.group_member import Member, may_be_offered, write_through
+from timeline.grouping.group_messages import PeerLostError, PeerSilentError
+from timeline.properties.options import TABLE_LAYER
+from timeline.properties.settings import WriteSettings
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.workload import Workload
+from timeline.writing.write import Work, prepared, write_prepared
 
 __all__ = ["Grouping", "ServiceWriter", "answer_ms", "grouping_of", "release"]
 
@@ -31,7 +31,7 @@ class Grouping(Protocol):
     """Whoever publishes the writes of a table together."""
 
     def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
-        """Run one write. Errors: as ``timeline.write.write``."""
+        """Run one write. Errors: as ``timeline.writing.write.write``."""
 
     def close(self) -> None:
         """Give up connections."""
@@ -71,7 +71,7 @@ class ServiceWriter:
         """
         Run one write, in an instant with those of other processes where they do not meet.
 
-        Errors: as ``timeline.write.write``; and ``OutcomeUnknownError`` when the committer died
+        Errors: as ``timeline.writing.write.write``; and ``OutcomeUnknownError`` when the committer died
         and the storage does not say what became of the write.
         """
         work = prepared(self._context, plan, workload, self._context.glance())

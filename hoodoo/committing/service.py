@@ -20,7 +20,7 @@ from hoodoo.committing.sockets import SocketChannel, SocketListener
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
-from timeline.group_messages import (
+from timeline.grouping.group_messages import (
     GoAlone,
     IsUnknown,
     Message,
@@ -29,13 +29,13 @@ from timeline.group_messages import (
     WasPublished,
     plan_texts,
 )
-from timeline.group_remote import remote_work
-from timeline.group_write import Left, may_share, write_together
+from timeline.grouping.group_remote import remote_work
+from timeline.grouping.group_write import Left, may_share, write_together
 from timeline.machine import ThreadExecutor
 from timeline.model.operations import ConcurrencyMode, WriteOperation
-from timeline.options import DEFAULT_LAYER
-from timeline.receipt import Receipt, WritePlan
-from timeline.write import Work
+from timeline.properties.options import DEFAULT_LAYER
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.write import Work
 
 __all__ = ["Committer", "CommitterReport", "ServedTable", "Stop", "Watcher", "served_table"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic_core import PydanticSerializationError
 
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.group_messages import (
+from timeline.grouping.group_messages import (
     MESSAGE_BYTES_MAX,
     OFFER_BYTES_MAX,
     Message,
@@ -40,7 +40,7 @@ _SERVICE_KEY = "hoodoo.group.commit.service"
 
 class SocketChannel:
     """
-    One connection, as ``timeline.group_messages.Channel``.
+    One connection, as ``timeline.grouping.group_messages.Channel``.
 
     Args:
         connection: Connected.

@@ -25,7 +25,7 @@ import hoodoo
 from hoodoo.demo.flights import Batch, batches, corrections, load_flights
 from timeline.codecs.properties import parse_properties
 from timeline.errors import HoodooError
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["BATCH_KEY", "main", "pairs_of"]
 

@@ -19,13 +19,13 @@ from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
 from hoodoo.table import Table
-from timeline.change_data import plan_changes
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.files.change_reader import ChangeRead, ChangeUnit, read_changes
-from timeline.incremental import range_of
 from timeline.machine import LoggingEvents
 from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION
-from timeline.settings import ReadSettings
+from timeline.properties.settings import ReadSettings
+from timeline.reading.change_data import plan_changes
+from timeline.reading.incremental import range_of
 
 __all__ = ["ReadUnits", "load_changes", "refuse_every_change"]
 

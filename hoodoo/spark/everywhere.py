@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from hoodoo.spark.tasks import ERROR, KEY, OLD_ORDER, ORDER, PARTITION, CombineRows
 from timeline.model.schema import IS_DELETED_COLUMN
 from timeline.rules.merge_rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
-from timeline.workload import RowRules
+from timeline.writing.workload import RowRules
 
 __all__ = ["LEFT", "NUMBER", "one_row_a_key", "with_whereabouts"]
 

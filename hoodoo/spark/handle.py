@@ -17,7 +17,7 @@ from hoodoo.table import Table
 from tableservices.worker_settings import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["SparkTable"]
 

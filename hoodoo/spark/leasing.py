@@ -16,7 +16,7 @@ from typing import Any
 
 from timeline.context import TableContext
 from timeline.ports.executor import Ticker
-from timeline.reader_lease import LONG_READ_MS, ReaderLease
+from timeline.reading.reader_lease import LONG_READ_MS, ReaderLease
 
 __all__ = ["keep_while_read"]
 

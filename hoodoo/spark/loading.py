@@ -29,15 +29,15 @@ from hoodoo.table import Table
 from timeline.errors import HoodooError
 from timeline.files.parquet import read_footer
 from timeline.files.slice_reader import SliceRead, read_slice
-from timeline.incremental import changed_since, range_of
 from timeline.machine import LoggingEvents
 from timeline.model.evolution import canonical_type
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import COMMIT_TIME_COLUMN
-from timeline.options import PropertySet
-from timeline.read import ScanPlan, plan_scan
-from timeline.reader_lease import ReaderLease
-from timeline.settings import QueryType, ReadSettings
+from timeline.properties.options import PropertySet
+from timeline.properties.settings import QueryType, ReadSettings
+from timeline.reading.incremental import changed_since, range_of
+from timeline.reading.read import ScanPlan, plan_scan
+from timeline.reading.reader_lease import ReaderLease
 
 __all__ = ["Load", "ReadSlices", "arrow_shape", "load_dataframe", "plan_load"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from hoodoo.assembly import Layers
 from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.errors import InvalidInputError
-from timeline.options import TABLE_LAYER, as_property_set
+from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
 
 __all__ = [

@@ -29,9 +29,9 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
+from timeline.properties.settings import OverwriteMode, WriteSettings
 from timeline.rules.keys import partition_paths
-from timeline.settings import OverwriteMode, WriteSettings
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["save_dataframe", "write_dataframe"]
 

@@ -22,7 +22,7 @@ from hoodoo.spark.options import path_of
 from hoodoo.spark.saving import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.machine import LoggingEvents
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 __all__ = ["install", "last_receipt", "serves"]
 

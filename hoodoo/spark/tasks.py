@@ -34,7 +34,7 @@ from timeline.rules.merge_rules import MergeRules
 from timeline.rules.ordering import ordering_column
 from timeline.storage.resolve import storage_for
 from timeline.storage.written import WrittenStorage
-from timeline.workload import RowRules
+from timeline.writing.workload import RowRules
 
 __all__ = [
     "ANSWERS",

@@ -3,7 +3,7 @@ The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster.
 
 Only incoming rows and keys move between machines. Each task reads the base file of its
 file group itself, merges and writes by the same function as the local executor, and sends
-back one row with the write stats. See ``timeline.workload.Workload`` for the contract.
+back one row with the write stats. See ``timeline.writing.workload.Workload`` for the contract.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
 from timeline.rules.leaving import LEAVES_COLUMN
 from timeline.rules.placement import Bucket
-from timeline.workload import RowRules, WorkloadProfile
+from timeline.writing.workload import RowRules, WorkloadProfile
 
 __all__ = ["SparkWorkload"]
 

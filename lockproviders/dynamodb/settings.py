@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
 from lockproviders.settings import LOCK_OPTIONS, MS_MAX, LockSettings
 from timeline.errors import SettingError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+    redact,
+)
 
 __all__ = ["OPTIONS", "DynamoSettings"]
 

@@ -40,9 +40,16 @@ from lockproviders.hivemetastore.thrift_client import MetastoreHolding
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option, redact
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+    redact,
+)
 
 __all__ = ["ENTRY", "OPTIONS", "DatabaseSettings", "MetastoreDatabaseClient"]
 

@@ -14,7 +14,7 @@ from typing import Self
 from lockproviders.hivemetastore.notes import LEASE_MS_DEFAULT, LockName, check_name
 from lockproviders.hivemetastore.wire import Address, Tls, parse_uris
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.options import (
+from timeline.properties.options import (
     TABLE_LAYER,
     Option,
     OptionKind,

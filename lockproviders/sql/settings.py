@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 from lockproviders.sql.database import Database, SqliteDatabase
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.options import (
+from timeline.ports.ids import Ids
+from timeline.properties.options import (
     Option,
     OptionKind,
     PropertySet,
@@ -24,7 +25,6 @@ from timeline.options import (
     read_option,
     redact,
 )
-from timeline.ports.ids import Ids
 
 __all__ = ["OPTIONS", "TABLE_NAME", "SqlSettings"]
 

@@ -29,10 +29,16 @@ from lockproviders.storage_based.lock_file import (
 )
 from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+)
 from timeline.storage.object_address import is_object_address, parse_object_address, with_account
 from timeline.storage.object_client import ObjectSettings, open_client
 

@@ -17,7 +17,13 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.options import Option, OptionKind, PropertySet, as_property_set, read_option
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+)
 
 __all__ = ["OPTIONS", "ZooKeeperSettings", "request_timeout_ms"]
 

@@ -34,11 +34,11 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.second_look import without_void
+from timeline.publishing.settle import data_files_of, settle
+from timeline.publishing.turn import Turn, take_turn
 from timeline.rules.succession import Residue
-from timeline.second_look import without_void
-from timeline.setting_names import ForeignWriters
-from timeline.settle import data_files_of, settle
-from timeline.turn import Turn, take_turn
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
 
@@ -102,7 +102,7 @@ def archive(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publish.publish``; the next archive goes on where this one ended.
+            ``timeline.publishing.publish.publish``; the next archive goes on where this one ended.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError: A file of the history or an instant cannot be read; nothing more
             was moved.

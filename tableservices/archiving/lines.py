@@ -34,8 +34,8 @@ from timeline.model.slot import Slot
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import slot_path
 from timeline.ports.storage import Storage
+from timeline.reading.snapshot import Snapshot
 from timeline.registry import registered_writers
-from timeline.snapshot import Snapshot
 
 __all__ = ["Lines", "ceiling_of", "lines_of"]
 

@@ -17,8 +17,8 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.receipt import batches_of
-from timeline.withdrawal import withdrawn_by
+from timeline.publishing.withdrawal import withdrawn_by
+from timeline.writing.receipt import batches_of
 
 __all__ = [
     "CUT_INSTANTS_MAX",

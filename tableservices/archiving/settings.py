@@ -16,8 +16,8 @@ from pydantic import Field
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.compaction.settings import CompactionSettings
 from timeline.errors import SettingError
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind, as_property_set
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind, as_property_set
 
 __all__ = ["ARCHIVING_OPTIONS", "ArchiveRules", "ArchivingSettings", "archiving_settings"]
 

@@ -33,10 +33,10 @@ from timeline.model.plans import (
 )
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.publishing.turn import Turn, take_turn
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
-from timeline.undo import rollback_dead_writers
+from timeline.undoing.undo import rollback_dead_writers
 
 __all__ = ["CleanReceipt", "clean"]
 
@@ -83,7 +83,7 @@ def clean(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publish.publish``; a clean whose slot was taken is finished by the
+            ``timeline.publishing.publish.publish``; a clean whose slot was taken is finished by the
             next turn of anybody.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;

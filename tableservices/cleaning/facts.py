@@ -28,12 +28,12 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
-from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn
-from timeline.view import FileSystemView, list_partition_paths
+from timeline.publishing.turn import Turn
+from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.view import FileSystemView, list_partition_paths
 
 __all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "read_last_clean", "savepoints_of"]
 

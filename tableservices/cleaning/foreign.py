@@ -20,7 +20,6 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError
-from timeline.left_upkeep import requested_age_ms
 from timeline.model.filenames import (
     parse_base_file_name,
     parse_log_file_name,
@@ -31,8 +30,9 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanerPlan, CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import timeline_path
-from timeline.settle import settle
-from timeline.turn import Turn, take_turn
+from timeline.publishing.settle import settle
+from timeline.publishing.turn import Turn, take_turn
+from timeline.undoing.left_upkeep import requested_age_ms
 
 __all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]
 

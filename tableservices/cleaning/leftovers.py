@@ -18,9 +18,9 @@ from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
-from timeline.reader_lease import sweep_leased
-from timeline.settle import data_files_of, settle
-from timeline.withdrawal import withdrawn_in
+from timeline.publishing.settle import data_files_of, settle
+from timeline.publishing.withdrawal import withdrawn_in
+from timeline.reading.reader_lease import sweep_leased
 
 __all__ = ["ended_times", "remove_leftovers"]
 

@@ -15,7 +15,7 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.model.claim import Touch
 from timeline.model.slot import SlotKind
-from timeline.snapshot import Snapshot
+from timeline.reading.snapshot import Snapshot
 
 __all__ = ["CleanMemory"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timeline.context import TableContext
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
 
 __all__ = ["refuse_uncleanable"]
 

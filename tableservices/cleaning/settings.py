@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind
-from timeline.setting_names import FailedWritesPolicy
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
+from timeline.properties.setting_names import FailedWritesPolicy
 
 __all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
 

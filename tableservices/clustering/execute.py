@@ -46,13 +46,13 @@ from timeline.model.instant import Action, Instant
 from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
-from timeline.placing import FileRules
-from timeline.plan_ending import Ended, cancel, how_it_ended
 from timeline.ports.storage import ObjectMissingError
-from timeline.publish import Seen, rivals_since
-from timeline.read import plan_scan, view_of
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn
+from timeline.publishing.plan_ending import Ended, cancel, how_it_ended
+from timeline.publishing.publish import Seen, rivals_since
+from timeline.publishing.turn import Turn
+from timeline.reading.read import plan_scan, view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.placing import FileRules
 
 __all__ = [
     "ClusteringReceipt",

@@ -32,8 +32,8 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
-from timeline.placing import FileRules
 from timeline.ports.world import World
+from timeline.writing.placing import FileRules
 
 __all__ = ["GroupTask", "file_groups_of", "write_group"]
 

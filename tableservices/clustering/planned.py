@@ -23,8 +23,8 @@ from timeline.model.plans import (
     RequestedReplaceMetadata,
     SliceInfo,
 )
-from timeline.pending_plans import RECHECKED
 from timeline.ports.storage import Storage
+from timeline.reading.pending_plans import RECHECKED
 
 __all__ = ["PlannedClustering", "plan_bytes", "read_plan"]
 

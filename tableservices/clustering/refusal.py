@@ -11,11 +11,11 @@ from timeline.index.adoption import keeps_buckets
 from timeline.index.consistent import FOLDER as CONSISTENT_FOLDER
 from timeline.model.claim import FileGroupId
 from timeline.model.schema import TableSchema
-from timeline.properties_file import load_config
-from timeline.read import read_schema
+from timeline.properties.properties_file import load_config
 from timeline.readable import refuse_unwritable
+from timeline.reading.read import read_schema
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import bucket_of
-from timeline.snapshot import Snapshot
 
 __all__ = ["refuse_bucket_names", "refuse_unclusterable", "refuse_unsortable"]
 

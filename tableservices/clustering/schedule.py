@@ -18,9 +18,9 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_plans
-from timeline.read import view_of
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.reading.pending_plans import file_groups_in_plans
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import CommitReader, Snapshot
 
 __all__ = [
     "CLUSTER",

@@ -17,8 +17,8 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 from timeline.model.times import WallMs, instant_time
-from timeline.placing import FileRules
-from timeline.plan_ending import cancel
+from timeline.publishing.plan_ending import cancel
+from timeline.writing.placing import FileRules
 
 __all__ = ["ClusteringService"]
 

@@ -24,8 +24,8 @@ from tableservices.clustering.classes import (
 )
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.planned_service import PLAN_EXPIRY
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
 
 __all__ = ["CLUSTERING_OPTIONS", "ClusteringSettings", "SliceOrder"]
 

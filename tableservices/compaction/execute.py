@@ -35,16 +35,16 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.plans import CompactionPlan
 from timeline.model.times import InstantTime
-from timeline.pending_plans import file_groups_in_plans
-from timeline.placing import FileRules
-from timeline.plan_ending import Ended
-from timeline.properties_file import load_config
-from timeline.publish import Published
-from timeline.read import view_of
+from timeline.properties.properties_file import load_config
+from timeline.publishing.plan_ending import Ended
+from timeline.publishing.publish import Published
+from timeline.publishing.rivals import claim_of
+from timeline.publishing.settle import data_files_of
 from timeline.readable import refuse_unwritable
-from timeline.rivals import claim_of
-from timeline.settle import data_files_of
-from timeline.snapshot import Snapshot
+from timeline.reading.pending_plans import file_groups_in_plans
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.placing import FileRules
 
 __all__ = [
     "CompactionReceipt",

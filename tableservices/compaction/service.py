@@ -21,7 +21,7 @@ from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.times import WallMs
-from timeline.placing import FileRules
+from timeline.writing.placing import FileRules
 
 __all__ = ["CompactionService"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from tableservices.planned_service import PLAN_EXPIRY
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
 
 __all__ = [
     "COMPACTION_OPTIONS",

@@ -18,9 +18,9 @@ from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, with_meta
-from timeline.placing import FileRules
-from timeline.read import plan_scan
-from timeline.snapshot import Snapshot
+from timeline.reading.read import plan_scan
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.placing import FileRules
 
 __all__ = ["tasks_of"]
 

@@ -34,19 +34,19 @@ from timeline.model.operations import MergeMode, TableType
 from timeline.model.plans import CompactionPlan
 from timeline.model.schema import TableSchema, with_meta
 from timeline.model.times import InstantTime
-from timeline.pending_plans import (
+from timeline.properties.properties_file import load_config
+from timeline.publishing.plan_ending import Ended, cancel
+from timeline.publishing.rivals import claim_of
+from timeline.publishing.turn import Turn
+from timeline.readable import refuse_unwritable
+from timeline.reading.pending_plans import (
     file_groups_in_clustering,
     file_groups_in_plans,
     pending_compactions,
 )
-from timeline.placing import FileRules
-from timeline.plan_ending import Ended, cancel
-from timeline.properties_file import load_config
-from timeline.read import plan_scan, view_of
-from timeline.readable import refuse_unwritable
-from timeline.rivals import claim_of
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn
+from timeline.reading.read import plan_scan, view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.placing import FileRules
 
 __all__ = [
     "LogCompactionReceipt",

@@ -19,7 +19,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
-from timeline.placing import FileRules
+from timeline.writing.placing import FileRules
 
 __all__ = ["LogCompactionService"]
 

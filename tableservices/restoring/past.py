@@ -20,9 +20,9 @@ from timeline.model.filenames import parse_log_file_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.operations import TableType
 from timeline.model.times import InstantTime
-from timeline.read import view_of
-from timeline.snapshot import Snapshot
-from timeline.time_travel import retained_since
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.time_travel import retained_since
 
 __all__ = [
     "after",

@@ -43,14 +43,14 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.settle import data_files_of
+from timeline.publishing.turn import Turn, take_turn
 from timeline.readable import refuse_unwritable
-from timeline.rollback_documents import result_document
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.setting_names import ForeignWriters
-from timeline.settle import data_files_of
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
+from timeline.undoing.rollback_documents import result_document
 
 __all__ = [
     "PlannedRestore",

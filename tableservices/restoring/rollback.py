@@ -24,19 +24,19 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.left_upkeep import pending_rollback_of, plan_bytes, seems_left
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
+from timeline.publishing.settle import data_files_of
+from timeline.publishing.turn import Turn, take_turn
 from timeline.readable import refuse_unwritable
-from timeline.rollback_documents import plan_document, result_document
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.settle import data_files_of
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
-from timeline.undo import rollback as undo
+from timeline.undoing.left_upkeep import pending_rollback_of, plan_bytes, seems_left
+from timeline.undoing.rollback_documents import plan_document, result_document
+from timeline.undoing.undo import rollback as undo
 
 __all__ = ["PlannedRollback", "RollbackReceipt", "plan_rollback", "rollback"]
 

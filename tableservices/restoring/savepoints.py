@@ -29,9 +29,9 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
+from timeline.publishing.turn import Turn, take_turn
 from timeline.readable import refuse_old_version
-from timeline.snapshot import Snapshot
-from timeline.turn import Turn, take_turn
+from timeline.reading.snapshot import Snapshot
 
 __all__ = ["Savepoint", "delete_savepoint", "plan_savepoint", "savepoint", "savepoints"]
 

@@ -20,14 +20,14 @@ from timeline.model.operations import WriteOperation
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime, WallMs
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.properties_file import load_config
-from timeline.read import view_of
+from timeline.properties.properties_file import load_config
 from timeline.readable import refuse_unwritable
-from timeline.receipt import WritePlan
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.keys import KeySpec, infer_key_generator
-from timeline.snapshot import Snapshot
-from timeline.workload import RowRules
-from timeline.write import write
+from timeline.writing.receipt import WritePlan
+from timeline.writing.workload import RowRules
+from timeline.writing.write import write
 
 __all__ = ["TtlReceipt", "TtlService", "expire", "expired_partitions"]
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from timeline.option_settings import OptionSettings
-from timeline.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
 
 __all__ = ["TTL_OPTIONS", "TtlSettings", "TtlStrategy"]
 

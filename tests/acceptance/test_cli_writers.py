@@ -15,8 +15,8 @@ import pytest
 
 import hoodoo
 from tests.acceptance.cli import Answer, contents, run, table_with_rows
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 MANY = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hoodoo.configuration import check, load_configuration
-from timeline.agreement import agreement
 from timeline.model.operations import ConcurrencyMode
-from timeline.options import PropertySet
-from timeline.settings import WriteSettings
+from timeline.properties.agreement import agreement
+from timeline.properties.options import PropertySet
+from timeline.properties.settings import WriteSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.properties"))

@@ -29,7 +29,7 @@ from tests.chaos.work import NUMBERS, Op
 from timeline.codecs.journal import read_line
 from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError, Reaction
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
-from timeline.resolving import Outcome
+from timeline.undoing.resolving import Outcome
 
 #: Told such an error, a client may try again, as a new write; nothing of the old one is there.
 AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP)

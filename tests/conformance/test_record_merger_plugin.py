@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from timeline.errors import UnknownProviderError, UnsupportedTableError
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "record_merger_plugin"
 _SPEC = importlib.util.spec_from_file_location(

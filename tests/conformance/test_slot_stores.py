@@ -16,9 +16,9 @@ from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from timeline.errors import UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
-from timeline.options import PropertySet
 from timeline.ports.slot_store import SlotStore
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.properties.options import PropertySet
 from timeline.storage.local import LocalStorage
 from timeline.testing.slot_suite import SlotStoreSuite
 

@@ -189,7 +189,7 @@ _DIE_BEFORE_PUBLISHING = f"""
 import os, sys
 import pyarrow.parquet as pq
 import hoodoo
-import timeline.write
+import timeline.writing.write
 timeline.write.publish = lambda *_: os._exit(9)
 table = hoodoo.open_table(sys.argv[1], properties={dict(WRITER)!r})
 table.upsert(pq.read_table(sys.argv[2]))

@@ -12,7 +12,7 @@ import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMIT_TIME, COMMON, EVENT_TIME, SCHEMA, arrow, row
 from tests.interop.test_non_blocking import COMPACTING, FREE, Rows, seen_by
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -30,8 +30,8 @@ from tests.interop.mor import (
 )
 from tests.interop.values import encoded
 from tests.servers.zookeeper import ZooKeeperServer
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -26,7 +26,7 @@ from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMON, EVENT_TIME, JAVA, row
 from tests.unit.timeline.engine import Behind
 from timeline.context import TableContext
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ def groups() -> dict[str, list[str]]:
     named = {f"{RULES}/{name}.py" for name in CONCURRENCY}
     rules = [f.relative_to(ROOT).as_posix() for f in sorted((ROOT / RULES).glob("*.py"))]
     return {
-        "publish": ["timeline/publish.py"],
+        "publish": ["timeline/publishing/publish.py"],
         "slots": ["timeline/slots.py"],
         "concurrency": sorted(named),
         "merging": [r for r in rules if r not in named and not r.endswith("__init__.py")],

@@ -20,7 +20,7 @@ from timeline.context import TableContext
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import READERS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.settle import completed_name
+from timeline.publishing.settle import completed_name
 from timeline.slots import SlotChain
 
 Change = Callable[[TableContext], TableContext]

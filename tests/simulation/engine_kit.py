@@ -26,13 +26,11 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.files.parquet import ParquetSettings
-from timeline.local_workload import LocalWorkload
 from timeline.model.new_table import new_table_properties
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.places import HEARTBEATS, MARKERS, TIMELINE, slot_path
-from timeline.placing import FileRules
 from timeline.ports.world import World as EngineWorld
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
 from timeline.rules.keys import KeyGenerator, KeySpec
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.retry import RetryBudget
@@ -46,9 +44,11 @@ from timeline.testing.script import Script, Stage
 from timeline.testing.table_facts import SlotKind
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.undo import rollback_dead_writers
-from timeline.workload import RowRules
-from timeline.write import Receipt, WritePlan, write
+from timeline.undoing.undo import rollback_dead_writers
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.placing import FileRules
+from timeline.writing.workload import RowRules
+from timeline.writing.write import Receipt, WritePlan, write
 
 INTERVAL_MS = 1_000
 TOLERATED_MS = 2 * INTERVAL_MS

@@ -23,11 +23,11 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.places import WRITERS, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.world import World as EngineWorld
+from timeline.publishing.settle import completed_name, data_files_of
+from timeline.reading.snapshot import Snapshot
 from timeline.registry import registered_writers
 from timeline.rules.liveness import HeartbeatLimits
-from timeline.settle import completed_name, data_files_of
 from timeline.slots import SlotChain
-from timeline.snapshot import Snapshot
 
 
 def with_chain(kind: type[SlotChain]) -> object:

@@ -34,16 +34,16 @@ from timeline.errors import HoodooError, SnapshotExpiredError
 from timeline.model.operations import WriteOperation
 from timeline.places import READERS
 from timeline.ports.world import World as EngineWorld
-from timeline.reader_lease import hold
+from timeline.properties.setting_names import PublishLock
+from timeline.reading.reader_lease import hold
+from timeline.reading.table_snapshot import TableSnapshot
 from timeline.registry import enter
 from timeline.rules.liveness import HeartbeatLimits
-from timeline.setting_names import PublishLock
-from timeline.table_snapshot import TableSnapshot
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.interleavings import Coverage, Scene, cover
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.world import World
-from timeline.undo import rollback_dead_writers
+from timeline.undoing.undo import rollback_dead_writers
 
 RARELY_MS = 10**9
 

@@ -22,7 +22,7 @@ from tests.simulation.family import Prepared
 from timeline.context import TableContext, TableLimits
 from timeline.model.operations import TableType, WriteOperation
 from timeline.ports.world import World as EngineWorld
-from timeline.setting_names import PublishLock
+from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault
 from timeline.testing.invariants import Violation
 from timeline.testing.ports import Actor

@@ -27,7 +27,7 @@ from tests.simulation.engine_kit import (
 from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
 from timeline.ports.world import World as EngineWorld
-from timeline.setting_names import PublishLock
+from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
 from timeline.testing.trace import SimulationFailed, Trace

@@ -37,7 +37,7 @@ from tests.simulation.test_engine_crashes import _PowerCut as PowerCut
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.operations import TableType, WriteOperation
-from timeline.plan_ending import cancel
+from timeline.publishing.plan_ending import cancel
 from timeline.testing.faults import Fault, Faults, PlannedPolicy
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run

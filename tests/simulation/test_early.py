@@ -33,7 +33,7 @@ from timeline.ports.world import World as EngineWorld
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
 from timeline.testing.script import Stage, Until, UntilEnd
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")

@@ -38,15 +38,15 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.storage import Storage
+from timeline.properties.setting_names import PublishLock
 from timeline.registry import enter
-from timeline.setting_names import PublishLock
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.invariants import Violation
 from timeline.testing.ports import Actor, ActorPorts, make_ports
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.script import Pause, Until, UntilEnd
 from timeline.testing.world import World
-from timeline.undo import rollback_dead_writers
+from timeline.undoing.undo import rollback_dead_writers
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 GRACE_MS = GRACE_OF_SILENCES * TOLERATED_MS

@@ -41,8 +41,8 @@ from timeline.context import TableContext
 from timeline.model.filenames import pending_file_names
 from timeline.model.slot import SlotKind
 from timeline.ports.world import World as EngineWorld
+from timeline.properties.setting_names import ClusteringUpdates
 from timeline.rules.strategies import find_strategy
-from timeline.setting_names import ClusteringUpdates
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor
 from timeline.testing.scheduler import crash_points, run

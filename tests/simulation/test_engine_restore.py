@@ -42,15 +42,15 @@ from timeline.model.operations import TableType
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
 from timeline.places import HEARTBEATS, MARKERS, timeline_path
-from timeline.setting_names import ForeignWriters
-from timeline.settle import is_settled
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.settle import is_settled
 from timeline.testing.engine_facts import OPERATION_KEY
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.script import Until
 from timeline.testing.world import World
-from timeline.undo import rollback_dead_writers
+from timeline.undoing.undo import rollback_dead_writers
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 KEYS = ("a1", "b1")

@@ -28,21 +28,21 @@ from tests.simulation.engine_kit import (
     rows_of,
     seeded,
 )
-from timeline import group_write
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.group_write import write_together
-from timeline.local_workload import LocalWorkload
+from timeline.grouping import group_write
+from timeline.grouping.group_write import write_together
 from timeline.model.slot import Batch, SlotKind
 from timeline.places import HEARTBEATS, MARKERS
-from timeline.receipt import Receipt, WritePlan
 from timeline.rules.conflicts import Clean
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.write import Work, prepared, write, write_prepared
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.write import Work, prepared, write, write_prepared
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = plan_for("group")  # what all members ask for

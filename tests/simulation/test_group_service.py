@@ -31,20 +31,20 @@ from tests.simulation.engine_kit import (
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.group_member import Member
-from timeline.group_messages import Message, PeerLostError
-from timeline.group_write import Left, write_together
-from timeline.local_workload import LocalWorkload
+from timeline.grouping.group_member import Member
+from timeline.grouping.group_messages import Message, PeerLostError
+from timeline.grouping.group_write import Left, write_together
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import HEARTBEATS, MARKERS
-from timeline.receipt import Receipt, WritePlan
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.write import prepared, write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.write import prepared, write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 UPSERTS = plan_for("group")  # what all members ask for
@@ -226,7 +226,7 @@ def test_a_writer_without_one_of_its_looks_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, part, mutant = MUTANTS[name]
-    monkeypatch.setattr(f"timeline.group_member.{part}", mutant)
+    monkeypatch.setattr(f"timeline.grouping.group_member.{part}", mutant)
     try:
         wrong = next((found for _, found in deaths(plan) if found), [])
     except AssertionError as error:  # a run that failed, or a row that is there twice

@@ -20,7 +20,7 @@ from timeline.errors import HoodooError
 from timeline.ports.world import World as EngineWorld
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 AFTER = 2

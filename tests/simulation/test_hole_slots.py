@@ -34,7 +34,7 @@ from timeline.testing.scheduler import run
 from timeline.testing.script import Land, Pause, Stage, Until, UntilEnd
 from timeline.testing.trace import Trace
 from timeline.testing.world import CallKind, World
-from timeline.undo import rollback_dead_writers
+from timeline.undoing.undo import rollback_dead_writers
 
 SLOT = " .hoodie/.hoodoo/slots/"
 CREATE = "create" + SLOT

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import timeline.rules.isolation as rules
-import timeline.write as write_path
+import timeline.writing.write as write_path
 from tests.simulation.engine_kit import (
     LIMITS,
     MakeContext,
@@ -31,14 +31,11 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import SLOTS
 from timeline.ports.world import World as EngineWorld
-from timeline.read_watch import ReadWatch
-from timeline.receipt import Receipt
-from timeline.rereading import from_fresh_reads
+from timeline.publishing.read_watch import ReadWatch
 from timeline.rules.conflicts import Refused
 from timeline.rules.isolation import Isolation
 from timeline.table import Table
@@ -48,7 +45,10 @@ from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.write import write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
+from timeline.writing.rereading import from_fresh_reads
+from timeline.writing.write import write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SOME, STRICT = Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE

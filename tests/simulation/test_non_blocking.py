@@ -40,15 +40,14 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import ConflictError, HoodooError, OutcomeUnknownError
-from timeline.local_workload import LocalWorkload
 from timeline.model.instant import Action
 from timeline.model.operations import ConcurrencyMode, TableType
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HEARTBEATS, MARKERS, SLOTS
 from timeline.ports.world import World as EngineWorld
-from timeline.properties_file import load_config
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_names import PublishLock
 from timeline.rules.bucketing import BucketRules
-from timeline.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.table import Table
 from timeline.testing.engine_facts import OPERATION_KEY
@@ -57,7 +56,8 @@ from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.write import write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 FREE = replace(LIMITS, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)

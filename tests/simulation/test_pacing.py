@@ -19,16 +19,16 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from timeline import write as write_path
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.times import wall_ms
 from timeline.ports.world import World as EngineWorld
-from timeline.receipt import Receipt
 from timeline.rules.pacing import Pace
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
 from timeline.testing.world import World
+from timeline.writing import write as write_path
+from timeline.writing.receipt import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")

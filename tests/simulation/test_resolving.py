@@ -28,13 +28,13 @@ from tests.simulation.engine_kit import (
 )
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
-from timeline.resolving import Outcome, Resolution, resolve
 from timeline.testing.faults import Fault, PlannedFault, PlannedPolicy
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import run
 from timeline.testing.script import Until, UntilEnd
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
+from timeline.undoing.resolving import Outcome, Resolution, resolve
 
 SLOT_CREATE = "create .hoodie/.hoodoo/slots/"
 IMPATIENT = replace(LIMITS, unknown_ms_max=-1)

@@ -23,7 +23,7 @@ from timeline.context import TableContext
 from timeline.model.sealing import NOTHING_BEFORE, Sealing, TamperEvidence, digest_of
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import SLOTS
-from timeline.setting_names import PublishLock
+from timeline.properties.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.testing.faults import Fault
 from timeline.testing.script import Stage, Until, UntilEnd

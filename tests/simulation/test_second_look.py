@@ -44,9 +44,8 @@ from timeline.model.filenames import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.world import World as EngineWorld
+from timeline.properties.setting_names import ForeignWriters
 from timeline.registry import enter
-from timeline.resolving import Outcome, resolve
-from timeline.setting_names import ForeignWriters
 from timeline.slots import SlotChain
 from timeline.table import Table
 from timeline.testing.faults import Chooser, Fault, Faults, Move, RandomPolicy
@@ -55,8 +54,9 @@ from timeline.testing.scheduler import run
 from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.undo import rollback_dead_writers
-from timeline.write import Receipt
+from timeline.undoing.resolving import Outcome, resolve
+from timeline.undoing.undo import rollback_dead_writers
+from timeline.writing.write import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)

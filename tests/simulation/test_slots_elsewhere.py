@@ -34,7 +34,7 @@ from tests.simulation.engine_kit import (
 from timeline.model.operations import WriteOperation
 from timeline.places import SLOTS, TABLE_FACTS
 from timeline.ports.storage import Names, ObjectExistsError
-from timeline.settle import is_settled
+from timeline.publishing.settle import is_settled
 from timeline.storage import decided
 from timeline.storage.decided import DecidedStorage
 from timeline.testing.faults import Fault

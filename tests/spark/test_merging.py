@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ import pytest
 
 from hoodoo.spark.loading import _as_spelled
 from hoodoo.spark.options import reaching_storage
-from timeline.options import TABLE_LAYER, PropertySet
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 
 @pytest.mark.parametrize(

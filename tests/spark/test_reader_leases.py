@@ -13,7 +13,7 @@ from hoodoo.spark.loading import plan_load
 from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
-from timeline.reader_lease import registered_readers
+from timeline.reading.reader_lease import registered_readers
 
 
 class ByHand:

@@ -13,8 +13,8 @@ import hoodoo
 import hoodoo.spark
 from hoodoo.spark.workload import SparkWorkload
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 pytestmark = pytest.mark.spark
 

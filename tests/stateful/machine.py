@@ -19,11 +19,11 @@ from tests.stateful.model import IS_DELETED, Groups, Key, Model, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.write import Receipt
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import Receipt
 
 __all__ = ["TableMachine", "in_order"]
 

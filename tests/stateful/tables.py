@@ -18,7 +18,7 @@ from tests.unit.timeline.engine import StillClock
 from timeline.machine import NullEvents, SystemIds, ThreadExecutor
 from timeline.ports.storage import Storage
 from timeline.ports.world import World
-from timeline.settings import WriteSettings
+from timeline.properties.settings import WriteSettings
 from timeline.table import Table as CoreTable
 
 __all__ = ["Features", "create", "features", "open_again"]

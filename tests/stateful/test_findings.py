@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of
 from timeline.model.operations import WriteOperation
-from timeline.placing import FileRules
 from timeline.rules.placement import SizeSettings
 from timeline.storage.memory import MemoryStorage
+from timeline.writing.placing import FileRules
 
 
 def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from timeline.codecs.log_blocks import DATA_BLOCKS, BlockType, LogBlock
 from timeline.model.times import InstantTime
-from timeline.snapshot import Snapshot
+from timeline.reading.snapshot import Snapshot
 
 __all__ = ["SelectedBlocks", "VisibleInstants", "select_blocks"]
 

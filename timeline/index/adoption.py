@@ -16,8 +16,8 @@ from timeline.index.options import INDEX_OPTIONS, KEPT_KEYS
 from timeline.model.file_group import FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
-from timeline.properties_file import update_properties
-from timeline.read import view_of
+from timeline.properties.properties_file import update_properties
+from timeline.reading.read import view_of
 from timeline.rules.bucketing import BucketEngine, BucketRules
 
 __all__ = ["adopt_buckets", "keeps_buckets", "kept_properties", "rules_kept_in"]

@@ -15,7 +15,7 @@ from timeline.boundary import read_boundary
 from timeline.context import TableContext
 from timeline.model.file_group import FileSlice
 from timeline.model.times import InstantTime
-from timeline.view import FileSystemView
+from timeline.reading.view import FileSystemView
 
 __all__ = ["may_bring_back"]
 

@@ -19,6 +19,7 @@ from timeline.index.consistent import load_ranges
 from timeline.model.claim import FileGroupId
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Storage
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import (
     BucketEngine,
     BucketRules,
@@ -29,7 +30,6 @@ from timeline.rules.bucketing import (
     bucket_of,
     fixed_file_id,
 )
-from timeline.snapshot import Snapshot
 
 __all__ = ["Buckets", "find_buckets"]
 

@@ -21,7 +21,7 @@ from timeline.codecs.hashing_metadata import (
 from timeline.errors import StorageUnavailableError, UnsupportedTableError
 from timeline.model.paths import check_partition_path, join
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
-from timeline.snapshot import Snapshot
+from timeline.reading.snapshot import Snapshot
 
 __all__ = ["FOLDER", "load_ranges"]
 

@@ -1,7 +1,7 @@
 """
 The rows of the option table about indexes and bloom filters.
 
-Data only; ``timeline.option_table`` holds them with the rest. What must be equal on all
+Data only; ``timeline.properties.option_table`` holds them with the rest. What must be equal on all
 writers of a bucket index is also kept in the table's properties, under the keys that
 begin with ``hoodoo.``: Hudi itself does not store it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from timeline.options import Option, OptionKind
+from timeline.properties.options import Option, OptionKind
 
 __all__ = ["INDEX_OPTIONS", "KEPT_KEYS"]
 

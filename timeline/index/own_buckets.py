@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from timeline.errors import InvalidInputError, SettingError
+from timeline.properties.setting_names import IndexType
+from timeline.properties.settings import WriteSettings
 from timeline.rules.bucketing import BucketEngine, bucket_of
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets
-from timeline.setting_names import IndexType
-from timeline.settings import WriteSettings
-from timeline.workload import RowRules, WorkloadProfile
+from timeline.writing.workload import RowRules, WorkloadProfile
 
 __all__ = ["own_buckets_of", "refuse_overwriting", "refuse_rows", "refuse_updates", "writes_where"]
 

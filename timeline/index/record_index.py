@@ -36,10 +36,10 @@ from timeline.model.schema import KEY_COLUMN
 from timeline.model.table_config import TableConfig
 from timeline.places import METADATA_TABLE
 from timeline.ports.storage import Storage
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.placement import rows_by_number
 from timeline.rules.slicing import slice_files
 from timeline.rules.text_hashes import java_hashes
-from timeline.snapshot import Snapshot
 
 __all__ = ["RecordIndex", "open_record_index"]
 

@@ -20,7 +20,7 @@ from timeline.errors import (
     SettingError,
     UnsafeSetupError,
 )
-from timeline.options import (
+from timeline.properties.options import (
     TABLE_LAYER,
     Option,
     OptionKind,

@@ -30,7 +30,7 @@ from timeline.model.schema import KEY_COLUMN
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
 from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
-from timeline.snapshot import Snapshot
+from timeline.reading.snapshot import Snapshot
 from timeline.testing.invariants import Violation, check_all, check_structure, files_of_snapshot
 from timeline.testing.table_facts import (
     DeletionFact,

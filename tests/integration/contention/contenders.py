@@ -23,11 +23,11 @@ import hoodoo
 from hoodoo.assembly import plan_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
 from timeline.places import SLOTS
 from timeline.ports.storage import ObjectExistsError
-from timeline.write import Receipt, write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import Receipt, write
 
 __all__ = ["Commit", "Race", "commits_of", "prepared_processes", "running"]
 

@@ -22,8 +22,8 @@ from timeline.errors import (
     WriterDisagreementError,
 )
 from timeline.model.operations import MergeMode, WriteOperation
-from timeline.properties_file import update_properties
-from timeline.setting_names import PublishLock
+from timeline.properties.properties_file import update_properties
+from timeline.properties.setting_names import PublishLock
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
 ROWS = [{"id": "a", "p": "x", "ts": 1}, {"id": "b", "p": "y", "ts": 1}]

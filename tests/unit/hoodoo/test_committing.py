@@ -25,7 +25,7 @@ from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Heard
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
-from timeline.group_messages import (
+from timeline.grouping.group_messages import (
     OFFER_BYTES_MAX,
     Assigned,
     GoAlone,
@@ -36,7 +36,7 @@ from timeline.group_messages import (
     encode_message,
 )
 from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 CLOCK = SystemClock()
 OCC = {

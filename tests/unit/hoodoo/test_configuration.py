@@ -8,7 +8,7 @@ import pytest
 
 from hoodoo.configuration import Severity, check, describe, load_configuration
 from timeline.errors import SettingError
-from timeline.options import Option, as_property_set
+from timeline.properties.options import Option, as_property_set
 
 KEY = "hoodie.write.application.id"
 

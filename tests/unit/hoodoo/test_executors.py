@@ -13,8 +13,8 @@ from hoodoo.executors import working_context
 from timeline.context import TableContext
 from timeline.errors import SettingError
 from timeline.machine import ThreadExecutor
-from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.executor import SpreadingExecutor
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 SPARK = {"hoodoo.services.executor": "spark"}
 

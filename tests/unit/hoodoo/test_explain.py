@@ -13,7 +13,7 @@ from hoodoo.contention import contention_of
 from hoodoo.explain import accounts_of, explain_instant, moment
 from tests.interop import golden_tables
 from timeline.errors import InstantNotFoundError
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 MANY = {

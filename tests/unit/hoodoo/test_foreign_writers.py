@@ -9,7 +9,7 @@ import pytest
 from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
-from timeline.settings import WriteSettings
+from timeline.properties.settings import WriteSettings
 
 SHARED = (
     "dynamodb",

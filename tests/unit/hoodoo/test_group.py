@@ -14,7 +14,7 @@ from hoodoo.explain import explain_instant
 from tests.unit.timeline.engine import Heard
 from timeline.errors import InvalidInputError, SettingError
 from timeline.machine import ThreadExecutor
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 GROUPED = {"hoodoo.group.commit.max.writes": "8", "hoodoo.group.commit.linger.ms": "60"}
 

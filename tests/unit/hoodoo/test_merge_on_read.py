@@ -13,7 +13,7 @@ import hoodoo
 from hoodoo.assembly import Layers
 from hoodoo.verify import Verification, verify_at
 from tests.interop import golden_tables
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 
 MANUAL = {"hoodie.clean.automatic": "false", "hoodie.metadata.enable": "false"}
 PENDING, DONE = "v9_mor_compaction_pending", "v9_mor_compaction_done"

@@ -12,11 +12,11 @@ import pytest
 
 import hoodoo
 from timeline.errors import InvalidInputError, SettingError, WriterDisagreementError
-from timeline.receipt import Receipt
+from timeline.properties.settings import WriteSettings
 from timeline.registry import registered_writers
 from timeline.rules.bucketing import BucketRules, RemainderShares
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
-from timeline.settings import WriteSettings
+from timeline.writing.receipt import Receipt
 
 RANGE = "hoodoo.write.bucket.range"
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])

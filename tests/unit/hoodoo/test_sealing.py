@@ -10,7 +10,7 @@ from hoodoo.configuration import check, describe, load_configuration
 from hoodoo.sealing import KEY_VARIABLE, sealing_of
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.model.sealing import NO_SEALS, Sealing, TamperEvidence
-from timeline.options import TABLE_LAYER, PropertySet
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 EVIDENCE, FILE = "hoodoo.slots.tamper.evidence", "hoodoo.slots.tamper.key.file"
 KEY, OLD = "k" * 32, "o" * 40

@@ -8,7 +8,7 @@ from lockproviders.dynamodb.client import ENTRY, IMPLICIT_ENTRY
 from lockproviders.dynamodb.settings import DynamoSettings
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError
-from timeline.options import PropertySet
+from timeline.properties.options import PropertySet
 
 PREFIX = "hoodie.write.lock.dynamodb."
 NAMED = {PREFIX + "partition_key": "t1"}

@@ -11,7 +11,7 @@ from lockproviders.hookspecs import LockContext
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.plain_metastore import PlainMetastore, PlainWire, lose
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
-from timeline.options import TABLE_LAYER, PropertySet
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 KEYS = "hoodie.write.lock.hivemetastore."
 PROPERTIES = {

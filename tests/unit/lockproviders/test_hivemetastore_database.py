@@ -11,7 +11,7 @@ from lockproviders.hivemetastore.notes import LockName, LockRow, nonce_of
 from lockproviders.hivemetastore.rows import CommitUnknownError
 from tests.unit.lockproviders.plain_machine import Machine
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
-from timeline.options import TABLE_LAYER, PropertySet
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 OURS = "hoodoo.lock.hivemetastore_database."
 PROPERTIES = {

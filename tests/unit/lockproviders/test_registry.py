@@ -13,8 +13,8 @@ from lockproviders import settings
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
 from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
-from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import StorageCapabilities
+from timeline.properties.options import TABLE_LAYER, PropertySet
 
 NOTHING = LockCapabilities(
     between_processes=False,

@@ -22,13 +22,13 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.machine import SystemClock, SystemIds
-from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
     Storage,
 )
+from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage.memory import MemoryStorage
 
 URL = "hoodoo.lock.sql.url"

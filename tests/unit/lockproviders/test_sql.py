@@ -18,7 +18,7 @@ from timeline.errors import (
     StorageUnavailableError,
     UnsafeSetupError,
 )
-from timeline.options import PropertySet
+from timeline.properties.options import PropertySet
 
 URL = "hoodoo.lock.sql.url"
 SERVER = Server(

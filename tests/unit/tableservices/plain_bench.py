@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from timeline.begin import Begun, begin, make_inflight
 from timeline.codecs.instant_avro import encode_savepoint
 from timeline.context import TableContext, TableLimits
 from timeline.files.markers import create_marker
@@ -19,12 +18,13 @@ from timeline.model.new_table import new_table_properties
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.ports.ids import ProcessIdentity
 from timeline.ports.world import World
-from timeline.properties_file import create_properties, load_config, update_properties
-from timeline.publish import Candidate, Published, Seen, publish
-from timeline.read import view_of
-from timeline.rivals import claim_of
+from timeline.properties.properties_file import create_properties, load_config, update_properties
+from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.publish import Candidate, Published, Seen, publish
+from timeline.publishing.rivals import claim_of
+from timeline.reading.read import view_of
+from timeline.reading.view import PARTITION_METADATA
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.view import PARTITION_METADATA
 
 
 class ManualClock:

@@ -41,8 +41,8 @@ from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
-from timeline.pending_plans import file_groups_in_clustering, pending_compactions
-from timeline.receipt import Receipt
+from timeline.properties.setting_names import ClusteringUpdates
+from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,
@@ -52,9 +52,9 @@ from timeline.rules.action_matrix import (
 )
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.strategies import STRATEGIES, find_strategy, objection_to
-from timeline.setting_names import ClusteringUpdates
 from timeline.table import Table
-from timeline.undo import rollback
+from timeline.undoing.undo import rollback
+from timeline.writing.receipt import Receipt
 
 PENDING, COMPLETED = Standing.PENDING, Standing.COMPLETED
 WRITES = (Deed.INSERT, Deed.UPDATE, Deed.APPEND, Deed.OVERWRITE)

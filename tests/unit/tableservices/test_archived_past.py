@@ -25,14 +25,14 @@ from timeline.errors import HeartbeatExpiredError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
+from timeline.properties.setting_names import PublishLock
+from timeline.publishing.turn import Turn, take_turn
 from timeline.registry import enter
 from timeline.rules.succession import Residue
-from timeline.setting_names import PublishLock
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
-from timeline.turn import Turn, take_turn
-from timeline.undo import rollback, rollback_dead_writers
+from timeline.undoing.undo import rollback, rollback_dead_writers
 
 RULES = ArchiveRules.from_properties(
     {

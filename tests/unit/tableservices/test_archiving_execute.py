@@ -18,7 +18,7 @@ from timeline.context import TableContext
 from timeline.model.instant import Action
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.registry import enter
-from timeline.undo import rollback
+from timeline.undoing.undo import rollback
 
 RULES = ArchiveRules.from_properties(
     {

@@ -21,7 +21,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
-from timeline.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters
 from timeline.table import Table
 
 RULES = ArchiveRules.from_properties(

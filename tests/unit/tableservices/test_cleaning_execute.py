@@ -17,7 +17,7 @@ from timeline.errors import (
 )
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
-from timeline.setting_names import FailedWritesPolicy
+from timeline.properties.setting_names import FailedWritesPolicy
 
 TWO = CleaningSettings(commits_retained=2)
 ONE_VERSION = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)

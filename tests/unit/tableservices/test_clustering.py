@@ -45,9 +45,9 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
-from timeline.plan_ending import cancel
+from timeline.properties.setting_names import ClusteringUpdates
+from timeline.publishing.plan_ending import cancel
 from timeline.rules.bucketing import BucketEngine, BucketRules
-from timeline.setting_names import ClusteringUpdates
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 

@@ -15,7 +15,7 @@ from timeline.active import ActiveTimeline
 from timeline.errors import SettingError
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.options import as_property_set
+from timeline.properties.options import as_property_set
 
 _T1, _T2 = "20260101000000000", "20260102000000000"
 _PLAN = "hoodie.clustering.plan.strategy"

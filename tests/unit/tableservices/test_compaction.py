@@ -25,8 +25,6 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.begin import begin
-from timeline.checks import WhatIPublish, further_checks
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.errors import (
     CorruptTableError,
@@ -41,7 +39,9 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import timeline_path
-from timeline.plan_ending import cancel
+from timeline.publishing.begin import begin
+from timeline.publishing.checks import WhatIPublish, further_checks
+from timeline.publishing.plan_ending import cancel
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 

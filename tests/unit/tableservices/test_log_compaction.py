@@ -29,7 +29,7 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.times import WallMs, instant_time, wall_ms
 from timeline.places import timeline_path
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 from timeline.table import Table
 
 SETTINGS = LogCompactionSettings(blocks_min=2)

@@ -15,7 +15,7 @@ from tableservices.planned_service import Part, run_round
 from tableservices.scheduling import pending_plans
 from tests.unit.timeline.engine import BRISK, SMALL, begun, new_table, opened, rows_of, upsert
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
-from timeline.plan_ending import cancel
+from timeline.publishing.plan_ending import cancel
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
 

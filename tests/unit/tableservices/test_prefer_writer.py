@@ -30,9 +30,9 @@ from timeline.errors import ServiceConflictError
 from timeline.model.instant import Instant
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.plan_ending import cancel
+from timeline.properties.setting_names import ClusteringUpdates
+from timeline.publishing.plan_ending import cancel
 from timeline.rules.strategies import find_strategy
-from timeline.setting_names import ClusteringUpdates
 from timeline.table import Table
 
 SETTINGS = ClusteringSettings(sort_columns=("v",))

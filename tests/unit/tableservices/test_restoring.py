@@ -55,10 +55,10 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.model.times import WallMs, instant_time
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
+from timeline.publishing.withdrawal import fileless_since, withdrawn_in
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.table import Table
-from timeline.withdrawal import fileless_since, withdrawn_in
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 

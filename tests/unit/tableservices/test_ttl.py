@@ -11,7 +11,7 @@ from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, u
 from timeline.errors import MalformedNameError, SettingError, TableConfigConflictError
 from timeline.model.operations import TableType
 from timeline.model.times import WallMs, wall_ms
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
 

@@ -21,8 +21,8 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError, TableConfigConflictError, UnsupportedTableError
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
-from timeline.properties_file import load_config, update_properties
-from timeline.setting_names import PublishLock
+from timeline.properties.properties_file import load_config, update_properties
+from timeline.properties.setting_names import PublishLock
 from timeline.table import Table
 
 MOR = TableType.MERGE_ON_READ

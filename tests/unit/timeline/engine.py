@@ -9,25 +9,25 @@ from typing import Any
 import pyarrow as pa
 
 from lockproviders.registry import build_lock
-from timeline.begin import begin
 from timeline.codecs.bloom import BloomSettings
 from timeline.context import TableContext, TableLimits
 from timeline.files.rewrite import FileGroupTask
 from timeline.index import LookupRules
-from timeline.local_workload import LocalWorkload
 from timeline.machine import SystemClock, SystemIds, ThreadExecutor
 from timeline.model.operations import MergeMode, TableType, WriteOperation
 from timeline.model.table_config import new_table_properties
-from timeline.placing import FileRules
 from timeline.ports.storage import Storage
 from timeline.ports.world import World
+from timeline.publishing.begin import begin
 from timeline.rules.bucketing import BucketRules
 from timeline.rules.keys import KeySpec, infer_key_generator
 from timeline.rules.retry import RetryBudget
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.workload import RowRules
-from timeline.write import (
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.placing import FileRules
+from timeline.writing.workload import RowRules
+from timeline.writing.write import (
     Receipt,
     Work,
     WritePlan,
@@ -36,7 +36,7 @@ from timeline.write import (
     action_of,
     write,
 )
-from timeline.write_schema import schema_for
+from timeline.writing.write_schema import schema_for
 
 Rows = list[dict[str, Any]]
 SMALL = FileRules(bloom=BloomSettings(entries=50))

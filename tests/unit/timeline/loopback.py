@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timeline.context import TableContext
-from timeline.group_member import Member
-from timeline.group_messages import Message, PeerLostError, decode_message, encode_message
-from timeline.group_remote import remote_work
-from timeline.write import Work
+from timeline.grouping.group_member import Member
+from timeline.grouping.group_messages import Message, PeerLostError, decode_message, encode_message
+from timeline.grouping.group_remote import remote_work
+from timeline.writing.write import Work
 
 RELEASE = "9.9"
 

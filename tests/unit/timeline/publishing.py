@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
-from timeline.begin import Begun, begin, make_inflight
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
-from timeline.publish import Candidate, Met, Published, Seen, publish
+from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.publish import Candidate, Met, Published, Seen, publish
 from timeline.table import Table
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")

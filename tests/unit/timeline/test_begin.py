@@ -16,7 +16,6 @@ from tests.unit.timeline.engine import (
     opened,
     upsert,
 )
-from timeline.begin import Begun, begin, make_inflight
 from timeline.codecs.instant_avro import decode_requested_replace
 from timeline.context import GLANCE_MS
 from timeline.errors import (
@@ -31,6 +30,7 @@ from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
+from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 

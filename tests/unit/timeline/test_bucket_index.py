@@ -12,7 +12,6 @@ import pytest
 
 import hoodoo
 from tests.interop import golden_tables
-from timeline.agreement import agreement
 from timeline.codecs.hashing_metadata import (
     HashingMetadata,
     HashingNode,
@@ -23,11 +22,12 @@ from timeline.codecs.hashing_metadata import (
 from timeline.errors import CorruptTableError, SettingError, UnsupportedTableError
 from timeline.index.buckets import find_buckets
 from timeline.index.options import KEPT_KEYS
-from timeline.local_workload import LocalWorkload
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
+from timeline.properties.agreement import agreement
+from timeline.properties.settings import WriteSettings
 from timeline.rules.bucketing import BucketEngine, BucketRules, bucket_of
-from timeline.settings import WriteSettings
+from timeline.writing.local_workload import LocalWorkload
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}

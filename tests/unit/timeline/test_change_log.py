@@ -21,8 +21,8 @@ from timeline.model.change_log import ChangeLogMode, change_log_schema
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
-from timeline.properties_file import update_properties
-from timeline.settle import data_files_of
+from timeline.properties.properties_file import update_properties
+from timeline.publishing.settle import data_files_of
 from timeline.table import Table
 
 OPERATIONS = (

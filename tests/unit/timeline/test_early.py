@@ -23,7 +23,6 @@ from tests.unit.timeline.engine import (
     put_watched,
     upsert,
 )
-from timeline.announced import announced_rivals
 from timeline.codecs.instant_avro import encode_commit
 from timeline.context import TableLimits
 from timeline.errors import WriteConflictError
@@ -33,11 +32,12 @@ from timeline.model.claim import Touch
 from timeline.model.commit_metadata import workload_profile
 from timeline.model.filenames import IOType
 from timeline.model.operations import TableType, WriteOperation
-from timeline.options import as_property_set
 from timeline.places import MARKERS, heartbeat_path, timeline_path
+from timeline.properties.options import as_property_set
+from timeline.properties.setting_names import EarlyDetection
+from timeline.properties.settings import WriteSettings
+from timeline.publishing.announced import announced_rivals
 from timeline.rules.strategies import find_strategy
-from timeline.setting_names import EarlyDetection
-from timeline.settings import WriteSettings
 from timeline.table import Table
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit.timeline.engine import files_below, new_table, planned, rows_of
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.local_workload import LocalWorkload
 from timeline.model.casting import normalise, promote, refuse_null_elements
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.java_text import java_text
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, avro_to_arrow, reconcile
-from timeline.write import write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
 
 FILLING = SchemaRules(missing=MissingColumns(fill=True))
 DROPPING = SchemaRules(missing=MissingColumns(drop=True), required=frozenset({"id"}))

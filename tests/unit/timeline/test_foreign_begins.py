@@ -24,7 +24,7 @@ from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
 from timeline.model.times import WallMs, instant_time
 from timeline.places import heartbeat_path, timeline_path
-from timeline.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters
 from timeline.table import Table
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)

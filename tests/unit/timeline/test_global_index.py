@@ -12,8 +12,8 @@ import pytest
 import hoodoo
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of, upsert
 from timeline.index import LookupRules
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import TableType, WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 SCHEMA = pa.schema(
     [

@@ -21,13 +21,13 @@ from tests.unit.timeline.engine import (
     rows_of,
 )
 from timeline.errors import InvalidInputError, StorageUnavailableError
-from timeline.group_commit import GroupCommitter
-from timeline.local_workload import LocalWorkload
+from timeline.grouping.group_commit import GroupCommitter
 from timeline.machine import Started, ThreadExecutor, start_beside
 from timeline.model.operations import WriteOperation
-from timeline.receipt import Receipt
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
 
 Write = Callable[[], Receipt]
 

@@ -23,8 +23,8 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.group_member import Member, may_be_offered, write_through
-from timeline.group_messages import (
+from timeline.grouping.group_member import Member, may_be_offered, write_through
+from timeline.grouping.group_messages import (
     Assigned,
     GoAlone,
     IsUnknown,
@@ -37,16 +37,16 @@ from timeline.group_messages import (
     WasPublished,
     WasSpread,
 )
-from timeline.group_write import Left, write_together
-from timeline.local_workload import LocalWorkload
+from timeline.grouping.group_write import Left, write_together
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.receipt import Receipt
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
-from timeline.write import prepared, write_prepared
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
+from timeline.writing.write import prepared, write_prepared
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.timeline.engine import new_table, planned
-from timeline.group_messages import (
+from timeline.grouping.group_messages import (
     Assigned,
     AssignRows,
     Candidate,

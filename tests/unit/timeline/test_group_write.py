@@ -24,15 +24,15 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import StorageUnavailableError
-from timeline.group_write import GROUP_KEY, Left, may_share, write_together
-from timeline.local_workload import LocalWorkload
+from timeline.grouping.group_write import GROUP_KEY, Left, may_share, write_together
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import Slot, SlotKind
-from timeline.receipt import Receipt, published_batch
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
-from timeline.undo import rollback
-from timeline.write import Work, prepared, write_prepared
+from timeline.undoing.undo import rollback
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt, published_batch
+from timeline.writing.write import Work, prepared, write_prepared
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.timeline.engine import heard, new_table, rows_of, upsert
-from timeline.incremental import ChangedRows, changed_since
+from timeline.reading.incremental import ChangedRows, changed_since
 from timeline.table import Table
 
 

@@ -24,14 +24,14 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import TableType, WriteOperation
-from timeline.read_set import READS_KEY, ReadSet
-from timeline.receipt import Receipt
-from timeline.rereading import from_fresh_reads
+from timeline.reading.read_set import READS_KEY, ReadSet
 from timeline.rules.isolation import Isolation
 from timeline.table import TableSnapshot
-from timeline.write import write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
+from timeline.writing.rereading import from_fresh_reads
+from timeline.writing.write import write
 
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
 BULK, OVERWRITE = WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE

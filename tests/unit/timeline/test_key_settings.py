@@ -7,13 +7,17 @@ import pickle
 import pytest
 
 from timeline.errors import SettingError, UnsupportedTableError
-from timeline.key_settings import key_properties_of, key_spec_of, merge_definition_of_settings
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode, merge_definition_of
 from timeline.model.operations import MergeMode
 from timeline.model.table_config import TableConfig, new_table_properties
+from timeline.properties.key_settings import (
+    key_properties_of,
+    key_spec_of,
+    merge_definition_of_settings,
+)
+from timeline.properties.settings import WriteSettings
 from timeline.rules.keys import KeyGenerator
 from timeline.rules.timestamp_keys import TimestampKeys, TimestampType, TimeUnit
-from timeline.settings import WriteSettings
 
 KEYGEN = "hoodie.datasource.write.keygenerator"
 KEY = "hoodie.datasource.write.recordkey.field"

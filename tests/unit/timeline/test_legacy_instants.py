@@ -24,8 +24,8 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import legacy_archive, timeline_path
+from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.rules.slicing import Slicing, slice_file_group
-from timeline.snapshot import CommitReader, Snapshot
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
 

@@ -33,13 +33,13 @@ from timeline.model.file_group import FileSlice
 from timeline.model.filenames import BaseFileName, parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
-from timeline.placing import FileRules
 from timeline.rules.bucketing import BucketRules
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.undo import rollback
-from timeline.write import write
+from timeline.undoing.undo import rollback
+from timeline.writing.placing import FileRules
+from timeline.writing.write import write
 
 INSERT, UPSERT, DELETE = WriteOperation.INSERT, WriteOperation.UPSERT, WriteOperation.DELETE
 MERGE_ON_READ = TableType.MERGE_ON_READ

@@ -22,14 +22,14 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import SettingError, UnsupportedTableError
-from timeline.local_workload import LocalWorkload
 from timeline.model.file_group import FileSlice
 from timeline.model.filenames import parse_log_file_name
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
+from timeline.properties.settings import WriteSettings
 from timeline.rules.bucketing import BucketEngine, BucketRules, fixed_file_id
-from timeline.settings import WriteSettings
 from timeline.table import Table
-from timeline.write import write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
 
 INSERT, DELETE = WriteOperation.INSERT, WriteOperation.DELETE
 BULK, OVERWRITE = WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE

@@ -20,8 +20,8 @@ from timeline.errors import (
     UnavailableError,
 )
 from timeline.machine import SystemIds
-from timeline.options import TABLE_LAYER, PropertySet
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage.object_address import parse_object_address, with_account
 from timeline.storage.object_answers import first_line
 from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from timeline.errors import SettingError
-from timeline.options import (
+from timeline.properties.options import (
     Option,
     OptionKind,
     PropertySet,

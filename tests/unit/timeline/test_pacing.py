@@ -25,15 +25,15 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import SettingError
-from timeline.group_commit import GroupCommitter
-from timeline.local_workload import LocalWorkload
+from timeline.grouping.group_commit import GroupCommitter
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.times import wall_ms
-from timeline.rereading import from_fresh_reads
+from timeline.properties.settings import WriteSettings
 from timeline.rules.pacing import Pace, free_at_ms, nudge_ms
-from timeline.settings import WriteSettings
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.rereading import from_fresh_reads
 
 MINUTE = 60_000
 TEN = Pace(per_minute=10)  # a token each 6 s
@@ -182,6 +182,15 @@ def test_what_is_long_past_is_forgiven() -> None:
     before = clock.steady
     upsert(table, [row("a")])
     assert clock.steady == before
+
+
+def test_a_pace_slower_than_one_an_hour_is_kept() -> None:
+    clock = StillClock()
+    table = table_at(clock, Pace(per_minute=1 / 100, wait_ms_max=600 * MINUTE))
+    upsert(table, [row("a")])
+    clock.sleep_ms(61 * MINUTE)
+    upsert(table, [row("b")])
+    assert 100 * MINUTE <= clock.steady <= 100 * MINUTE + 1_000
 
 
 def test_bad_rows_are_told_before_the_wait() -> None:

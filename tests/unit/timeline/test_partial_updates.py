@@ -22,13 +22,13 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.log_blocks import BytesSource, iter_blocks
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.index import LookupRules
-from timeline.local_workload import LocalWorkload
 from timeline.model.appending import LogFormat, LogSettings
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import META_COLUMNS, avro_to_arrow
 from timeline.rules.bucketing import BucketEngine, BucketRules
 from timeline.table import Table
-from timeline.write import Receipt, write
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import Receipt, write
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 BUCKETS = BucketRules(engine=BucketEngine.SIMPLE, buckets=2, hash_fields=("id",))

@@ -18,13 +18,13 @@ from timeline.model.plans import (
     RequestedReplaceMetadata,
     SliceInfo,
 )
-from timeline.pending_plans import (
+from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters
+from timeline.properties.settings import WriteSettings
+from timeline.reading.pending_plans import (
     RECHECKED,
     file_groups_in_clustering,
     reserved_file_groups,
 )
-from timeline.setting_names import ClusteringUpdates, ForeignWriters
-from timeline.settings import WriteSettings
 
 _GROUP = FileGroupId("p", "f1")
 

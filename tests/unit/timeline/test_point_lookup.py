@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from tests.interop import golden_tables
-from timeline.point_lookup import slices_that_may_hold
+from timeline.reading.point_lookup import slices_that_may_hold
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "8"}

@@ -14,7 +14,7 @@ from timeline.errors import (
 from timeline.model.table_config import new_table_properties
 from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties_file import (
+from timeline.properties.properties_file import (
     create_properties,
     load_config,
     switch_metadata_table_off,

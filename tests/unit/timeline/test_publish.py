@@ -24,15 +24,15 @@ from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.places import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.publish import Seen, rivals_since
+from timeline.properties.setting_names import PublishLock
+from timeline.publishing.publish import Seen, rivals_since
+from timeline.publishing.settle import completed_name, is_settled, settle
+from timeline.publishing.turn import take_turn
 from timeline.rules.retry import RetryBudget
-from timeline.setting_names import PublishLock
-from timeline.settle import completed_name, is_settled, settle
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
-from timeline.turn import take_turn
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 MORE = [{"id": "b", "p": "y", "ts": 1, "v": 1}]

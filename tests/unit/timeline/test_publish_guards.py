@@ -30,7 +30,7 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, SlotKind
 from timeline.places import timeline_path
-from timeline.publish import (
+from timeline.publishing.publish import (
     Candidate,
     Met,
     Published,

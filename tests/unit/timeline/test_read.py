@@ -28,7 +28,7 @@ from timeline.places import TIMELINE
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 META = [
     "_hoodie_commit_time",

@@ -20,7 +20,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import MissingFileError, SnapshotExpiredError
 from timeline.places import OWED, READERS
-from timeline.reader_lease import ReaderLease, registered_readers
+from timeline.reading.reader_lease import ReaderLease, registered_readers
 from timeline.rules.liveness import lease_is_over, lease_is_trusted
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table

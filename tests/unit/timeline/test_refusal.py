@@ -20,7 +20,7 @@ from timeline.errors import (
 )
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.instant import Action
-from timeline.refusal import KINDS, as_error, report_of
+from timeline.publishing.refusal import KINDS, as_error, report_of
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 
 MINE, THEIRS = "20260102030405004", "20260102030405008"

@@ -22,13 +22,13 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.context import TableLimits
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import TableType, WriteOperation
-from timeline.refusal import RefusalReport
-from timeline.rehearsal import rehearse
+from timeline.properties.setting_names import ClusteringUpdates
+from timeline.publishing.refusal import RefusalReport
 from timeline.rules.strategies import find_strategy
-from timeline.setting_names import ClusteringUpdates
 from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.rehearsal import rehearse
 
 UPSERT, OVERWRITE = WriteOperation.UPSERT, WriteOperation.INSERT_OVERWRITE
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))

@@ -22,10 +22,10 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError
-from timeline.held_queue import holding_the_queue
 from timeline.model.operations import WriteOperation
+from timeline.properties.settings import WriteSettings
+from timeline.publishing.held_queue import holding_the_queue
 from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms, spent_bound
-from timeline.settings import WriteSettings
 from timeline.table import Table
 
 BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)

@@ -12,7 +12,7 @@ from tests.unit.timeline.test_slots import Unanswered, slot
 from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
 from timeline.model.sealing import Sealing, TamperEvidence, digest_of
 from timeline.places import SLOTS, slot_path
-from timeline.setting_names import PublishLock
+from timeline.properties.setting_names import PublishLock
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage

@@ -11,8 +11,8 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.slot import encode_slot
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.second_look import seen_by, still_stands, without_void
-from timeline.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.second_look import seen_by, still_stands, without_void
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 

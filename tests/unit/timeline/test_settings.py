@@ -7,22 +7,22 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from timeline.agreement import agreement
 from timeline.errors import SettingError
-from timeline.known_keys import hudi_keys, is_known_key, key_warnings
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
-from timeline.option_table import READ_OPTIONS, WRITE_OPTIONS
-from timeline.options import OptionKind, PropertySet, as_property_set, parse_option
-from timeline.rules.keys import KeyGenerator
-from timeline.setting_names import (
+from timeline.properties.agreement import agreement
+from timeline.properties.known_keys import hudi_keys, is_known_key, key_warnings
+from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
+from timeline.properties.options import OptionKind, PropertySet, as_property_set, parse_option
+from timeline.properties.setting_names import (
     BloomType,
     FailedWritesPolicy,
     InsertDuplicates,
     PublishLock,
     QueryType,
 )
-from timeline.settings import ReadSettings, WriteSettings
-from timeline.unsupported import UNSUPPORTED, WITHOUT_EFFECT, unsupported_keys
+from timeline.properties.settings import ReadSettings, WriteSettings
+from timeline.properties.unsupported import UNSUPPORTED, WITHOUT_EFFECT, unsupported_keys
+from timeline.rules.keys import KeyGenerator
 
 OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
 KEYGEN = "hoodie.datasource.write.keygenerator"

@@ -12,7 +12,7 @@ from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RestorePlan, RollbackPlan
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.places import TIMELINE, timeline_path
-from timeline.settle import completed_name, is_settled, settle
+from timeline.publishing.settle import completed_name, is_settled, settle
 from timeline.table import Table
 
 RT, OWN, CT = "20260102030405005", "20260102030405009", "20260102030405011"

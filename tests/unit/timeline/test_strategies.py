@@ -21,7 +21,8 @@ from timeline.errors import SettingError, WriteConflictError
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
 from timeline.model.operations import WriteOperation
-from timeline.options import as_property_set
+from timeline.properties.options import as_property_set
+from timeline.properties.settings import WriteSettings
 from timeline.rules.conflicts import Rival, RuleId
 from timeline.rules.strategies import (
     STRATEGIES,
@@ -30,7 +31,6 @@ from timeline.rules.strategies import (
     find_strategy,
     objection_to,
 )
-from timeline.settings import WriteSettings
 
 KEY = "hoodie.write.lock.conflict.resolution.strategy"
 JAVA = "org.apache.hudi.client.transaction."

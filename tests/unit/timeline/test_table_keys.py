@@ -13,8 +13,8 @@ import hoodoo
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
-from timeline.local_workload import LocalWorkload
 from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 
 TIME = "hoodie.keygen.timebased."
 MONTHS = {

@@ -18,7 +18,7 @@ from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.places import HISTORY, TIMELINE
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.write import Receipt
+from timeline.writing.write import Receipt
 
 CLEANED_AT = "20300101000000000"
 

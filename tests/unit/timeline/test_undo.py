@@ -19,7 +19,6 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.begin import begin, make_inflight
 from timeline.codecs.instant_avro import (
     decode_rollback,
     decode_rollback_plan,
@@ -34,13 +33,14 @@ from timeline.model.operations import WriteOperation
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
 from timeline.places import HEARTBEATS, TIMELINE, heartbeat_path, slot_path, timeline_path
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.begin import begin, make_inflight
 from timeline.rules.liveness import HeartbeatLimits
-from timeline.setting_names import ForeignWriters
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
-from timeline.undo import abandon, rollback, rollback_dead_writers
+from timeline.undoing.undo import abandon, rollback, rollback_dead_writers
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 

@@ -14,10 +14,10 @@ from timeline.history import ArchivedTimes
 from timeline.model.filenames import instant_file_name, parse_base_file_name
 from timeline.model.operations import WriteOperation
 from timeline.places import timeline_path
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.reading.snapshot import CommitReader, Snapshot
+from timeline.reading.view import FileSystemView, list_partition_paths
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.view import FileSystemView, list_partition_paths
 
 MARK = ".hoodie_partition_metadata"
 

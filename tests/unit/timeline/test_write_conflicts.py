@@ -36,17 +36,17 @@ from timeline.errors import (
     TableConfigConflictError,
     WriteConflictError,
 )
-from timeline.local_workload import LocalWorkload
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import State
 from timeline.model.operations import WriteOperation
 from timeline.model.times import WallMs, instant_time
 from timeline.places import timeline_path
-from timeline.properties_file import update_properties
+from timeline.properties.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.undo import rollback
-from timeline.write import write
+from timeline.undoing.undo import rollback
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 OVERWRITE = WriteOperation.INSERT_OVERWRITE

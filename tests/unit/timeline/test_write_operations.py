@@ -28,7 +28,7 @@ from timeline.rules.placement import SizeSettings
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
-from timeline.write import write
+from timeline.writing.write import write
 
 INSERT, UPSERT, DELETE = WriteOperation.INSERT, WriteOperation.UPSERT, WriteOperation.DELETE
 

@@ -1,0 +1,223 @@
+"""
+The group committer: threads hand in writes, and whoever is first publishes for those waiting.
+
+Writes that come while one is being published wait and form the next group, so a group is as
+big as the load makes it and nobody waits without need. There is no thread of its own: the
+writer that came first leads, and when the process dies all its members die with it (GRP-3).
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from timeline.context import TableContext
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.grouping.group_write import Left, Outcome, Part, may_share, write_together
+from timeline.model.times import InstantTime
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.pacing import keep_pace
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.workload import Workload
+from timeline.writing.write import Work, prepared, write_prepared
+
+__all__ = ["GroupCommitter"]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A write that waits for its group, later its answer."""
+
+    work: Work
+    alone: bool = False
+    part: Part | None = None  # files to write, for its own thread
+    outcome: Outcome | None = None  # of that part
+    gone: bool = False  # its thread was interrupted and waits no more
+    receipt: Receipt | None = None
+    failure: BaseException | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self.receipt is not None or self.failure is not None
+
+
+class GroupCommitter:
+    """
+    Publishes the writes of a process's threads together, one group at a time.
+
+    Args:
+        context: The table; the leader alone uses it.
+        writes_max: Most writes of one instant.
+        linger_ms: How long a leader waits for more writes before it begins.
+        before: Done by the leader before each group.
+        after: Done by the leader after each group, whose members have their answers then.
+    """
+
+    def __init__(
+        self,
+        context: TableContext,
+        *,
+        writes_max: int,
+        linger_ms: int = 0,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._context = context
+        self._writes_max = writes_max
+        self._linger_ms = linger_ms
+        self._before = before
+        self._after = after
+        self._looked: Snapshot | None = None  # by the last leader; rows are prepared for it
+        self._changed = threading.Condition()
+        self._waiting: list[_Entry] = []
+        self._leading = False
+
+    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+        """
+        Run one write, in an instant with others where they do not meet.
+
+        Errors: as ``timeline.writing.write.write``; one of the group's publication is every member's.
+        """
+        with self._changed:
+            looked = self._looked = self._looked or self._context.snapshot()
+        entry = _Entry(work=prepared(self._context, plan, workload, looked))
+        with self._changed:
+            self._waiting.append(entry)
+        try:
+            while not entry.answered:
+                part = self._next_part(entry)
+                if part is not None:
+                    self._carry_out(entry, part)
+                elif not entry.answered:
+                    self._lead(entry)
+        finally:
+            with self._changed:  # interrupted while it waited: nobody waits for it
+                entry.gone = True
+                self._waiting = [one for one in self._waiting if one is not entry]
+                self._changed.notify_all()
+        if entry.receipt is None:
+            raise entry.failure or OutcomeUnknownError("a group ended without an answer")
+        return entry.receipt
+
+    def close(self) -> None:
+        """Nothing is kept between two writes."""
+
+    def _next_part(self, entry: _Entry) -> Part | None:
+        """Wait for a part to do, an answer, or the lead, which the longest waiting write takes."""
+        with self._changed:
+            while not entry.answered:
+                if entry.part is not None:
+                    part, entry.part = entry.part, None
+                    return part
+                if not self._leading and self._waiting[0] is entry:
+                    self._leading = True
+                    return None
+                self._changed.wait()
+            return None
+
+    def _carry_out(self, entry: _Entry, part: Part) -> None:
+        outcome: Outcome = _interrupted()
+        try:
+            outcome = part()
+        finally:
+            with self._changed:
+                entry.outcome = outcome
+                self._changed.notify_all()
+
+    def _side_by_side(
+        self, group: Sequence[_Entry], parts: Mapping[int, Part]
+    ) -> dict[int, Outcome]:
+        """Each member writes its files on its own thread, which waits for them anyway."""
+        leader, others = group[0], {number: group[number] for number in parts if number}
+        with self._changed:
+            for entry in group:
+                entry.outcome = None
+            for number, entry in others.items():
+                entry.part = parts[number]
+            self._changed.notify_all()
+        try:
+            if 0 in parts:
+                self._carry_out(leader, parts[0])
+        finally:
+            self._wait_for(others.values())  # PUB-2: no straggler
+        done = ((number, group[number].outcome) for number in parts)
+        return {number: outcome for number, outcome in done if outcome is not None}
+
+    def _wait_for(self, entries: Iterable[_Entry]) -> None:
+        with self._changed:
+            for entry in entries:
+                while entry.outcome is None:
+                    if entry.gone:
+                        entry.part, entry.outcome = None, _interrupted()
+                    else:
+                        self._changed.wait()
+
+    def _lead(self, leader: _Entry) -> None:
+        group = [leader]
+        publishing: list[InstantTime] = []
+        try:
+            keep_pace(self._context)  # others join meanwhile
+            if self._linger_ms and not leader.alone:
+                self._context.world.clock.sleep_ms(self._linger_ms)
+            with self._changed:
+                group = self._group_of(leader)
+            self._before()
+            self._looked = self._context.glance()
+            self._run(group, publishing)
+            with self._changed:
+                self._waiting = [one for one in self._waiting if not one.answered]
+                self._changed.notify_all()
+            self._after()
+        except BaseException as error:
+            for entry in group:
+                if entry.answered:
+                    continue
+                if entry is leader or isinstance(error, Exception):
+                    entry.failure = copy.copy(error)
+                elif publishing:
+                    entry.failure = _unknown(publishing[0])
+            raise
+        finally:
+            with self._changed:
+                self._leading = False
+                self._waiting = [one for one in self._waiting if not one.answered]
+                self._changed.notify_all()
+
+    def _group_of(self, leader: _Entry) -> list[_Entry]:
+        if leader.alone:
+            return [leader]
+        others = (
+            one
+            for one in self._waiting
+            if one is not leader and not one.alone and may_share(leader.work, one.work)
+        )
+        return [leader, *others][: self._writes_max]
+
+    def _run(self, group: list[_Entry], publishing: list[InstantTime]) -> None:
+        if len(group) == 1:
+            group[0].receipt = write_prepared(group[0].work)
+            return
+        works = [entry.work for entry in group]
+        answers = write_together(
+            self._context, works, publishing.append, partial(self._side_by_side, group)
+        )
+        for entry, answer in zip(group, answers, strict=True):
+            if isinstance(answer, Receipt):
+                entry.receipt = answer
+            elif answer is Left.ALONE:
+                entry.alone = True
+
+
+def _interrupted() -> StorageUnavailableError:
+    return StorageUnavailableError("the thread of this write was interrupted", kind="interrupted")
+
+
+def _unknown(requested_time: InstantTime) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the writer that published this one together with its own was interrupted; run "
+        f"'hoodoo explain' on instant {requested_time} before you repeat the write",
+        requested_time=requested_time,
+    )

@@ -1,0 +1,343 @@
+"""
+The writer's side of a group that another process publishes (GRP-4).
+
+It keeps the rows and writes the files; the committer only asks. Whenever the committer is
+gone, silent or at a loss, the writer finds out by itself what became of its files: the commit
+slot tells, and where there is none an abort slot sees to it that there never will be (RB-1).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from timeline.codecs.instant_avro import decode_commit
+from timeline.context import TableContext
+from timeline.errors import (
+    HoodooError,
+    InternalError,
+    InvariantError,
+    OutcomeUnknownError,
+)
+from timeline.files.rewrite import FileGroupTask
+from timeline.grouping.group_messages import (
+    Assigned,
+    AssignRows,
+    Candidate,
+    Channel,
+    Failed,
+    GoAlone,
+    IsUnknown,
+    Message,
+    Offer,
+    PeerLostError,
+    RewriteTasks,
+    Rewritten,
+    SpreadRows,
+    Tagged,
+    TagKeys,
+    WasPublished,
+    WasSpread,
+    plan_texts,
+)
+from timeline.grouping.group_write import GROUP_KEY
+from timeline.index import IndexedFile
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.filenames import data_file_time
+from timeline.model.instant import WRITE_ACTIONS
+from timeline.model.paths import join
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.places import slot_path
+from timeline.publishing.second_look import without_void
+from timeline.undoing.undo import rollback
+from timeline.writing.receipt import Receipt
+from timeline.writing.workload import Workload
+from timeline.writing.write import Work, action_of
+
+__all__ = ["Member", "may_be_offered", "write_through"]
+
+_LOOKS_MAX = 4
+
+
+def may_be_offered(work: Work) -> bool:
+    """Whether another process can publish a write: its plan is one that can be told and shared."""
+    plan, workload = work.plan, work.workload
+    if plan.operation.replaces or workload is None or workload.attempted() is None:
+        return False
+    # What a plug-in merges, only processes that have the plug-in can write.
+    return plan.reads is None and plan.rules.merge.merger is None
+
+
+@dataclass(slots=True)
+class Member:
+    """
+    One write as its writer sees it while a committer publishes it.
+
+    Args:
+        work: The write, its rows prepared.
+        release: Of this program.
+    """
+
+    work: Work
+    release: str
+    requested_time: InstantTime | None = None  # of the instant its files were written for
+    stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
+
+    def offer(self) -> Offer:
+        """What the committer must know to place the write."""
+        work, workload = self.work, self._workload()
+        columns = workload.schema.remove_metadata().serialize().to_pybytes()
+        return Offer(
+            release=self.release,
+            table_id=work.context.table_id,
+            operation=work.plan.operation.value,
+            partial=work.plan.rules.partial,
+            batch_id=work.plan.batch_id,
+            plan=plan_texts(work.plan),
+            avro_json=work.schema.avro_json,
+            schema_before=work.schema_before,
+            columns=base64.b64encode(columns).decode("ascii"),
+            partition_paths=workload.partition_paths(),
+        )
+
+    def answer(self, question: Message) -> Message:
+        """
+        Do what the committer asks; what fails is told, and the write goes alone later.
+
+        Raises:
+            PeerLostError: It is no question.
+        """
+        try:
+            return self._done(question)
+        except PeerLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+            return Failed(why=f"{type(error).__name__}: {error}"[:2000], attempted=self._tried())
+
+    def _done(self, question: Message) -> Message:
+        workload = self._workload()
+        match question:
+            case TagKeys():
+                found = workload.tag(
+                    {path: [_indexed(one) for one in files] for path, files in _items(question)}
+                )
+                return Tagged(inserts=found.inserts, updates=tuple(found.updates.items()))
+            case SpreadRows(remainder=remainder, ring=ring):
+                shares = remainder or ring
+                if shares is None:
+                    raise PeerLostError("told no shares")
+                counts = workload.spread(shares)
+                return WasSpread(rows=tuple((*key, rows) for key, rows in counts.items()))
+            case AssignRows(buckets=buckets):
+                ids = {bucket.number: file_id for bucket, file_id in buckets}
+                workload.assign([bucket for bucket, _ in buckets], ids)
+                return Assigned()
+            case RewriteTasks():
+                return self._rewrite(question)
+        raise PeerLostError(f"no question: {question.kind}")
+
+    def _rewrite(self, question: RewriteTasks) -> Message:
+        tasks = [FileGroupTask.from_json(text) for text in question.tasks]
+        if any(task.requested_time != question.requested_time for task in tasks):
+            raise PeerLostError("tasks of another instant than it says")
+        self.requested_time, self.stats = question.requested_time, ()
+        stats = self._workload().rewrite(tasks)
+        self.stats = tuple(stats)
+        return Rewritten(stats=self.stats, attempted=self._tried())
+
+    def receipt(self, told: WasPublished) -> Receipt:
+        """What a published write is told: its own rows, the group's times."""
+        own = CommitMetadata(
+            partition_to_write_stats={"": tuple(one for each in self.stats for one in each)}
+        )
+        context, plan = self.work.context, self.work.plan
+        receipt = Receipt(
+            action=action_of(context, plan.operation).value,
+            operation=plan.operation.value,
+            requested_time=told.requested_time,
+            completion_time=told.completion_time,
+            attempts=1,
+            rows_inserted=own.total_rows_inserted,
+            rows_updated=own.total_rows_updated,
+            rows_deleted=own.total_rows_deleted,
+            files_written=own.total_files,
+            bytes_written=own.total_bytes,
+            lost_slots=told.lost_slots,
+            group=told.group,
+        )
+        context.world.events.emit(
+            "write.done",
+            rt=receipt.requested_time,
+            ct=receipt.completion_time,
+            attempts=1,
+            inserted=receipt.rows_inserted,
+            updated=receipt.rows_updated,
+            group=receipt.group,
+        )
+        return receipt
+
+    def find_out(self, context: TableContext) -> Receipt | None:
+        """
+        What became of a write whose committer did not say.
+
+        Returns:
+            Its receipt when it is published; None when it is not and never will be, and nothing
+            of it is left.
+
+        Raises:
+            OutcomeUnknownError: The storage or the lock do not answer, or too much happened since.
+        """
+        if self.requested_time is None or (not self.stats and not self._tried()):
+            return None  # it never wrote a file that somebody could publish
+        time = self.requested_time
+        try:
+            slot = _ending_of(context, time)
+            if slot is not None and self._is_in(slot):
+                context.world.events.emit("group.found", rt=time)
+                return self.receipt(_told_by(slot))
+            self._clear(context, time)
+        except (InternalError, OutcomeUnknownError):
+            raise
+        except HoodooError as error:
+            raise _unknown(time, error.message) from error
+        context.world.events.emit("group.not_published", rt=time)
+        return None
+
+    def _is_in(self, slot: Slot) -> bool:
+        """A group takes all files of a member or none."""
+        mine = {path for stats in self.stats for stat in stats for path in stat.paths}
+        return any(
+            join(one.file_group.partition_path, name) in mine
+            for one in slot.claim.file_groups
+            for name in one.files
+        )
+
+    def _clear(self, context: TableContext, time: InstantTime) -> None:
+        """
+        RB-10: take away what this process wrote after its instant had ended without it.
+
+        Markers stay for the next clean, which looks by them for files of whoever sleeps still.
+        """
+        for path in self._tried():
+            if data_file_time(path.rpartition("/")[2]) == time:
+                context.world.storage.delete(path)
+
+    def _tried(self) -> tuple[str, ...]:
+        return tuple(sorted(self._workload().attempted() or ()))
+
+    def _workload(self) -> Workload:
+        if self.work.workload is None:
+            raise InvariantError("a write without rows was offered to a group")
+        return self.work.workload
+
+
+def write_through(
+    channel: Channel, member: Member, *, wait_ms: int, done: Callable[[], None] = lambda: None
+) -> Receipt | None:
+    """
+    Have a committer publish a write.
+
+    Args:
+        channel: To the committer; closed when it cannot be used again.
+        member: The write.
+        wait_ms: Longest silence of the committer.
+        done: Called when the channel can be used again.
+
+    Returns:
+        The receipt; None when nothing of the write was published or is left.
+
+    Raises:
+        PeerLostError: As None, and the committer is gone or silent.
+        OutcomeUnknownError: See ``Member.find_out``.
+    """
+    usable = False
+    try:
+        last = _conversation(channel, member, wait_ms)
+        usable = True
+    except PeerLostError as error:
+        channel.close()
+        emit = member.work.context.world.events.emit
+        emit("group.committer_lost", rt=member.requested_time or "", why=str(error))
+        receipt = member.find_out(member.work.context)
+        if receipt is None:
+            raise
+        return receipt
+    finally:
+        if not usable:
+            channel.close()  # interrupted: the committer must not wait for what does not come
+    done()
+    if isinstance(last, WasPublished):
+        return member.receipt(last)
+    if isinstance(last, GoAlone):
+        member.work.context.world.events.emit("group.alone", why=last.why)
+        return None
+    return member.find_out(member.work.context)
+
+
+def _conversation(
+    channel: Channel, member: Member, wait_ms: int
+) -> WasPublished | GoAlone | IsUnknown:
+    channel.send(member.offer())
+    while True:
+        message = channel.receive(wait_ms)
+        if isinstance(message, WasPublished | GoAlone | IsUnknown):
+            return message
+        channel.send(member.answer(message))
+
+
+def _ending_of(context: TableContext, time: InstantTime) -> Slot | None:
+    """
+    The commit slot of an instant, settled, or None when it has and will have none.
+
+    Outside: 1 list and the slots since the instant; for a pending one a rollback.
+    """
+    for _ in range(_LOOKS_MAX):
+        target = context.active().find(time, *WRITE_ACTIONS)
+        if target is not None and not target.completed:
+            rollback(context, target)  # or it is helped, and completed at the next look
+            continue
+        slot = _slot_of(context, time)
+        if slot is not None:
+            return slot if slot.kind is SlotKind.COMMIT else None
+        if target is not None or time in context.history.times().completions:
+            break
+        return None  # abandoned without a slot: its files are gone (RB-9)
+    raise _unknown(time, "the timeline went on")
+
+
+def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
+    for slot in without_void(context.chain.newest_first()):
+        if slot.completion_time < time:
+            return None  # every slot of the instant was taken after its begin: times ascend
+        if slot.requested_time == time and slot.kind in (SlotKind.COMMIT, SlotKind.ABORT):
+            return slot
+    return None
+
+
+def _told_by(slot: Slot) -> WasPublished:
+    """What the committer would have said."""
+    metadata = decode_commit(slot.body, path=slot_path(slot.number))
+    return WasPublished(
+        requested_time=slot.requested_time,
+        completion_time=slot.completion_time,
+        group=int(metadata.extra_metadata.get(GROUP_KEY, "1")),
+        lost_slots=0,
+    )
+
+
+def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the committer did not tell what became of the write, and it could not be found out; run "
+        f"'hoodoo explain' on instant {time} before you repeat the write: {why}",
+        requested_time=time,
+    )
+
+
+def _indexed(one: Candidate) -> IndexedFile:
+    return IndexedFile(file_id=one.file_id, path=one.path, virtual_keys=one.virtual_keys)
+
+
+def _items(question: TagKeys) -> list[tuple[str, tuple[Candidate, ...]]]:
+    return list(question.candidates.items())

@@ -1,0 +1,309 @@
+"""
+What a committer and a writer of another process tell each other about one write, as JSON.
+
+The writer offers a write; the committer asks it to find keys, to route rows and to write
+files, and tells it in the end what became of it. Nothing here can name code: each message is
+one of these values, checked field by field, or it is refused (SEC3). Rows never travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Annotated, ClassVar, Final, Literal, Protocol
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.times import InstantTime
+from timeline.rules.bucketing import RemainderShares, RingShares
+from timeline.rules.keys import VirtualKeys
+from timeline.rules.placement import Bucket
+from timeline.writing.receipt import WritePlan
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "OFFER_BYTES_MAX",
+    "AssignRows",
+    "Assigned",
+    "Candidate",
+    "Channel",
+    "Failed",
+    "GoAlone",
+    "IsUnknown",
+    "Message",
+    "Offer",
+    "PeerLostError",
+    "PeerSilentError",
+    "RewriteTasks",
+    "Rewritten",
+    "SpreadRows",
+    "TagKeys",
+    "Tagged",
+    "WasPublished",
+    "WasSpread",
+    "decode_message",
+    "encode_message",
+    "plan_texts",
+]
+
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Of who has not been asked anything yet: so much a committer keeps for each connection.
+OFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_STRICT: Final = ConfigDict(extra="forbid", strict=True)
+
+
+class PeerLostError(Exception):
+    """The other side is gone, silent for too long, or told something that is no message."""
+
+
+class PeerSilentError(PeerLostError):
+    """It did not answer in time; what it does, and whether it still lives, nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A writer has a write whose rows are prepared."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["offer"] = "offer"
+    release: str  # of the writer; tasks of another one may mean something else
+    table_id: str
+    operation: str
+    partial: bool
+    batch_id: str | None
+    plan: Mapping[str, str]  # ``plan_texts``: the committer must ask for the same
+    avro_json: str  # the schema to write with
+    schema_before: str
+    columns: str  # the schema of the incoming rows, Arrow IPC in base 64
+    partition_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A base file that may hold keys."""
+
+    file_id: str
+    path: str
+    virtual_keys: VirtualKeys | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagKeys:
+    """Find out which rows' keys live in which of these files, by partition path."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["tag"] = "tag"
+    candidates: Mapping[str, tuple[Candidate, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagged:
+    """How many rows have new keys, by partition path, and known ones, by file group."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["tagged"] = "tagged"
+    inserts: Mapping[str, int]
+    updates: tuple[tuple[FileGroupId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRows:
+    """Count rows by partition path and bucket of a bucket index."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["spread"] = "spread"
+    remainder: RemainderShares | None = None
+    ring: RingShares | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasSpread:
+    """Partition path, bucket, rows."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["was_spread"] = "was_spread"
+    rows: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignRows:
+    """New records go to these buckets; each with its file id."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["assign"] = "assign"
+    buckets: tuple[tuple[Bucket, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """They do."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["assigned"] = "assigned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTasks:
+    """Write these file groups, for the instant of this requested time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["rewrite"] = "rewrite"
+    requested_time: InstantTime
+    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The files are written: stats of each task, and all paths that were tried."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["rewritten"] = "rewritten"
+    stats: tuple[tuple[WriteStat, ...], ...]
+    attempted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The writer could not do what it was asked; these paths were tried."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["failed"] = "failed"
+    why: str
+    attempted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasPublished:
+    """The write is published, in an instant with ``group - 1`` others."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["published"] = "published"
+    requested_time: InstantTime
+    completion_time: InstantTime
+    group: int
+    lost_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoAlone:
+    """Nothing of the write is published or left: as its own instant it is told why."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["alone"] = "alone"
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsUnknown:
+    """The committer does not know what became of the group: the writer looks for itself."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["unknown"] = "unknown"
+
+
+Message = (
+    Offer
+    | TagKeys
+    | Tagged
+    | SpreadRows
+    | WasSpread
+    | AssignRows
+    | Assigned
+    | RewriteTasks
+    | Rewritten
+    | Failed
+    | WasPublished
+    | GoAlone
+    | IsUnknown
+)
+
+_MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(
+    Annotated[Message, Field(discriminator="kind")]
+)
+
+
+class Channel(Protocol):
+    """One connection between a committer and a writer; one side speaks at a time."""
+
+    def send(self, message: Message) -> None:
+        """
+        Hand over one message.
+
+        Raises:
+            PeerLostError: It cannot be.
+        """
+
+    def receive(self, wait_ms: int) -> Message:
+        """
+        Wait for the next message.
+
+        Raises:
+            PeerLostError: None came within that time, or none will.
+        """
+
+    def close(self) -> None:
+        """Give the connection up; the other side learns of it. Twice is no error."""
+
+
+def encode_message(message: Message) -> bytes:
+    """One message as JSON."""
+    return _MESSAGES.dump_json(message)
+
+
+def decode_message(data: bytes) -> Message:
+    """
+    Read back what ``encode_message`` wrote.
+
+    Raises:
+        PeerLostError: These bytes are no message: another kind, a field too many or too few, or
+            a value of another type.
+    """
+    try:
+        return _MESSAGES.validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise PeerLostError(f"no message: {first['loc']} {first['msg']}") from None
+
+
+def plan_texts(plan: WritePlan) -> dict[str, str]:
+    """
+    What a write asks for, field by field, but for its batch: equal texts, equal plans.
+
+    Two processes compare them instead of trusting a plan that came over a wire.
+    """
+    found: dict[str, str] = {}
+    _gather("", plan, found)
+    found.pop("batch_id", None)
+    return found
+
+
+def _gather(name: str, value: object, found: dict[str, str]) -> None:
+    if is_dataclass(value) and not isinstance(value, type):
+        found[name or "plan"] = type(value).__name__
+        for each in fields(value):
+            _gather(f"{name}.{each.name}" if name else each.name, getattr(value, each.name), found)
+    elif isinstance(value, Mapping):
+        found[name] = repr(sorted((str(key), repr(each)) for key, each in value.items()))
+    elif isinstance(value, frozenset):
+        found[name] = repr(sorted(map(repr, value)))
+    elif isinstance(value, Enum):
+        found[name] = f"{type(value).__name__}.{value.name}"
+    else:
+        found[name] = repr(value)

@@ -1,0 +1,427 @@
+"""
+Several writes in one instant: begun once, written side by side, published once (GRP-1).
+
+For many small writes the instant is the cost, not their rows. Members are judged as if those
+before them in the group had been published just before (GRP-2), by the rules for strangers:
+whoever meets one of them is not in this group. Whoever fails leaves nothing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+
+from timeline.context import TableContext
+from timeline.errors import (
+    HeartbeatExpiredError,
+    HoodooError,
+    InvariantError,
+    MissingFileError,
+    OutcomeUnknownError,
+    RolledBackError,
+)
+from timeline.grouping.group_messages import PeerLostError
+from timeline.model.claim import Claim
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.instant import Instant, State
+from timeline.model.operations import WriteOperation
+from timeline.model.times import InstantTime
+from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.checks import refused_by
+from timeline.publishing.publish import Candidate, Published, Seen, publish, verdict_on
+from timeline.reading.read import view_of
+from timeline.reading.view import FileSystemView
+from timeline.rules.conflicts import Clean, Rival
+from timeline.undoing.undo import abandon, rollback
+from timeline.writing.candidate import Written, candidate_of, facts_of, planned_claim, reconcile
+from timeline.writing.placing import Placement, place
+from timeline.writing.receipt import Receipt, WritePlan, published_batch
+from timeline.writing.workload import Workload
+from timeline.writing.write import Work, action_of, clean_up, receipt_of
+from timeline.writing.write_schema import schema_for
+
+__all__ = ["GROUP_KEY", "Left", "Outcome", "Part", "SideBySide", "may_share", "write_together"]
+
+#: What a member's part came to: a stat tuple for each of its tasks, or why there is none.
+Outcome = Sequence[tuple[WriteStat, ...]] | Exception
+Part = Callable[[], Outcome]
+SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
+
+#: Extra metadata of a commit: how many writes share it.
+GROUP_KEY = "hoodoo.group"
+
+
+class Left(Enum):
+    """Why a write is not in the group it was offered to; nothing of it was published."""
+
+    MEETS = "meets"  # one before it: the next group may have it
+    ALONE = "alone"  # it failed, or the group was refused: as its own instant it is told why
+    LOST = "lost"  # its writer, another process, is gone or silent: nobody waits for an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """One write of a group; ``written`` once its files are."""
+
+    work: Work
+    workload: Workload
+    placement: Placement
+    written: Written | None = None
+    candidate: Candidate | None = None
+
+    @property
+    def claim(self) -> Claim:
+        return planned_claim(self.placement) if self.candidate is None else self.candidate.claim
+
+
+class _LostWhileWritingError(Exception):
+    """Writers of other processes were lost, and may write files still."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(f"{len(numbers)} writers were lost while they wrote")
+        self.numbers = tuple(numbers)
+
+
+def may_share(first: Work, other: Work) -> bool:
+    """
+    Whether two writes ask for the same thing with other rows, so that one commit can say it.
+
+    Overwrites claim whole partitions and are never shared; nor are rows of a cluster, whose
+    files only the markers of an instant tell.
+    """
+    if first.plan.operation.replaces or first.workload is None or other.workload is None:
+        return False
+    if first.workload.attempted() is None or other.workload.attempted() is None:
+        return False
+    if first.plan.reads is not None or other.plan.reads is not None:
+        return False  # each is judged by what it read
+    return replace(first.plan, batch_id=None) == replace(other.plan, batch_id=None)
+
+
+def write_together(
+    context: TableContext,
+    works: Sequence[Work],
+    publishing: Callable[[InstantTime], None] = lambda _: None,
+    side_by_side: SideBySide | None = None,
+) -> list[Receipt | Left]:
+    """
+    Publish as many of some writes as do not meet in one instant.
+
+    Args:
+        context: The table.
+        works: Writes that ``may_share`` with the first one; their order is their serial order.
+        publishing: Told the requested time before the publication, from where on an
+            interruption leaves an unknown outcome.
+        side_by_side: Carries out the members' parts, by their number, where there are better
+            threads for them than the executor's; answers when the last one ended (PUB-2).
+
+    Returns:
+        For each write its receipt, or why it has none.
+
+    Raises:
+        OutcomeUnknownError: Published or not, nobody knows yet: true of every member.
+        LockTimeoutError, StorageUnavailableError: Nothing of the group was published.
+    """
+    begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
+    answers: list[Receipt | Left] = [Left.ALONE] * len(works)
+    published = False
+    placed: dict[int, _Member] = {}
+    try:
+        run = side_by_side or partial(_by_executor, context)
+        placed = _placed(context, begun, works, answers, _view_for(context, begun, works, run))
+        written = _written(context, begun, placed, answers, run) if placed else {}
+        if written:
+            publishing(begun.requested_time)
+            published = _publish(context, begun, written, placed, answers)
+    except OutcomeUnknownError:
+        begun.heartbeat.stop()  # UNK-3: nothing of it may be deleted
+        raise
+    except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
+        abandon(context, begun)  # GRP-3: one abort for all
+        context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
+        return [one if one in (Left.MEETS, Left.LOST) else Left.ALONE for one in answers]
+    except _LostWhileWritingError as error:
+        _end_for_good(context, begun)  # GRP-5
+        for number in placed:
+            answers[number] = Left.LOST if number in error.numbers else Left.MEETS
+        return answers
+    except Exception:
+        abandon(context, begun)
+        raise
+    except BaseException:
+        begun.heartbeat.stop()  # interrupted, perhaps while publishing: delete nothing
+        raise
+    else:
+        if not published:
+            abandon(context, begun)
+    finally:
+        context.pin.release(begun.requested_time)
+    return answers
+
+
+def _end_for_good(context: TableContext, begun: Begun) -> None:
+    """
+    An abort slot ends an instant for which a lost writer may still write files (RB-1, RB-10).
+
+    Deleting them would do for what is there now only.
+    """
+    begun.heartbeat.stop()
+    target = Instant(action=begun.action, requested_time=begun.requested_time, state=State.INFLIGHT)
+    why = "a writer was lost"
+    try:
+        rollback(context, target)
+    except HoodooError as error:
+        why = f"{why}; not rolled back yet: {error.message}"  # the next clean does it
+    context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
+
+
+def _view_for(
+    context: TableContext, begun: Begun, works: Sequence[Work], side_by_side: SideBySide
+) -> FileSystemView:
+    """The view on which all are placed, their partitions listed side by side."""
+    view = view_of(context, begun.snapshot)
+    if works[0].plan.operation is not WriteOperation.BULK_INSERT:  # looks at nothing
+        side_by_side({number: partial(_listed, view, work) for number, work in enumerate(works)})
+    return view
+
+
+def _listed(view: FileSystemView, work: Work) -> Outcome:
+    try:
+        view.latest_slices(work.workload.partition_paths() if work.workload else ())
+    except Exception as error:  # noqa: BLE001 - placing meets it again, and tells the write
+        return error
+    return ()
+
+
+def _placed(
+    context: TableContext,
+    begun: Begun,
+    works: Sequence[Work],
+    answers: list[Receipt | Left],
+    view: FileSystemView,
+) -> dict[int, _Member]:
+    """Those of the writes that do not meet, by their number, with tokens of their own."""
+    members: dict[int, _Member] = {}
+    tasks = 0
+    for number, work in enumerate(works):
+        try:
+            member = _placed_beside(context, begun, work, members, view)
+        except PeerLostError as error:
+            context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
+            answers[number] = Left.LOST  # it was not asked to write anything yet
+            continue
+        except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+            context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
+            continue
+        if isinstance(member, Left):
+            answers[number] = member
+            continue
+        renumbered = tuple(
+            replace(task, task_number=place, write_token=f"{place}-0-0")
+            for place, task in enumerate(member.placement.tasks, start=tasks)
+        )
+        tasks += len(renumbered)
+        members[number] = replace(member, placement=replace(member.placement, tasks=renumbered))
+    return members
+
+
+def _placed_beside(
+    context: TableContext,
+    begun: Begun,
+    work: Work,
+    before: dict[int, _Member],
+    view: FileSystemView,
+) -> _Member | Left:
+    plan, workload = work.plan, work.workload
+    if workload is None:
+        raise InvariantError("a write without rows was offered to a group")
+    if published_batch(context, plan) is not None:
+        return Left.ALONE  # BATCH-1: a twin lies in the base snapshot, its receipt is returned
+    schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
+    work = replace(work, schema=schema, schema_before=schema_before)
+    if any(one.work.schema.avro_json != schema.avro_json for one in before.values()):
+        return Left.MEETS
+    files = plan.files
+    # New rows that would fill a file which another member fills get a file of their own.
+    for chosen in (files, replace(files, small_files_max=0)) if before else (files,):
+        placement = place(context, begun, workload, plan.rules, schema, files=chosen, view=view)
+        if placement.met is not None:
+            return Left.ALONE
+        member = _Member(work=work, workload=workload, placement=placement)
+        planned = Candidate(
+            claim=member.claim, metadata=CommitMetadata(), logs_may_meet=placement.logs_may_meet
+        )
+        rivals = [_as_rival(begun, one) for one in before.values()]
+        verdict = verdict_on(context, planned, begun.requested_time, rivals)
+        if isinstance(verdict, Clean):
+            return member
+    return Left.MEETS
+
+
+def _as_rival(begun: Begun, member: _Member) -> Rival:
+    """A member as those after it see it: published just before."""
+    batch_id = member.work.plan.batch_id
+    return Rival(
+        action=begun.action,
+        requested_time=begun.requested_time,
+        completion_time=begun.requested_time,
+        claim=member.claim,
+        schema=member.work.schema.avro_json,
+        batches=() if batch_id is None else (batch_id,),
+    )
+
+
+def _written(
+    context: TableContext,
+    begun: Begun,
+    placed: dict[int, _Member],
+    answers: list[Receipt | Left],
+    side_by_side: SideBySide,
+) -> dict[int, _Member]:
+    """Those whose files are written, and stand beside the files of those before them."""
+    make_inflight(context, begun, _profile(placed))
+    outcomes = side_by_side(
+        {number: partial(_rewrite, context, member) for number, member in placed.items()}
+    )
+    lost = [number for number in placed if isinstance(outcomes[number], PeerLostError)]
+    if lost:
+        raise _LostWhileWritingError(lost)  # PUB-2: nobody knows that their files are all written
+    members: dict[int, _Member] = {}
+    rivals: list[Rival] = []
+    for number, member in placed.items():
+        outcome = outcomes[number]
+        if isinstance(outcome, Exception):
+            context.world.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
+            continue
+        done = _with_files(context, begun, member, outcome)
+        if _stands(context, begun, done, rivals):
+            members[number] = done
+            rivals.append(_as_rival(begun, done))
+        else:
+            answers[number] = Left.MEETS
+    return members
+
+
+def _by_executor(context: TableContext, parts: Mapping[int, Part]) -> dict[int, Outcome]:
+    outcomes = context.world.executor.map(_carry_out, list(parts.values()))
+    return dict(zip(parts, outcomes, strict=True))
+
+
+def _carry_out(part: Part) -> Outcome:
+    return part()
+
+
+def _rewrite(context: TableContext, member: _Member) -> Outcome:
+    """One member's files; its failure is its own."""
+    try:
+        stats = member.workload.rewrite(member.placement.tasks)
+        # Asked again before the slot, which costs nothing then: here members wait side by side.
+        context.world.storage.sync_folders(
+            sorted({task.partition_path for task in member.placement.tasks})
+        )
+        return stats
+    except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+        return error
+
+
+def _with_files(
+    context: TableContext, begun: Begun, member: _Member, stats: Sequence[tuple[WriteStat, ...]]
+) -> _Member:
+    written = Written(
+        placement=member.placement,
+        stats=tuple(zip(member.placement.tasks, stats, strict=True)),
+        schema=member.work.schema,
+        schema_before=member.work.schema_before,
+        refusals=(),
+        attempts=1,
+    )
+    candidate = candidate_of(context, begun, member.work.plan, written)
+    return replace(member, written=written, candidate=candidate)
+
+
+def _stands(context: TableContext, begun: Begun, member: _Member, rivals: list[Rival]) -> bool:
+    """Whether a written member meets none of those before it (GRP-2)."""
+    candidate, written = _files_of(member)
+    if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), Clean):
+        return False
+    mine = facts_of(begun, member.work.plan, written, candidate.claim, candidate.batches)
+    return refused_by(context, mine, rivals) is None
+
+
+def _files_of(member: _Member) -> tuple[Candidate, Written]:
+    if member.candidate is None or member.written is None:
+        raise InvariantError("a member of a group was used before its files were written")
+    return member.candidate, member.written
+
+
+def _publish(
+    context: TableContext,
+    begun: Begun,
+    members: dict[int, _Member],
+    placed: dict[int, _Member],
+    answers: list[Receipt | Left],
+) -> bool:
+    """One candidate of all members; each gets a receipt of its own. False when it met somebody."""
+    files = {number: _files_of(member) for number, member in members.items()}
+    merged = _merged([written for _, written in files.values()])
+    attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
+    # PUB-1: also the files of those who failed or met somebody.
+    reconcile(context, begun, merged, frozenset[str]().union(*attempted))
+    batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
+    first = next(iter(members.values())).work.plan
+    candidate = candidate_of(context, begun, _shared(first, len(members)), merged, batches)
+    outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
+    if not isinstance(outcome, Published):
+        why = outcome.verdict.why
+        context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
+        return False
+    clean_up(context, begun)
+    size = len(members)
+    context.world.events.emit("group.done", rt=begun.requested_time, size=size)
+    for number, member in members.items():
+        own = files[number][0].metadata
+        answers[number] = receipt_of(context, member.work.plan, own, outcome, group=size)
+    return True
+
+
+def _shared(first: WritePlan, size: int) -> WritePlan:
+    """What the members ask for together; their batches are told by themselves."""
+    return replace(
+        first, batch_id=None, extra_metadata={**first.extra_metadata, GROUP_KEY: str(size)}
+    )
+
+
+def _merged(members: Sequence[Written]) -> Written:
+    """The files of all members as those of one write."""
+    first = members[0]
+    new_rows: dict[str, int] = {}
+    for one in members:
+        for path, rows in one.placement.new_rows.items():
+            new_rows[path] = new_rows.get(path, 0) + rows
+    missed = {path for one in members for path in one.placement.missed_in}
+    placement = replace(
+        first.placement,
+        tasks=tuple(task for one in members for task in one.placement.tasks),
+        missed_in=tuple(sorted(missed)),
+        new_rows=new_rows,
+    )
+    stats = tuple(pair for one in members for pair in one.stats)
+    return replace(first, placement=placement, stats=stats)
+
+
+def _profile(members: dict[int, _Member]) -> CommitMetadata:
+    """The inflight content of all members: per partition one stat of new rows, then the updates."""
+    profiles = [one.placement.profile for one in members.values()]
+    inserts: dict[str, int] = {}
+    updates: dict[str, list[WriteStat]] = {}
+    for profile in profiles:
+        for path, (new, *known) in profile.partition_to_write_stats.items():
+            inserts[path] = inserts.get(path, 0) + new.num_inserts
+            updates.setdefault(path, []).extend(known)
+    stats = {
+        path: (WriteStat(num_inserts=rows), *updates[path])
+        for path, rows in sorted(inserts.items())
+    }
+    return CommitMetadata(operation_type=profiles[0].operation_type, partition_to_write_stats=stats)

@@ -1,0 +1,330 @@
+"""
+Settings of keys, partitions and merging: what their options mean together.
+
+Beside ``timeline.properties.settings``, which holds the values: names of generators, payloads and time
+formats are translated and contradictions between them refused here (SEC4: no class is ever
+loaded by a name found in a property).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from timeline.errors import InvalidInputError, SettingError
+from timeline.model.merge_definition import (
+    MergeDefinition,
+    PartialUpdateMode,
+    definition_of_payload,
+)
+from timeline.model.operations import MergeMode
+from timeline.properties.key_options import KEY_OPTIONS, TIME_OPTIONS
+from timeline.properties.options import (
+    CODE_LAYER,
+    DEFAULT_LAYER,
+    TABLE_LAYER,
+    Option,
+    PropertySet,
+    parse_option,
+)
+from timeline.properties.setting_names import key_generator_of, merge_mode_of
+from timeline.rules.date_patterns import parse_date_pattern
+from timeline.rules.keys import KeyGenerator, KeySpec, infer_key_generator
+from timeline.rules.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
+
+if TYPE_CHECKING:
+    from timeline.model.table_config import TableConfig
+    from timeline.properties.settings import WriteSettings
+
+__all__ = [
+    "contradictions_of_keys",
+    "key_properties_of",
+    "key_spec_of",
+    "merge_definition_of_settings",
+    "refuse_other_times",
+    "resolve_key_options",
+    "timestamp_keys_of",
+]
+
+_TIME_PREFIX: Final = "hoodie.keygen.timebased."
+_DELIMITER: Final = re.compile(r"(?:\\s\*)?(\\?[^\w\\]|\[[^\w\\\]]\])(?:\\s\*)?")
+_PARSER: Final = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
+_MADE_OF: Final = ("key_generator_type", "key_generator_class", "merge_strategy_id")
+
+
+def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None:
+    """
+    Turn the texts of key and merge options into what ``WriteSettings`` holds, in place.
+
+    Args:
+        properties: All layers.
+        values: Option values by field, as read; gains ``key_generator``, ``merge_mode``,
+            ``partition_types``, ``timestamp_keys`` and ``time_properties``.
+
+    Raises:
+        SettingError: A name is not known, a pattern or zone is none, or two contradict.
+    """
+    values["key_generator"] = key_generator_of(
+        properties, KEY_OPTIONS["key_generator_type"], KEY_OPTIONS["key_generator_class"]
+    )
+    values["merge_mode"] = merge_mode_of(
+        properties,
+        KEY_OPTIONS["merge_mode"],
+        KEY_OPTIONS["payload_class"],
+        KEY_OPTIONS["merge_strategy_id"],
+    )
+    split = [field.partition(":") for field in values.get("partition_fields", ())]
+    values["partition_fields"] = tuple(name.strip() for name, _, _ in split)
+    values["partition_types"] = tuple(kind.strip().upper() or None for _, _, kind in split)
+    values["timestamp_keys"] = timestamp_keys_of(properties)
+    values["time_properties"] = {
+        option.key: found[1].strip()
+        for option in TIME_OPTIONS.values()
+        if (found := properties.find(option)) is not None and found[1].strip()
+    }
+    for field in _MADE_OF:
+        values.pop(field, None)
+
+
+def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
+    """
+    The description of folders of times; None when there is none.
+
+    Raises:
+        SettingError: It is incomplete, or a pattern, zone or delimiter is none.
+    """
+    said = {name: _said(properties, option) for name, option in TIME_OPTIONS.items()}
+    if said["kind"] is None and said["output_format"] is None:
+        return None
+    for name in ("kind", "output_format"):
+        if said[name] is None:
+            _refuse(properties, TIME_OPTIONS[name], "folders of times need it", "setting_missing")
+    if said["parser_class"] not in (None, _PARSER):
+        option = TIME_OPTIONS["parser_class"]
+        _refuse(properties, option, f"only {_PARSER} is known", "unsupported_setting")
+    kind = TimestampType[str(said["kind"])]
+    keys = TimestampKeys(
+        kind=kind,
+        output_format=str(said["output_format"]),
+        input_formats=_input_formats(properties, said) if kind.reads_text else (),
+        input_zone=said["zone"] or said["input_zone"],
+        output_zone=said["zone"] or said["output_zone"],
+        scalar_unit=TimeUnit[said["scalar_unit"] or "SECONDS"],
+    )
+    _check_times(properties, keys)
+    return keys
+
+
+def _said(properties: PropertySet, option: Option) -> str | None:
+    found = properties.find(option)
+    if found is None or not found[1].strip():
+        return None
+    key, text, layer = found
+    return str(parse_option(option, text.strip(), key=key, layer=layer))
+
+
+def _input_formats(properties: PropertySet, said: Mapping[str, str | None]) -> tuple[str, ...]:
+    listed = said["input_formats"]
+    if listed is None:
+        _refuse(properties, TIME_OPTIONS["input_formats"], "texts need a form", "setting_missing")
+    text = said["input_delimiter"] or ","
+    # Java takes any regular expression; a delimiter is one character, and anything else is
+    # more likely an attack on whoever matches it than a delimiter (SEC14).
+    delimiter = _DELIMITER.fullmatch(text)
+    if delimiter is None:
+        _refuse(
+            properties,
+            TIME_OPTIONS["input_delimiter"],
+            "the delimiter is one character, escaped or in brackets",
+            "unsupported_setting",
+        )
+    character = delimiter[1].strip("[]") if delimiter[1].startswith("[") else delimiter[1][-1]
+    return tuple(one.strip() for one in listed.split(character) if one.strip())
+
+
+def _check_times(properties: PropertySet, keys: TimestampKeys) -> None:
+    def tried(name: str, check: Any, text: str) -> None:
+        try:
+            check(text)
+        except InvalidInputError as error:
+            option = TIME_OPTIONS[name]
+            if name != "zone" or _said(properties, option) is not None:
+                _refuse(properties, option, error.message, "setting_value")
+
+    tried("output_format", parse_date_pattern, keys.output_format)
+    for pattern in keys.input_formats:
+        tried("input_formats", lambda text: parse_date_pattern(text).expression(), pattern)
+    both = _said(properties, TIME_OPTIONS["zone"]) is not None
+    if keys.input_zone is not None:
+        tried("zone" if both else "input_zone", check_zone, keys.input_zone)
+    if keys.output_zone is not None:
+        tried("zone" if both else "output_zone", check_zone, keys.output_zone)
+
+
+def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str] | None:
+    """
+    Find what does not go together among key options: field, message, suggestion, kind.
+
+    None when all goes together.
+    """
+    keys, partitions = len(settings.record_key_fields), len(settings.partition_fields)
+    generator = settings.key_generator
+    single = (KeyGenerator.SIMPLE, KeyGenerator.TIMESTAMP)
+    contradiction = "setting_contradiction"
+    if generator in single and (keys > 1 or partitions > 1):
+        return (
+            "record_key_fields" if keys > 1 else "partition_fields",
+            "this key generator takes one field for the key and one for the partition",
+            "use key generator COMPLEX or CUSTOM, or leave it out",
+            contradiction,
+        )
+    if generator in (KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE) and partitions:
+        return (
+            "partition_fields",
+            "the key generator is for tables without partitions",
+            "leave one of the two out",
+            contradiction,
+        )
+    types = set(settings.partition_types)
+    if generator not in (None, KeyGenerator.CUSTOM) and types - {None}:
+        return (
+            "partition_fields",
+            "types of partition fields are for key generator CUSTOM",
+            "leave them out, or use CUSTOM",
+            contradiction,
+        )
+    if generator is KeyGenerator.CUSTOM and types - {"SIMPLE", "TIMESTAMP"}:
+        return (
+            "partition_fields",
+            "key generator CUSTOM needs a type for each partition field",
+            "write region:SIMPLE,ts:TIMESTAMP",
+            "setting_value",
+        )
+    left_out = set(settings.partition_fields if settings.drop_partition_columns else ())
+    needed = set(settings.ordering_fields)
+    if not settings.populate_meta_fields:
+        needed.update(settings.record_key_fields)
+    if left_out & needed:
+        return (
+            "drop_partition_columns",
+            "rows are compared by a column that files would leave out",
+            f"keep the columns, or partition by others: {sorted(left_out & needed)}",
+            contradiction,
+        )
+    if (settings.delete_field is None) != (settings.delete_marker is None):
+        return (
+            "delete_field" if settings.delete_marker is None else "delete_marker",
+            "a column that marks deletes needs its marker, and the marker its column",
+            "set both or none",
+            "setting_missing",
+        )
+    fills = settings.partial_update_mode == PartialUpdateMode.FILL_UNAVAILABLE.value
+    if fills and merge_definition_of_settings(settings).unavailable_marker is None:
+        return (
+            "partial_update_mode",
+            "nothing tells which value means that the older one stays",
+            f"set {KEY_OPTIONS['unavailable_marker'].key}",
+            "setting_missing",
+        )
+    return None
+
+
+def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
+    """
+    How keys of an existing table are made: its own facts; settings tell what it does not store.
+
+    Time formats of a CUSTOM generator and the encoding of a complex key of one field are
+    such: Java Hudi does not keep them with the table.
+    """
+    told = (config.key_generator_type or "").removesuffix("_AVRO")
+    if told in KeyGenerator.__members__:
+        generator = KeyGenerator[told]
+    else:
+        generator = infer_key_generator(len(config.record_key_fields), len(config.partition_fields))
+    types = config.partition_field_types
+    if generator is KeyGenerator.CUSTOM and None in types:
+        types = settings.partition_types
+    bare = settings.complex_key_bare
+    return KeySpec(
+        record_key_fields=config.record_key_fields,
+        partition_fields=config.partition_fields,
+        partition_types=types,
+        key_generator=generator,
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+        table_version=config.table_version,
+        ordering_fields=config.ordering_fields if config.merge.orders else (),
+        times=settings.timestamp_keys,
+        prefixes_single_key=None if bare is None else not bare,
+        stores_keys=config.populate_meta_fields,
+    )
+
+
+def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse time formats other than those the table keeps: rows would get other folders.
+
+    Raises:
+        SettingError: ``kind`` ``setting_against_table``.
+    """
+    kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
+    if not kept or settings.timestamp_keys is None:
+        return
+    theirs = timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept))
+    if theirs is not None and theirs != settings.timestamp_keys:
+        raise SettingError(
+            "the table's folders of times were made otherwise, and rows would get others; leave "
+            f"{_TIME_PREFIX}* out: {settings.timestamp_keys} against the table's {theirs}",
+            kind="setting_against_table",
+            key=TIME_OPTIONS["output_format"].key,
+            value=settings.timestamp_keys.output_format,
+            layer=CODE_LAYER,
+            suggestion=theirs.output_format,
+        )
+
+
+def key_properties_of(settings: WriteSettings) -> dict[str, str]:
+    """What a new table keeps of its key generator, so that later writers need not say it."""
+    # Letter by letter: Java compares the texts of its options with those of the table.
+    kept = dict(settings.time_properties)
+    bare = settings.complex_key_bare
+    if bare is not None and settings.table_version == 8 and len(settings.record_key_fields) == 1:
+        # Java takes this key in the same sense, as a write option.
+        kept[KEY_OPTIONS["complex_key_bare"].key] = "true" if bare else "false"
+    return kept
+
+
+def merge_definition_of_settings(settings: WriteSettings) -> MergeDefinition:
+    """What a new table will say about merging: its payload class, mode and markers together."""
+    known = definition_of_payload(settings.payload_class) if settings.payload_class else None
+    definition = known or MergeDefinition(mode=settings.effective_merge_mode)
+    definition = replace(
+        definition, ordering_fields=definition.ordering_fields or settings.ordering_fields
+    )
+    if settings.merge_mode is not None and settings.merge_mode is not MergeMode.CUSTOM:
+        definition = replace(definition, mode=settings.merge_mode)
+    if settings.delete_field is not None:
+        definition = replace(
+            definition, delete_field=settings.delete_field, delete_marker=settings.delete_marker
+        )
+    if settings.partial_update_mode is not None:
+        mode = PartialUpdateMode(settings.partial_update_mode)
+        definition = replace(definition, partial_update_mode=mode)
+    if settings.unavailable_marker is not None:
+        definition = replace(definition, unavailable_marker=settings.unavailable_marker)
+    return definition
+
+
+def _refuse(properties: PropertySet, option: Option, why: str, kind: str) -> NoReturn:
+    found = properties.find(option)
+    key, text, layer = found or (option.key, "(not set)", DEFAULT_LAYER)
+    raise SettingError(
+        f"{why}: {key}={text} (from {layer})",
+        kind=kind,
+        key=key,
+        value=text,
+        layer=layer,
+        suggestion=option.doc,
+    )

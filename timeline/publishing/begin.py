@@ -1,0 +1,268 @@
+"""
+The begin of a write: a requested time above everything, made visible, and a base snapshot.
+
+No lock: create-if-absent, residue classes and a look after creating give uniqueness
+(BEG-*, TL-REQ-*). The snapshot is read after the requested file exists, so everything
+either is in it or comes in a slot above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from timeline.boundary import renew_pin
+from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
+from timeline.context import TableContext
+from timeline.errors import (
+    InternalError,
+    RolledBackError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+)
+from timeline.heartbeat import Heartbeat
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.filenames import instant_file_name
+from timeline.model.instant import Action, Instant, State
+from timeline.model.plans import RequestedReplaceMetadata
+from timeline.model.slot import SlotKind, SlotOwner
+from timeline.model.times import InstantTime, WallMs
+from timeline.places import TIMELINE, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
+from timeline.ports.world import World
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.settle import finish, is_settled
+from timeline.publishing.turn import look
+from timeline.reading.snapshot import Snapshot
+from timeline.rules.succession import begin_residue, next_instant_time
+from timeline.rules.transitions import Fate, check_transition
+
+__all__ = ["WRITER_KEY", "Begun", "begin", "make_inflight"]
+
+WRITER_KEY = "hoodoo.writer"
+"""Key in the inflight file, where writers give way: who writes, for those that wait for it."""
+
+_REDRAWS_WITHOUT_LOCK = 3
+_DRAWS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A write that began: its name, its proof of life and what it saw."""
+
+    action: Action
+    requested_time: InstantTime
+    heartbeat: Heartbeat
+    snapshot: Snapshot
+    made_durable: Callable[[], None]  # returns once the requested file's name is on the disk
+
+    def file_name(self, state: State) -> str:
+        """The instant's file name in a pending state."""
+        return instant_file_name(
+            Instant(action=self.action, requested_time=self.requested_time, state=state)
+        )
+
+
+def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> Begun:
+    """
+    Draw a requested time, make it visible and take the base snapshot.
+
+    Outside per try: 1 list, 1 put (heartbeat), 1 create, 1 sync, 1 list, chain probes.
+
+    Args:
+        context: The table.
+        action: COMMIT or REPLACECOMMIT (DELTACOMMIT for log writers).
+        before: A look at the table of a moment ago, to spare the first list. An old one
+            costs a redraw at worst: what it missed is met by the look after creating (BEG-5).
+
+    Raises:
+        TableConfigConflictError: A restore is pending (BEG-3).
+        ClockRefusedError: The timeline is too far ahead of this clock.
+        StorageUnavailableError: The storage does not answer.
+        LockTimeoutError: The lock, needed beside other engines or after too many redraws, was
+            not free in time.
+        LeaseLostError: It was lost while an earlier publication was decided (FOR-4).
+    """
+    if renew_pin(context):
+        before = None
+    least: InstantTime | None = None
+    # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
+    # both may draw the same millisecond, and theirs fails by our requested file.
+    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    for _ in range(0 if shared else _REDRAWS_WITHOUT_LOCK):
+        begun = _try_begin(context, action, least, before)
+        if isinstance(begun, Begun):
+            return begun
+        least, before = begun, None
+    # Others keep publishing between our time and our look: take the queue (BEG-5).
+    with context.world.lock.acquire("begin") as lease:
+        if shared:  # FOR-4: what is begun above an unsettled slot would make it void
+            look(context, lease)
+        for _ in range(_DRAWS_MAX):
+            begun = _try_begin(context, action, least, None)
+            if isinstance(begun, Begun):
+                return begun
+            least = begun
+    raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
+
+
+def _try_begin(
+    context: TableContext, action: Action, least: InstantTime | None, before: Snapshot | None
+) -> Begun | InstantTime:
+    """One try; returns the time the next try must exceed when this one was lost."""
+    world = context.world
+    before = _without_restore(context, before or context.snapshot())
+    timeline = before.active
+    known = (timeline.newest_time, least, context.drawn.newest)
+    newest = max(filter(None, known), default=None)
+    requested_time = next_instant_time(
+        WallMs(world.clock.now_ms()), newest, begin_residue(action), limits=context.limits.skew
+    )
+    context.drawn.note(requested_time)
+    check_transition(action, Fate.UNBORN, State.REQUESTED)
+    heartbeat = Heartbeat.start(world, requested_time, context.limits.heartbeat)
+    name = instant_file_name(
+        Instant(action=action, requested_time=requested_time, state=State.REQUESTED)
+    )
+    content = b""
+    if action is Action.REPLACECOMMIT:
+        content = encode_requested_replace(RequestedReplaceMetadata())
+    try:
+        # An empty file is its name, and that is made durable while rows are placed: before
+        # the first data file it must be, so that a rollback finds what a power cut left.
+        world.storage.create(timeline_path(name), content, durable=bool(content))
+    except ObjectExistsError:
+        heartbeat.stop(remove=_is_over(context, requested_time))
+        return requested_time
+    except AmbiguousWriteError:
+        # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
+        heartbeat.stop(remove=False)
+        return requested_time
+    except StorageUnavailableError:
+        heartbeat.stop(remove=False)
+        raise
+    context.pin.hold(requested_time, context.chain.known_head)
+    try:
+        begun = Begun(
+            action=action,
+            requested_time=requested_time,
+            heartbeat=heartbeat,
+            made_durable=sync_soon(world.storage, () if content else (TIMELINE,)),
+            snapshot=context.snapshot(),
+        )
+        decided = _decided_since(context, begun, before.head)
+    except Exception:
+        context.pin.release(requested_time)
+        _take_away(world, timeline_path(name), heartbeat)
+        raise
+    if decided is not None:
+        return _withdraw(context, begun, decided)
+    world.events.emit("begin.done", rt=requested_time, action=action.value)
+    return begun
+
+
+def _is_over(context: TableContext, requested_time: InstantTime) -> bool:
+    """
+    Whether the write whose time was drawn again is completed (TL-REQ-2).
+
+    An old look draws such times. Its own heartbeat is then gone or about to be, and ours would
+    stay for good; that of a write which goes on is its proof of life and is left, whoever wrote
+    it: the write takes it away when it ends.
+    """
+    instants = context.active().instants
+    return any(i.completed for i in instants if i.requested_time == requested_time)
+
+
+def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
+    """
+    A snapshot that no restore is changing (BEG-3).
+
+    One of ours is finished first, since its owner may be dead: its slot says all that is left
+    to do. Another engine's is waited for.
+    """
+    last = context.chain.read(snapshot.head) if snapshot.head else None
+    if last is not None and last.kind is SlotKind.RESTORE and not is_settled(last, snapshot.active):
+        context.world.events.emit("begin.finished_restore", number=last.number)
+        finish(context, last)
+        snapshot = context.snapshot()
+    if any(i.action is Action.RESTORE for i in snapshot.active.pending):
+        raise TableConfigConflictError(
+            "a restore of this table is under way; wait for it to finish, or when its engine has "
+            "ended finish it by 'hoodoo restore TABLE --finish', then write again",
+            kind="restore_pending",
+        )
+    return snapshot
+
+
+def _decided_since(context: TableContext, begun: Begun, head_before: int) -> InstantTime | None:
+    """A time fixed at or above the own one while this write began, None for none (BEG-5)."""
+    decided = begun.snapshot.active.newest_decided_time
+    if decided is not None and decided >= begun.requested_time:
+        return decided
+    for slot in context.chain.between(head_before, begun.snapshot.head):
+        if slot.newest_time >= begun.requested_time:
+            return slot.newest_time
+        if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:
+            raise RolledBackError(
+                f"rolled back by {slot.owner.text} while it began; write again: "
+                f"{begun.requested_time}",
+                requested_time=begun.requested_time,
+            )
+    return None
+
+
+def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:
+    """BEG-5: nothing is written yet, so giving the time up costs one delete."""
+    context.pin.release(begun.requested_time)
+    context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
+    _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
+    return decided
+
+
+def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
+    """Remove a begin that came to nothing; what cannot be removed must at least stop beating."""
+    try:
+        world.storage.delete(requested_path)
+    except StorageUnavailableError:
+        heartbeat.stop(remove=False)
+        raise
+    heartbeat.stop()
+
+
+def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
+    """
+    Show what the write intends before its first data file (BEG-6). Outside: 1 create.
+
+    Not forced to the disk: a power cut ends the writer too, and the requested file, which
+    is, keeps its instant known to a rollback.
+
+    Raises:
+        RolledBackError: The requested file is gone or the inflight file is not ours.
+        StorageUnavailableError: The storage does not answer.
+    """
+    check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
+    path = timeline_path(begun.file_name(State.INFLIGHT))
+    if context.limits.gives_way:
+        told = {**profile.extra_metadata, WRITER_KEY: _writer_of(context)}
+        profile = replace(profile, extra_metadata=told)
+    data = encode_commit(profile)
+    try:
+        begun.made_durable()
+        context.world.storage.create(path, data, durable=False)
+    except ObjectExistsError:
+        if context.world.storage.read(path) != data:
+            raise RolledBackError(
+                f"another process uses this instant; write again: {begun.requested_time}",
+                requested_time=begun.requested_time,
+            ) from None
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error
+
+
+def _writer_of(context: TableContext) -> str:
+    who = context.world.ids.identity()
+    return SlotOwner(
+        host=who.host, pid=who.pid, writer_id=who.writer_id, application=who.application
+    ).text

@@ -1,0 +1,301 @@
+"""
+What must hold at publication beside the conflict matrix (PUB-4): looked at twice, like it.
+
+Run without the lock first and again under it over the delta: the batch is still new, the
+schema is the one the files were written with, the metadata table is off, no clustering
+was planned on a file group meanwhile, and nobody inserted a key that is new here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.files.parquet import read_base_file
+from timeline.files.virtual_keys import read_virtual_keys
+from timeline.model.claim import Claim, FileGroupId, Touch
+from timeline.model.filenames import parse_base_file_name
+from timeline.model.instant import Action
+from timeline.model.paths import join
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
+from timeline.model.times import InstantTime
+from timeline.properties.properties_file import load_config
+from timeline.reading.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
+from timeline.rules.bucketing import bucket_of
+from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.keys import VirtualKeys
+
+__all__ = ["WhatIPublish", "further_checks", "refused_by"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIPublish:
+    """The facts of a candidate that the checks compare with what others published."""
+
+    requested_time: InstantTime
+    keys_looked_up: bool  # a key that is new here must be new there too
+    batch_ids: tuple[str, ...]
+    schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
+    claim: Claim
+    missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
+    inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+    whole_table: bool = False  # a key is unique in the table, not in its partition
+    in_buckets: bool = False  # a bucket has one file group in its partition
+
+
+def further_checks(
+    context: TableContext, mine: WhatIPublish
+) -> Callable[[ActiveTimeline, list[Rival]], Refused | None]:
+    """
+    The check of one candidate, to be asked with the timeline and the rivals since the last look.
+
+    Outside, per question: 1 get (properties); 1 get per pending plan; the new files of both where both
+    inserted into one partition.
+    """
+
+    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
+        refused = _replaced_ground(mine, rivals)
+        if refused is not None:
+            return refused
+        # Through the backup when another writer is changing the properties just now (fmt 1.3).
+        config = load_config(context.world.storage)
+        if config.table_version != context.config.table_version:
+            return Refused(
+                RuleId.TABLE_UPGRADED,
+                f"the table is of version {config.table_version} now; open it again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        changed = config.differs_for_writers(context.config)
+        if changed:
+            return Refused(
+                RuleId.PROPERTIES_CHANGED,
+                f"the table's properties were changed meanwhile ({', '.join(changed)}); open it "
+                "again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        if config.metadata_table_on:
+            return Refused(
+                RuleId.METADATA_TABLE_SWITCHED_ON,
+                "the metadata table was switched on meanwhile, and this release does not "
+                "maintain it",
+                (),
+                retry_can_succeed=False,
+            )
+        return (
+            _owned_by_new_plan(context, timeline, mine.claim)
+            or _hidden_by_new_plan(context, timeline, mine)
+            or _met_keys(context, mine, rivals)
+        )
+
+    return check
+
+
+def refused_by(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    The part of the checks that looks at rivals alone: what members of a group ask of each other.
+
+    Outside: the new files of both where both inserted into one partition.
+    """
+    return _replaced_ground(mine, rivals) or _met_keys(context, mine, rivals)
+
+
+def _replaced_ground(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """Whether a rival published the same batch, or another schema than my files have."""
+    for rival in rivals:
+        if set(mine.batch_ids) & set(rival.batches):
+            return Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
+        if rival.schema and rival.schema not in mine.schemas:
+            return Refused(
+                RuleId.SCHEMA_CHANGED,
+                "the other changed the table's schema; mine must be fitted to it",
+                (rival,),
+            )
+    return None
+
+
+def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    refused = _missed_key(mine, rivals)
+    if refused is None and mine.in_buckets:
+        refused = _same_bucket(mine, rivals)
+    if refused is not None or not mine.keys_looked_up:
+        return refused
+    return _dropped_key(mine, rivals) or _same_new_key(context, mine, rivals)
+
+
+def _owned_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, claim: Claim
+) -> Refused | None:
+    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
+        return None
+    owned = reserved_file_groups(context, timeline)
+    return owned_by_plans(owned, (item.file_group for item in claim.file_groups))
+
+
+def _hidden_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, mine: WhatIPublish
+) -> Refused | None:
+    """
+    Whether a compaction planned after my begin would hide a base file of mine (PUB-5).
+
+    Its base file will have the greater requested time and none of my rows. My logs count on
+    top of it, because they complete later. Outside: 1 get per pending compaction, if one is
+    newer than I am.
+    """
+    if not any(
+        one.action is Action.COMPACTION and one.requested_time > mine.requested_time
+        for one in timeline.pending
+    ):
+        return None
+    planned = pending_compactions(context, timeline)
+    met = tuple(
+        item.file_group
+        for item in mine.claim.file_groups
+        if item.touch in (Touch.NEW, Touch.BASE)
+        and max(planned.get(item.file_group, ()), default="") > mine.requested_time
+    )
+    if not met:
+        return None
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        "a compaction was planned on it meanwhile, and would hide a base file that began before",
+        (),
+        met,
+    )
+
+
+def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether a key that my deletes did not find may have been inserted meanwhile (hole 3).
+
+    Not exact: the keys are not compared, a new look at the table finds them if they are there.
+    """
+    for rival in rivals:
+        met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
+        if mine.whole_table and mine.missed_in:
+            met = tuple(sorted(rival.claim.inserting))
+        if met:
+            return Refused(
+                RuleId.INSERTED_WHERE_I_MISSED,
+                "the other inserted keys where this delete did not find all of its own",
+                (rival,),
+                partitions=met,
+            )
+    return None
+
+
+def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether a compaction left keys out of a file group in which I may bring them back.
+
+    Whoever began after it looks for such a key in vain there, and inserts it elsewhere. In the
+    whole table a deleted key is found by nobody. Not exact: the keys are not compared.
+    """
+    mine_in_logs = {item.file_group for item in mine.claim.file_groups if item.touch is Touch.LOG}
+    for rival in rivals:
+        met = tuple(sorted(mine_in_logs & rival.dropped))
+        if met and not mine.whole_table:
+            return Refused(
+                RuleId.KEYS_DROPPED,
+                "the other compacted the file group and left deleted keys out; mine must be "
+                "looked up again",
+                (rival,),
+                met,
+            )
+    return None
+
+
+def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
+
+    Exact: the keys that carry either instant's commit time are read from the files both
+    wrote, only for partitions into which both inserted. One and the same file group needs no
+    look: merging it again answers for its keys, and rows both updated carry both times.
+    """
+    for rival in rivals:
+        shared = set(mine.claim.inserting) & set(rival.claim.inserting)
+        for path in mine.inserted_into:
+            partition_path, _, name = path.rpartition("/")
+            if partition_path not in shared and not mine.whole_table:
+                continue
+            written = parse_base_file_name(name)
+            others = [
+                join(item.file_group.partition_path, other)
+                for item in rival.claim.file_groups
+                if (mine.whole_table or item.file_group.partition_path == partition_path)
+                and (written is None or item.file_group.file_id != written.file_id)
+                for other in item.files
+                if parse_base_file_name(other) is not None  # logs hold no key that is new
+            ]
+            if not others:
+                continue
+            their_keys = _new_keys(context, others, rival.requested_time)
+            my_keys = _new_keys(context, [path], mine.requested_time)
+            if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that is new here too",
+                    (rival,),
+                    partitions=(partition_path,),
+                )
+    return None
+
+
+def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another writer put rows of a bucket of mine under another file id (fmt 9).
+
+    Rows of one key would lie in both. The next attempt finds the other's file group.
+    """
+    mine_of: dict[tuple[str, int | None], FileGroupId] = {
+        (item.file_group.partition_path, number): item.file_group
+        for item in mine.claim.file_groups
+        if item.touch is not Touch.REPLACE
+        and (number := bucket_of(item.file_group.file_id)) is not None
+    }
+    for rival in rivals:
+        met = tuple(
+            item.file_group
+            for item in rival.claim.file_groups
+            if item.touch is not Touch.REPLACE
+            and mine_of.get(
+                (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
+                item.file_group,
+            )
+            != item.file_group
+        )
+        if met:
+            return Refused(
+                RuleId.SAME_FILE_GROUP_WRITTEN,
+                "the other opened another file group for a bucket of mine",
+                (rival,),
+                met,
+            )
+    return None
+
+
+def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
+    if not context.config.populate_meta_fields:
+        # Nothing tells when a row was written: all keys of both files are compared. One that
+        # lies in two file groups is new in at least one of them.
+        keys = VirtualKeys(context.config.record_key_fields, prefixed=True)
+        files = [read_virtual_keys(context.world.storage, path, keys) for path in paths]
+        return pa.chunked_array([c for f in files for c in f.chunks], pa.string()).combine_chunks()
+    pieces = [
+        read_base_file(
+            context.world.storage,
+            path,
+            columns=[KEY_COLUMN],
+            row_filter=pc.field(COMMIT_TIME_COLUMN) == requested_time,
+        ).column(KEY_COLUMN)
+        for path in paths
+    ]
+    chunks = [chunk for piece in pieces for chunk in piece.chunks]
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()

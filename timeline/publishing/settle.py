@@ -1,0 +1,297 @@
+"""
+Settling a slot: doing what it decided, by its owner or by any helper (HELP-1, SLOT-5).
+
+Every step is idempotent and its result a function of the slot alone, so a crash between
+the slot and its file loses nothing: whoever comes next finishes the same bytes under the
+same name. For upkeep (abort, clean, restore) settling repeats the deletes, then the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from timeline.active import ActiveTimeline
+from timeline.boundary import is_archived_since
+from timeline.codecs.boundary import decode_boundary
+from timeline.context import TableContext
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.files.markers import marker_files
+from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
+from timeline.model.instant import Action, Instant, State
+from timeline.model.paths import join
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
+from timeline.publishing.withdrawal import withdrawn_by, withdrawn_files
+from timeline.reading.reader_lease import spare_leased
+from timeline.reading.view import list_partition_paths
+
+__all__ = [
+    "completed_ahead",
+    "completed_name",
+    "data_files_of",
+    "finish",
+    "is_settled",
+    "settle",
+]
+
+
+#: What only takes away, or concerns no instant, leaves no file of its own.
+_FILELESS = frozenset(
+    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
+)
+#: Upkeep whose pending files are written by the slot as well: nobody saw them before.
+_BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
+
+#: Upkeep that another engine may finish from its pending files.
+_ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
+
+
+def completed_name(slot: Slot) -> str | None:
+    """The file that shows a slot: its completed file, a plan's requested one, else None."""
+    if slot.kind in _FILELESS:
+        return None
+    planned = slot.kind is SlotKind.PLAN
+    return instant_file_name(
+        Instant(
+            action=_action_of(slot),
+            requested_time=slot.instant_time,
+            state=State.REQUESTED if planned else State.COMPLETED,
+            completion_time=None if planned else slot.completion_time,
+        )
+    )
+
+
+def _action_of(slot: Slot) -> Action:
+    """The action of the slot's own instant; of an abort not its target's."""
+    return Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
+
+
+def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
+    """
+    Within the block the bytes of the slot's completed file wait for the disk beside the slot's.
+
+    They have no name yet: what shows the instant is still created after its slot (LOC-2).
+    """
+    name = completed_name(slot)
+    return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
+
+
+def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
+    """
+    Whether the slot's file exists, or was archived since (Java archives ours too).
+
+    A cancel, a void and the end of a savepoint have none: their target's files must be gone.
+
+    Archived means: below the first active write instant, hence committed for every reader,
+    and without pending files: a rollback or clean whose owner died between its deletes and
+    its completed file may also lie below the first write that is left. A commit without any
+    file is over, too: its requested file stays until it is archived, so another engine's
+    restore took it away, and its data with it.
+
+    Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
+    and completes it under a time of its own: one end is enough.
+    """
+    name = completed_name(slot)
+    if name is None:
+        if slot.kind is SlotKind.CANCEL:
+            pending = pending_file_names(slot.action, slot.requested_time)
+            return timeline.file_names.isdisjoint(pending)
+        if slot.kind is SlotKind.UNSAVEPOINT:
+            return timeline.find(slot.requested_time, Action.SAVEPOINT) is None
+        if slot.kind is SlotKind.VOID:
+            names = (path.rpartition("/")[2] for path in slot.deletes)
+            return timeline.file_names.isdisjoint(names)
+        return True
+    if name in timeline.file_names:
+        return True
+    if slot.kind in _ENDED_BY_ANYBODY:
+        shown = timeline.find(slot.instant_time, _action_of(slot))
+        if shown is not None and shown.completed:
+            return True
+    pending = pending_file_names(_action_of(slot), slot.instant_time)
+    if not timeline.file_names.isdisjoint(pending):
+        return False
+    first = timeline.first_write_time
+    return slot.kind is SlotKind.COMMIT or (first is not None and slot.instant_time < first)
+
+
+def settle(
+    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
+) -> bool:
+    """
+    Do what the slot decided; doing it again changes nothing.
+
+    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for upkeep.
+
+    Args:
+        context: The table.
+        slot: What was decided.
+        may_show: Asked before every request for the completed file (FOR-4).
+
+    Returns:
+        Whether it is done; False when the completed file may not be written any more.
+
+    Raises:
+        OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
+            could not be written within the deadline; any later writer finishes it.
+    """
+    overruns = context.pin.overruns
+    if slot.kind in _BORN_IN_SLOT:
+        _write_pending(context, slot)
+    if slot.kind is SlotKind.ABORT:
+        _undo_target(context, slot.requested_time, _BEGUN)
+    elif slot.kind is SlotKind.CANCEL:
+        _undo_target(context, slot.requested_time, (slot.action,))
+    elif slot.kind is SlotKind.RESTORE:
+        _withdraw(context, slot)
+    elif slot.kind is SlotKind.CUT:
+        _move_boundary(context, slot)
+    leased = slot.kind is SlotKind.CLEAN and bool(slot.deletes)
+    for path in spare_leased(context, slot) if leased else slot.deletes:
+        context.world.storage.delete(path)
+    name = completed_name(slot)
+    if name is None or is_archived_since(context, slot, overruns):
+        return True
+    if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
+        return False
+    if is_archived_since(context, slot, overruns):  # it came too late: take it away again
+        context.world.storage.delete(timeline_path(name))
+    return True
+
+
+def _move_boundary(context: TableContext, slot: Slot) -> None:
+    """GC-2: before anything is deleted; a cut may leave the boundary where it was."""
+    number = decode_boundary(slot.body, path=f"slot {slot.number}").number
+    if number:
+        _create_surely(context, boundary_path(number), slot.body, slot)
+
+
+def finish(
+    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
+) -> None:
+    """
+    Settle another's slot; that it cannot be done says nothing about the own write.
+
+    Raises:
+        StorageUnavailableError: The storage did not let it be finished.
+    """
+    try:
+        settle(context, slot, may_show=may_show)
+    except OutcomeUnknownError as error:
+        raise StorageUnavailableError(
+            "the storage did not let this process finish an earlier publication; write again: "
+            f"slot {slot.number}",
+            slot_number=slot.number,
+        ) from error
+
+
+#: What a rollback may have to undo: a requested time does not tell which of them it is.
+_BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+
+
+def _write_pending(context: TableContext, slot: Slot) -> None:
+    """The requested file, which a savepoint has not, then the inflight one."""
+    inflight, *requested = pending_file_names(_action_of(slot), slot.instant_time)
+    for name in requested:
+        _create_surely(context, timeline_path(name), slot.plan, slot)
+    _create_surely(context, timeline_path(inflight), b"", slot)
+
+
+def _create_surely(
+    context: TableContext,
+    path: str,
+    data: bytes,
+    slot: Slot,
+    may_create: Callable[[], bool] = lambda: True,
+) -> bool:
+    """
+    Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5).
+
+    Returns whether it does, unless it may not any more.
+    """
+    clock = context.world.clock
+    started = clock.monotonic_ms()
+    pause = 10
+    while True:
+        try:
+            if not may_create():
+                return False
+            context.world.storage.create(path, data)
+        except ObjectExistsError:
+            return True
+        except (AmbiguousWriteError, StorageUnavailableError) as error:
+            if clock.monotonic_ms() - started > context.limits.unknown_ms_max:
+                raise OutcomeUnknownError(
+                    "published, but the file that shows it could not be written; any later "
+                    f"writer or service finishes it, do not repeat the write: {path}",
+                    kind="published_not_visible",
+                    requested_time=slot.instant_time,
+                    slot_number=slot.number,
+                    path=path,
+                ) from error
+            clock.sleep_ms(pause)
+            pause = min(pause * 2, 1_000)
+        else:
+            return True
+
+
+def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[Action]) -> None:
+    """
+    Delete what an aborted or cancelled instant wrote, then its pending files and heartbeat (RB-6).
+
+    The markers stay: a paused owner may stand between a marker and its file, and once it
+    wakes the markers are all that tells of it (RB-10). The clean sweeps both when they are old.
+    """
+    storage = context.world.storage
+    for path in data_files_of(storage, target):
+        storage.delete(path)
+    for action in actions:
+        for name in pending_file_names(action, target):
+            storage.delete(timeline_path(name))
+    storage.delete(heartbeat_path(target))
+
+
+def _withdraw(context: TableContext, slot: Slot) -> None:
+    """
+    Take published and begun instants away: unseen first, then without data, then unknown.
+
+    What a paused owner writes afterwards is found by its markers, which stay (RB-10).
+    """
+    storage = context.world.storage
+    shown, known = withdrawn_files(storage, slot, TIMELINE)
+    times = withdrawn_by(slot)
+    for name in shown:
+        storage.delete(timeline_path(name))
+    for path in data_files_of(storage, *times):
+        storage.delete(path)
+    for name in known:
+        storage.delete(timeline_path(name))
+    for time in sorted(times):
+        storage.delete(heartbeat_path(time))
+
+
+def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
+    """
+    Paths of every data file these instants announced or left: markers united with a listing.
+
+    Only names that follow the grammar and carry one of these very times are returned, so
+    that a hostile or damaged marker can never name another instant's file (RB-6, SEC2).
+    Outside: the marker folders' lists, 1 list per partition.
+    """
+    found = {
+        join(partition_path, file_name)
+        for requested_time in sorted(requested_times)
+        for partition_path, file_name, _ in marker_files(storage, requested_time)
+        if data_file_time(file_name) == requested_time
+    }
+    times = frozenset(requested_times)
+    for partition_path in list_partition_paths(storage) if times else ():
+        found.update(
+            join(partition_path, entry.name)
+            for entry in storage.list(partition_path)
+            if not entry.is_folder and data_file_time(entry.name) in times
+        )
+    return sorted(found)

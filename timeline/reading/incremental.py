@@ -1,0 +1,256 @@
+"""
+Incremental reads: the rows that instants with a completion time in a range wrote (fmt 6.6).
+
+The files of the range are found in commit metadata, active and archived, and make slices of
+their own. What the range wrote is merged with itself, never with an older row: not with an
+older base file, and not with an older row that a compaction of the range wrote again. So a
+late row that a snapshot ignores is returned, and a delete only suppresses rows of the range.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.context import TableContext
+from timeline.errors import UnsupportedTableError
+from timeline.files.block_selection import VisibleInstants
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.operations import TableType
+from timeline.model.paths import check_relative_path
+from timeline.model.schema import COMMIT_TIME_COLUMN
+from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
+from timeline.reading.pending_plans import pending_compactions
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.rules.slicing import merged_slice, slice_file_group
+
+__all__ = ["ChangedRows", "changed_since", "range_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRows:
+    """
+    What an incremental read reads.
+
+    Args:
+        slices: Of the files of the range, or the newest ones where some were cleaned.
+        instants: Requested times of the range: blocks of others do not count, rows of others
+            do not come out.
+        snapshot: Whose schema applies.
+        cleaned: Whether files of the range are gone, or it reaches into the archive.
+    """
+
+    slices: tuple[FileSlice, ...]
+    instants: frozenset[InstantTime]
+    snapshot: Snapshot
+    cleaned: bool = False
+
+    @property
+    def condition(self) -> pc.Expression:
+        """Rows last written by an instant of the range."""
+        return pc.field(COMMIT_TIME_COLUMN).isin(pa.array(sorted(self.instants), pa.string()))
+
+    @property
+    def base_condition(self) -> pc.Expression | None:
+        """Which rows of base files logs are merged with: those of the range too."""
+        return None if self.cleaned else self.condition
+
+    @property
+    def visible(self) -> Container[InstantTime]:
+        """The instants whose log blocks count."""
+        return VisibleInstants.of(self.snapshot) if self.cleaned else self.instants
+
+
+def changed_since(
+    context: TableContext, since: InstantTime, until: InstantTime | None
+) -> ChangedRows:
+    """
+    The slices and instants of an incremental read: completion times in (since, until].
+
+    File groups replaced within the range are left out. When files of the range were cleaned, or
+    an instant of it was archived, the newest slices of the whole table are read instead, as Java
+    Hudi does: rows written again since then come in a later range only.
+
+    Args:
+        context: The table.
+        since: Exclusive start; ``EARLIEST`` or above.
+        until: Inclusive end; None for now.
+
+    Raises:
+        UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
+
+    Outside: 1 list, 1 get per instant of the range and pending compaction, 1 stat per file;
+    the history where the range begins before the active timeline, then 1 list per partition.
+    """
+    if not context.config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "a table without meta columns has no incremental reads: its rows do not tell when "
+            "they were written",
+            kind="no_meta_columns",
+        )
+    snapshot = context.snapshot()
+    found = _instants_between(snapshot, since, until)
+    archived = _archived_between(context, snapshot, since, until)
+    found |= {time: one for time, one in archived.items() if time not in found}
+    replaced: set[FileGroupId] = set()
+    files = _Files()
+    for requested_time, (_, metadata) in sorted(found.items()):
+        for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
+            replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
+        for partition_path, stats in metadata.partition_to_write_stats.items():
+            for stat in stats:
+                files.add(partition_path, stat, requested_time)
+    slices: list[FileSlice] = []
+    if archived and context.config.timeline_layout_version > 1:
+        context.world.events.emit("changes.archived", since=since, first=min(archived))
+        cleaned = True
+    else:
+        slices, gone = _sliced(context, snapshot, files, replaced, found)
+        cleaned = gone is not None
+        if cleaned:
+            context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
+    if cleaned:
+        slices = view_of(context, snapshot).latest_slices()
+    return ChangedRows(
+        slices=tuple(slices),
+        instants=frozenset(found),
+        snapshot=snapshot,
+        cleaned=cleaned,
+    )
+
+
+class _Write(NamedTuple):
+    """A write of the range."""
+
+    completion_time: InstantTime
+    metadata: CommitMetadata
+
+
+class _Files:
+    """The base and log files that the instants of a range wrote, by file group."""
+
+    def __init__(self) -> None:
+        self.bases: dict[FileGroupId, dict[InstantTime, BaseFile]] = defaultdict(dict)
+        self.logs: dict[FileGroupId, dict[str, LogFile]] = defaultdict(dict)
+
+    def add(self, partition_path: str, stat: WriteStat, requested_time: InstantTime) -> None:
+        """Take over the file of one write stat."""
+        if stat.path is None:
+            return
+        name = check_relative_path(stat.path).rpartition("/")[2]
+        base = BaseFile.found(partition_path, name, stat.file_size_in_bytes)
+        if base is not None:
+            self.bases[base.file_group][requested_time] = base
+            return
+        log = LogFile.found(partition_path, name, stat.file_size_in_bytes)
+        if log is not None:
+            self.logs[log.file_group][name] = log
+
+
+def _sliced(
+    context: TableContext,
+    snapshot: Snapshot,
+    files: _Files,
+    replaced: set[FileGroupId],
+    found: Mapping[InstantTime, _Write],
+) -> tuple[list[FileSlice], str | None]:
+    """The newest slice of each file group, its logs in their present size; a file that is gone."""
+    pending = pending_compactions(context, snapshot.active)
+    slices = []
+    for group in sorted({*files.bases, *files.logs} - replaced):
+        plans = pending.get(group, [])
+        of_group = slice_file_group(
+            group,
+            files.bases.get(group, {}).values(),
+            files.logs.get(group, {}).values(),
+            completion_of=lambda time: _completion(time, snapshot, found),
+            pending_compactions=plans,
+            slicing=snapshot.slicing,
+        )
+        one = merged_slice(of_group, plans)
+        storage = context.world.storage
+        if one.base_file is not None and storage.stat(one.base_file.path) is None:
+            return [], one.base_file.path
+        logs = []
+        for log in one.log_files:
+            there = storage.stat(log.path)
+            if there is None:
+                return [], log.path
+            # In version 6 later instants append to the file.
+            logs.append(replace(log, size_bytes=there.size_bytes))
+        slices.append(replace(one, log_files=tuple(logs)))
+    return slices, None
+
+
+def _completion(
+    time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _Write]
+) -> InstantTime | None:
+    """Of an instant of the range; or of the base instant that a log of version 6 is named by."""
+    return found[time].completion_time if time in found else snapshot.completions.get(time)
+
+
+def _instants_between(
+    snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+) -> dict[InstantTime, _Write]:
+    """
+    What of the active timeline completed inside the range, by requested time.
+
+    A clustering stays: rows it moved keep their commit time, and the file groups it replaced
+    must not be read beside the new ones. So does a compaction, for the logs that are cleaned
+    after it.
+    """
+    return {
+        one.requested_time: _Write(
+            one.completion_time or one.requested_time, snapshot.commits.read(one)
+        )
+        for one in snapshot.writes_between(since, until)
+    }
+
+
+def _archived_between(
+    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+) -> dict[InstantTime, _Write]:
+    """
+    The archived instants of a range, without files: Java never looks for those (golden).
+
+    In version 6 rows they wrote are told where a file of an active instant of the range has
+    them, in merge-on-read tables only: Java filters those by the range, the others by its
+    instants.
+    """
+    if since >= snapshot.first_completion:
+        return {}
+    by_request = context.config.timeline_layout_version == 1
+    if by_request:
+        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
+        if context.config.table_type is TableType.COPY_ON_WRITE:
+            return {}
+    return {
+        row.requested_time: _Write(row.completion_time or row.requested_time, CommitMetadata())
+        for row in context.history.writes_between(since, until, by_request=by_request)
+    }
+
+
+def range_of(since: str, until: str | None) -> tuple[InstantTime, InstantTime | None]:
+    """
+    The range that a caller's texts mean: (since, until], by completion times.
+
+    Args:
+        since: A time; ``earliest`` and ``0`` mean no lower bound (fmt 6.6).
+        until: A time; None for now.
+
+    Raises:
+        InvalidInputError: No such form.
+    """
+    begin = since.strip().lower()
+    start = EARLIEST if begin in ("earliest", "0", "000") else since
+    if start.strip("0") != "":
+        start = parse_time_travel(start)
+    return start, parse_time_travel(until) if until is not None else None

@@ -1,0 +1,113 @@
+"""
+Point look-ups: the rows of a few record keys, from the file groups that may hold them.
+
+What knows best is asked first: the record index where Java keeps one, the hash where the
+table keeps how its buckets are made, else the key ranges and bloom filters of footers.
+Each only leaves file groups out; what is read is merged and filtered like any scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.context import TableContext
+from timeline.files.parquet import read_footer
+from timeline.index.adoption import rules_kept_in
+from timeline.index.buckets import find_buckets
+from timeline.index.lookup import may_hold_any
+from timeline.index.record_index import open_record_index
+from timeline.model.file_group import FileSlice
+from timeline.model.schema import KEY_COLUMN
+from timeline.ports.storage import Storage
+from timeline.reading.read import ScanPlan, plan_scan
+from timeline.reading.snapshot import Snapshot
+from timeline.rules.bucketing import BucketEngine, BucketRules
+
+__all__ = ["plan_look_up", "slices_that_may_hold"]
+
+
+def plan_look_up(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    keys: Iterable[str],
+    *,
+    columns: Sequence[str] | None = None,
+    with_hoodie_columns: bool = False,
+) -> ScanPlan:
+    """
+    Decide what is read for some record keys.
+
+    Args:
+        context: The table.
+        snapshot: What is visible.
+        slices: The slices of the partitions in question.
+        keys: Record keys as stored: the value, or ``field:value,field:value``.
+        columns: Names to return; None for all.
+        with_hoodie_columns: Return the meta columns too.
+
+    Raises:
+        InvalidInputError: An unknown column.
+        MissingFileError: A file was cleaned since the snapshot was taken.
+    """
+    wanted = pa.array(sorted(set(keys)), pa.string())
+    return plan_scan(
+        context,
+        snapshot,
+        slices_that_may_hold(context, snapshot, slices, wanted),
+        columns=columns,
+        filter=pc.field(KEY_COLUMN).isin(wanted),
+        with_hoodie_columns=with_hoodie_columns,
+    )
+
+
+def slices_that_may_hold(
+    context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], keys: pa.Array
+) -> list[FileSlice]:
+    """
+    Leave out the slices that certainly hold none of the keys.
+
+    Outside: the files of the record index; or nothing, with buckets; or 1 open_input for
+    each slice without logs.
+    """
+    config, storage = context.config, context.world.storage
+    if not len(keys) or not config.populate_meta_fields:
+        return list(slices) if len(keys) else []
+    index = open_record_index(storage, config, snapshot) if snapshot.as_of is None else None
+    if index is not None:
+        found = index.locate(keys)
+        paths, file_ids = (found.column(name).to_pylist() for name in ("partition_path", "file_id"))
+        places = set(zip(paths, file_ids, strict=True))
+        groups = ((one, one.file_group) for one in slices)
+        return [one for one, group in groups if (group.partition_path, group.file_id) in places]
+    rules = rules_kept_in(config)
+    if rules is not None and rules.engine is BucketEngine.SIMPLE:
+        return _in_buckets(context, snapshot, slices, keys, rules)
+    look = partial(_may_hold, storage, keys)
+    kept = context.world.executor.map(look, slices)
+    return [one for one, held in zip(slices, kept, strict=True) if held]
+
+
+def _in_buckets(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    keys: pa.Array,
+    rules: BucketRules,
+) -> list[FileSlice]:
+    paths = sorted({one.file_group.partition_path for one in slices})
+    groups = [one.file_group for one in slices]
+    where = find_buckets(context.world.storage, snapshot, rules, paths, groups)
+    numbers = set(where.shares.numbers(keys, pa.nulls(len(keys), pa.string())).tolist())
+    wanted = {group for (_, number), group in where.known.items() if number in numbers}
+    return [one for one in slices if one.file_group in wanted]
+
+
+def _may_hold(storage: Storage, keys: pa.Array, one: FileSlice) -> bool:
+    if one.log_files or one.base_file is None:
+        return True
+    return may_hold_any(keys, read_footer(storage, one.base_file.path))

@@ -1,0 +1,232 @@
+"""
+The read path: snapshot -> view -> prune -> scan -> Arrow.
+
+Streams in batches: memory is bounded by the files being read, not by the table. Which
+slices are read decides the kind of query (snapshot, time travel, incremental); how a slice
+is read is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.files.block_selection import VisibleInstants
+from timeline.files.slice_reader import SliceRead, read_slice
+from timeline.model.file_group import BaseFile, FileSlice
+from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
+from timeline.model.times import InstantTime
+from timeline.reading.pending_plans import pending_compactions
+from timeline.reading.schema_history import schema_history
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.view import FileSystemView
+from timeline.rules.folder_columns import FolderColumns
+from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
+from timeline.rules.merge_rules import MergeRules
+
+__all__ = ["ScanPlan", "plan_scan", "read_schema", "scan", "view_of"]
+
+Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanPlan:
+    """Which slices are read, and how every one of them."""
+
+    slices: tuple[FileSlice, ...]
+    read: SliceRead
+
+    @property
+    def files(self) -> tuple[BaseFile, ...]:
+        """The base files of slices that have nothing else, for engines that read them alone."""
+        return tuple(
+            one.base_file for one in self.slices if one.base_file is not None and not one.log_files
+        )
+
+    @property
+    def merged(self) -> tuple[FileSlice, ...]:
+        """The slices with logs."""
+        return tuple(one for one in self.slices if one.log_files)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The table's schema with the meta columns."""
+        return self.read.file_schema
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self.read.output_schema
+
+
+def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
+    """The view of a snapshot. Outside: 1 get per pending compaction."""
+    plans = pending_compactions(context, snapshot.active)
+    return FileSystemView(
+        storage=context.world.storage,
+        snapshot=snapshot,
+        pending_compactions=plans,
+        history=context.history,
+    )
+
+
+def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    """
+    The table's schema in a snapshot, without meta columns.
+
+    From the newest visible commit that tells it, else the table's creation schema; partition
+    columns that files leave out come last, as text.
+
+    Raises:
+        UnsupportedTableError: Neither is there, and so the table was never written.
+    """
+    return _schema_and_folders(context, snapshot)[0]
+
+
+def _schema_and_folders(
+    context: TableContext, snapshot: Snapshot
+) -> tuple[TableSchema, FolderColumns | None]:
+    stored = _stored_schema(context, snapshot)
+    folders = _folder_columns(context, stored)
+    return stored if folders is None else stored.grown(folders.schema), folders
+
+
+def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    text = snapshot.newest_schema_json or context.config.create_schema_json
+    if text:
+        return TableSchema.from_avro(text)
+    raise UnsupportedTableError(
+        "the table has no schema yet: nothing was ever written and none was given at its "
+        "creation; write to it first",
+        kind="no_schema",
+    )
+
+
+def _folder_columns(context: TableContext, stored: TableSchema) -> FolderColumns | None:
+    """The partition columns that files leave out; None where they hold all columns."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return None
+    names = stored.arrow.names
+    return FolderColumns(
+        fields=config.partition_fields,
+        left_out=tuple(name for name in config.partition_fields if name not in names),
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+    )
+
+
+def plan_scan(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - the public word of the Python surface
+    with_hoodie_columns: bool = False,
+    base_filter: pc.Expression | None = None,
+    visible: Container[InstantTime] | None = None,
+) -> ScanPlan:
+    """
+    Decide what is read.
+
+    Args:
+        context: The table.
+        snapshot: What is visible; its schema is the output's.
+        slices: The file slices to read.
+        columns: Names to return, in this order; None for all.
+        filter: A pyarrow expression, or ``(column, operator, value)`` triples that all hold.
+        with_hoodie_columns: Return the five meta columns first when no columns are named.
+        base_filter: Rows of base files that count at all, before logs are merged with them.
+        visible: The instants whose log blocks count; None for those of the snapshot.
+
+    Raises:
+        InvalidInputError: An unknown column or operator.
+        UnsupportedTableError: A slice has log files that only a class of the table's owner
+            merges (``custom_merger``).
+    """
+    table_schema, folders = _schema_and_folders(context, snapshot)
+    schema = with_meta(table_schema.arrow)
+    names = (
+        tuple(columns)
+        if columns is not None
+        else tuple(name for name in schema.names if with_hoodie_columns or name not in META_COLUMNS)
+    )
+    if not names:
+        raise InvalidInputError(
+            "name at least one column; rows are counted on any of them", kind="no_column"
+        )
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise InvalidInputError(
+            f"no such column: {unknown}; the table has {list(schema.names)}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    rules = MergeRules(definition=context.config.merge)
+    if any(one.log_files for one in slices):
+        rules = MergeRules.of(context.config.merge, table_schema.avro_json)
+    return ScanPlan(
+        slices=tuple(one for one in slices if one.base_file is not None or one.log_files),
+        read=SliceRead(
+            file_schema=schema,
+            columns=names,
+            filter=_as_expression(filter, schema),
+            base_filter=base_filter,
+            rules=rules,
+            keys=_computed_keys(context),
+            visible=VisibleInstants.of(snapshot) if visible is None else visible,
+            history=schema_history(context.world.storage, snapshot),
+            folders=folders,
+        ),
+    )
+
+
+def _computed_keys(context: TableContext) -> VirtualKeys | None:
+    """How keys are computed where the rows have no meta columns."""
+    config = context.config
+    if config.populate_meta_fields:
+        return None
+    kind = (config.key_generator_type or "").removesuffix("_AVRO")
+    spec = KeySpec(
+        record_key_fields=config.record_key_fields,
+        key_generator=KeyGenerator.__members__.get(kind, KeyGenerator.SIMPLE),
+        table_version=config.table_version,
+        stores_keys=False,
+    )
+    return spec.virtual
+
+
+def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
+    if condition is None:
+        return None
+    try:
+        wanted = condition
+        if not isinstance(condition, pc.Expression):
+            wanted = pq.filters_to_expression([tuple(term) for term in condition])
+        # Tried on no rows: a wrong column or type is the caller's, never a damaged file's.
+        schema.empty_table().filter(wanted)
+    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            "a filter is a pyarrow expression or a list of (column, operator, value) with the "
+            f"operators = == != < <= > >= in 'not in', over the columns {schema.names}: {error}",
+            kind="filter",
+        ) from error
+    return wanted
+
+
+def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """
+    Read the planned slices one after the other, in batches of the output schema.
+
+    A slice with logs is held in memory while it is read, in the columns that are needed.
+    """
+    for one in plan.slices:
+        yield from read_slice(context.world.storage, context.world.events, one, plan.read)

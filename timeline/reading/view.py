@@ -1,0 +1,219 @@
+"""
+The view: which files make up the table in one snapshot, by completion time.
+
+Files are found by listing partition folders, because that is what every Hudi reader does
+without a metadata table; which of them count is decided by the snapshot alone. Partitions
+are found by the ``.hoodie_partition_metadata`` file Java Hudi looks for (fmt 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from timeline.errors import CorruptTableError
+from timeline.history import ArchivedTimes, History
+from timeline.model.claim import FileGroupId
+from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.paths import check_partition_path, join
+from timeline.model.times import InstantTime
+from timeline.ports.storage import Storage
+from timeline.reading.snapshot import Snapshot
+from timeline.rules.slicing import Slicing, merged_slice, slice_files
+
+__all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
+
+PARTITION_METADATA = ".hoodie_partition_metadata"
+_DEPTH_MAX = 32
+
+
+def list_partition_paths(storage: Storage) -> list[str]:
+    """
+    Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
+
+    Walks the folders below the base, never into ``.hoodie`` and not below a partition.
+    Outside: 1 stat per folder, 1 list per folder that is none.
+
+    Raises:
+        CorruptTableError: Folders nest deeper than 32 levels (SEC14).
+    """
+    found: list[str] = []
+    level = [""]
+    for _ in range(_DEPTH_MAX):
+        below: list[str] = []
+        for folder in level:
+            # Most folders are partitions, which may have thousands of files: looked up, not listed.
+            if storage.stat(join(folder, PARTITION_METADATA)) is not None:
+                found.append(folder)
+                continue
+            entries = storage.list(folder)
+            if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
+                found.append(folder)
+                continue
+            below.extend(
+                join(folder, entry.name)
+                for entry in entries
+                if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
+            )
+        if not below:
+            return sorted(found)
+        level = below
+    raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+
+
+def _is_partition_file(name: str) -> bool:
+    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
+
+
+@dataclass(kw_only=True)
+class FileSystemView:
+    """
+    The file slices of a snapshot, partition by partition, listed when first asked for.
+
+    ``pending_compactions`` names, per file group, requested times of pending compactions.
+    ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
+    ``history`` tells which instants are archived, and when they completed, which decides the
+    slice of their logs.
+    """
+
+    storage: Storage
+    snapshot: Snapshot
+    pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
+    show_replaced: bool = False
+    history: History | None = None
+    _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
+
+    def partition_paths(self) -> list[str]:
+        """Every partition path with a folder, sorted. Outside: one list per folder."""
+        return list_partition_paths(self.storage)
+
+    def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
+        """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""
+        known = self._slices.get(partition_path)
+        if known is None:
+            known = self._slices[partition_path] = self._build(partition_path)
+        return known
+
+    def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """
+        What holds the newest rows of every visible file group, by partition path and file id.
+
+        The newest slice; where that belongs to a pending compaction, one of the base file and
+        the logs of the slice below and the logs of both (fmt 6.2).
+        """
+        return [
+            merged_slice(slices, self._pending(group))
+            for partition_path in self._chosen(partitions)
+            for group, slices in self.slices(partition_path).items()
+            if slices
+        ]
+
+    def latest_slice(self, file_group: FileGroupId) -> FileSlice | None:
+        """As of ``latest_slices``, of one file group; None when it is not visible."""
+        slices = self.slices(file_group.partition_path).get(file_group)
+        return merged_slice(slices, self._pending(file_group)) if slices else None
+
+    def base_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+        """The newest base file of every visible file group, without logs (read optimized)."""
+        found = []
+        for partition_path in self._chosen(partitions):
+            for slices in self.slices(partition_path).values():
+                newest = next((one for one in reversed(slices) if one.base_file), None)
+                if newest is not None:
+                    found.append(replace(newest, log_files=()))
+        return found
+
+    def _chosen(self, partitions: Iterable[str] | None) -> list[str]:
+        return self.partition_paths() if partitions is None else sorted(set(partitions))
+
+    def _pending(self, file_group: FileGroupId) -> list[InstantTime]:
+        return self.pending_compactions.get(file_group, [])
+
+    def _build(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
+        check_partition_path(partition_path)
+        bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
+        logs: list[LogFile] = []
+        replaced = {} if self.show_replaced else self.snapshot.replaced
+        # Slices are those of the whole table: a log that completed after a later base file was
+        # requested lies in that one's slice, seen from any time (fmt 6.5).
+        whole = self.snapshot
+        if whole.as_of is not None:
+            whole = replace(whole, as_of=None)
+        for entry in self.storage.list(partition_path):
+            if entry.is_folder:
+                continue
+            base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
+            if base is not None:
+                group, time = base.file_group, base.requested_time
+                if group in replaced or not whole.is_committed(time):
+                    continue
+                if not self._ruled_out(whole, time):
+                    bases.setdefault((group, time), []).append(base)
+                continue
+            log = LogFile.found(partition_path, entry.name, entry.size_bytes)
+            if log is None or log.file_group in replaced:
+                continue
+            time = log.instant_time
+            if whole.log_file_is_visible(time) and not self._ruled_out(whole, time):
+                logs.append(log)
+        found = slice_files(
+            [self._only(candidates) for candidates in bases.values()],
+            logs,
+            completion_of=lambda time: whole.completions.get(time) or self.completed(time),
+            pending_compactions=self.pending_compactions,
+            slicing=whole.slicing,
+        )
+        return found if whole is self.snapshot else self._as_of(found)
+
+    def _as_of(
+        self, found: dict[FileGroupId, list[FileSlice]]
+    ) -> dict[FileGroupId, list[FileSlice]]:
+        """What of the slices was there at the snapshot's time: both compare requested times."""
+        time = self.snapshot.as_of or ""
+        kept: dict[FileGroupId, list[FileSlice]] = {}
+        for group, slices in found.items():
+            for one in slices:
+                if one.base_instant_time > time:
+                    continue
+                logs = [log for log in one.log_files if log.instant_time <= time]
+                if one.base_file is not None or logs:
+                    kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
+        return kept
+
+    def _ruled_out(self, whole: Snapshot, time: InstantTime) -> bool:
+        """
+        Whether an instant that seems archived never completed (GC-7); told in layout 2.
+
+        What a rolled back writer writes when it wakes up may lie below the active timeline by
+        then, where Java Hudi takes every file as committed.
+        """
+        if time in whole.completions or whole.slicing is not Slicing.BY_COMPLETION:
+            return False
+        return self.archived.rules_out(time)
+
+    @cached_property
+    def archived(self) -> ArchivedTimes:
+        """When archived instants completed. Outside: as ``History.times``, once."""
+        return ArchivedTimes({}) if self.history is None else self.history.times()
+
+    def completed(self, time: InstantTime) -> InstantTime | None:
+        """Completion time of an archived instant. Outside: as ``archived``."""
+        return self.archived.completions.get(time)
+
+    def _only(self, candidates: list[BaseFile]) -> BaseFile:
+        """One base file per file group and instant: a failed task's duplicate is not in the metadata."""
+        if len(candidates) == 1:
+            return candidates[0]
+        first = candidates[0]
+        instant = self.snapshot.active.find(first.requested_time)
+        if instant is not None and instant.completed:
+            named = self.snapshot.commits.read(instant).written_paths()
+            kept = [candidate for candidate in candidates if candidate.path in named]
+            if len(kept) == 1:
+                return kept[0]
+        raise CorruptTableError(
+            "two base files of one instant claim the same file group; keep the one its commit "
+            f"metadata names: {[candidate.path for candidate in candidates]}",
+            path=first.path,
+        )

@@ -1,0 +1,1 @@
+"""Taking back what failed, and deciding for good what nobody answered."""

@@ -1,0 +1,171 @@
+"""
+What became of a write whose publication was never answered, decided for good (UNK-3, UNK-4).
+
+Anybody may ask, at any time: the writer that was told ``OutcomeUnknownError``, another process,
+an operator the next day. A slot of the instant says published. Without one nothing is known
+before the chain has grown past the number that was asked for; the abort slot of a rollback
+makes it grow and ends the instant in the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.instant import Instant
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.publishing.turn import take_turn
+from timeline.publishing.withdrawal import withdrawn_by
+from timeline.undoing.undo import rollback
+
+__all__ = ["Outcome", "Resolution", "resolve"]
+
+
+class Outcome(Enum):
+    """How it ended."""
+
+    PUBLISHED = "published"  # its rows are in the table
+    NOT_PUBLISHED = "not published"  # and never will be: write them again
+    RUNNING = "running"  # its writer is at it: ask again later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The answer for one write."""
+
+    requested_time: InstantTime
+    outcome: Outcome
+    completion_time: InstantTime | None
+    why: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.requested_time}: {self.outcome.value}, {self.why}"
+
+
+def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
+    """
+    Decide whether a write counts. The answers published and not published never change.
+
+    A publication that died half-way is finished, a write without sign of life is rolled back.
+    Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
+    history where no other trace is left.
+
+    Args:
+        context: The table.
+        requested_time: The write's; ``OutcomeUnknownError.requested_time``.
+
+    Raises:
+        InstantNotFoundError: No trace of it is left, so nobody can say.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``rollback``; nothing was decided, ask again.
+
+    Spec: UNK-3, UNK-4, RB-3.
+    """
+    by_slot = _told_by_the_chain(context, requested_time)
+    if by_slot is not None:
+        return by_slot
+    active = context.active()
+    instant = next((one for one in active.instants if one.requested_time == requested_time), None)
+    if instant is not None and instant.completed:
+        return _published(instant.requested_time, instant.completion_time, "it is completed")
+    if instant is not None:
+        return _decided(context, instant)
+    for row in context.history.instants():
+        if row.requested_time == requested_time:
+            return _published(requested_time, row.completion_time, "it is archived")
+    raise InstantNotFoundError(
+        "no trace of this write is left: it is neither on the timeline nor archived and nobody "
+        f"rolled it back; was it another table's? {requested_time}",
+        kind="instant_unknown",
+        requested_time=requested_time,
+    )
+
+
+def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Resolution | None:
+    """What the newest slot about it says; times ascend, so older ones cannot be about it."""
+    for slot in context.chain.newest_first():
+        if slot.newest_time < requested_time:
+            return None
+        if requested_time in withdrawn_by(slot):
+            return _not_published(requested_time, f"{slot.owner.text} took it away")
+        if slot.requested_time != requested_time or slot.kind is SlotKind.PLAN:
+            continue
+        if slot.kind is SlotKind.VOID:
+            return _after_void(context, slot)
+        if slot.kind is SlotKind.COMMIT:
+            if _settle_last(context, slot):
+                return _told_by_the_chain(context, requested_time)  # it may be void now
+            why = f"as number {slot.number} of this table"
+            return _published(requested_time, slot.completion_time, why)
+        if slot.kind is SlotKind.ABORT:
+            _settle_last(context, slot)
+            return _not_published(requested_time, f"{slot.owner.text} rolled it back")
+        if slot.kind is SlotKind.CANCEL:
+            return _not_published(requested_time, f"{slot.owner.text} cancelled it")
+    return None
+
+
+def _after_void(context: TableContext, void: Slot) -> Resolution | None:
+    """Its writer may publish again what became void, as long as it is there (FOR-4)."""
+    if context.active().find(void.requested_time) is not None:
+        return None
+    why = "another engine went on without it while its writer had lost the lock"
+    return _not_published(void.requested_time, why)
+
+
+def _settle_last(context: TableContext, slot: Slot) -> bool:
+    """
+    Only the last slot can be unsettled (PUB-3); whoever has a turn settles it.
+
+    Returns whether another slot came of that.
+    """
+    if slot.number != context.chain.known_head:
+        return False
+    take_turn(context, f"resolve {slot.instant_time}", lambda _: None)
+    return slot.number != context.chain.known_head
+
+
+def _decided(context: TableContext, pending: Instant) -> Resolution:
+    time = pending.requested_time
+    if pending not in context.active().pending_ingestion:
+        return Resolution(
+            requested_time=time,
+            outcome=Outcome.RUNNING,
+            completion_time=None,
+            why="it is planned work that waits to be carried out",
+        )
+    if not instants_that_seem_dead(context.world.storage, (time,), context.limits.heartbeat):
+        return Resolution(
+            requested_time=time,
+            outcome=Outcome.RUNNING,
+            completion_time=None,
+            why="its writer gives signs of life",
+        )
+    ended = rollback(context, pending)
+    told = _told_by_the_chain(context, time)
+    if told is not None:
+        return told
+    return Resolution(
+        requested_time=time, outcome=Outcome.RUNNING, completion_time=None, why=ended.why
+    )
+
+
+def _published(time: InstantTime, completion_time: InstantTime | None, why: str) -> Resolution:
+    return Resolution(
+        requested_time=time,
+        outcome=Outcome.PUBLISHED,
+        completion_time=completion_time,
+        why=why,
+    )
+
+
+def _not_published(time: InstantTime, why: str) -> Resolution:
+    return Resolution(
+        requested_time=time, outcome=Outcome.NOT_PUBLISHED, completion_time=None, why=why
+    )

@@ -1,0 +1,1 @@
+"""The write path: rows placed, written, offered for publication, done again when refused."""

@@ -1,0 +1,272 @@
+"""
+The local workload: incoming rows as one Arrow table in this process.
+
+The embedded default. The whole batch is held in memory once, each file group is merged by
+itself on a thread of the executor port; for batches beyond one machine's memory there is
+the Spark workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.errors import InvariantError
+from timeline.files.append import write_task
+from timeline.files.rewrite import FileGroupTask
+from timeline.index import IndexedFile
+from timeline.index.global_lookup import find_everywhere
+from timeline.index.lookup import tag
+from timeline.model.casting import refuse_null_elements
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.model.paths import join
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
+from timeline.ports.world import World
+from timeline.rules.bucketing import Shares
+from timeline.rules.keys import partition_paths, record_keys, validate_ordering
+from timeline.rules.leaving import mark_leaving
+from timeline.rules.log_merging import combine_incoming
+from timeline.rules.merge_rules import MergeRules
+from timeline.rules.placement import (
+    Bucket,
+    assign_buckets,
+    assign_shares,
+    codes_of,
+    rows_by_number,
+)
+from timeline.writing.workload import RowRules, WorkloadProfile
+
+__all__ = ["LocalWorkload"]
+
+
+class LocalWorkload:
+    """Rows of one write in memory. See ``timeline.writing.workload.Workload`` for the contract."""
+
+    def __init__(self, world: World, rows: pa.Table) -> None:
+        self._world = world
+        self._rows = rows
+        self._schema = rows.schema
+        self._rules: RowRules | None = None
+        self._found: pa.Array = pa.nulls(0, pa.string())
+        self._paths: Any = None  # where each row goes: its own partition, or its key's
+        self._leaving: Mapping[FileGroupId, Any] = {}
+        self._shares: Any = None
+        self._routed: dict[FileGroupId, Any] = {}
+        self._attempted: set[str] = set()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As the contract."""
+        return self._schema
+
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        """As the contract."""
+        rows = self._rows.select(drop_meta(self._rows.schema).names)
+        keys = record_keys(rows, rules.keys)
+        paths = partition_paths(rows, rules.keys)
+        if rules.operation is WriteOperation.DELETE:
+            kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
+        else:
+            validate_ordering(rows, rules.ordering_fields)
+            kept = normalise(rows, schema.arrow)
+            if rules.for_java:
+                refuse_null_elements(kept)
+            kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
+        if rules.combine:
+            hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
+            kept = _renamed(kept, PARTITION_COLUMN, hidden)  # else keys repeat across partitions
+            kept = combine_incoming(kept, rules.combining(schema.avro_json))
+            kept = _renamed(kept, hidden, PARTITION_COLUMN)
+        self._rules = rules
+        self._rows = kept
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """As the contract."""
+        return tuple(sorted(pc.unique(self._rows.column(PARTITION_COLUMN)).to_pylist()))
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract. Outside: at most 1 open_input per candidate file."""
+        keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
+        rules = self._required_rules()
+        self._paths, self._leaving, self._shares = paths, {}, None
+        self._attempted = set()
+        if not candidates:
+            self._found = pa.nulls(self._rows.num_rows, pa.string())
+            counts = pc.value_counts(paths)
+            inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
+            return WorkloadProfile(inserts=inserts, updates={})
+        if rules.lookup.whole_table:
+            paths = self._look_everywhere(candidates, rules)
+        else:
+            self._found = tag(
+                self._world.storage,
+                self._world.executor,
+                candidates,
+                keys,
+                paths,
+                filters=rules.lookup.filters,
+            )
+        inserts, updates = _counted(paths, self._found)
+        for group, positions in self._leaving.items():
+            updates[group] = updates.get(group, 0) + len(positions)
+        return WorkloadProfile(inserts=inserts, updates=updates)
+
+    def _look_everywhere(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
+    ) -> Any:
+        if rules.operation is WriteOperation.DELETE:
+            deletes = np.ones(self._rows.num_rows, np.bool_)
+        else:
+            deletes = MergeRules(definition=rules.merge).deletes(self._rows)
+        where = find_everywhere(
+            self._world.storage,
+            self._world.executor,
+            candidates,
+            self._rows,
+            replace(rules.lookup, moves=rules.moves_rows),
+            ordering_fields=rules.ordering_fields,
+            deletes=deletes,
+        )
+        self._found, self._paths, self._leaving = (
+            where.file_ids,
+            where.partition_paths,
+            where.leaving,
+        )
+        return where.partition_paths
+
+    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+        """As the contract."""
+        places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
+        where = pa.array(places)
+        paths = self._paths.take(where)
+        self._shares = np.full(len(self._found), -1, np.int64)
+        numbers = shares.numbers(self._rows.column(KEY_COLUMN).take(where), paths)
+        self._shares[places] = numbers
+        codes, names = codes_of(paths)
+        wide = int(numbers.max(initial=0)) + 1
+        found, counts = np.unique(codes * wide + numbers, return_counts=True)
+        pairs = zip(found.tolist(), counts.tolist(), strict=True)
+        return {(names[one // wide], one % wide): count for one, count in pairs}
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        """As the contract."""
+        rules = self._required_rules()
+        if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
+            (only,) = buckets  # all rows are new and go to one place
+            group = FileGroupId(only.partition_path, file_ids[only.number])
+            self._routed = {group: np.arange(self._rows.num_rows)}
+            return
+        new = np.asarray(pc.is_null(self._found))
+        paths = self._paths
+        targets: list[FileGroupId] = [
+            FileGroupId(bucket.partition_path, file_ids[bucket.number]) for bucket in buckets
+        ]
+        numbers = np.full(len(new), -1, np.int64)
+        if buckets:
+            places = np.flatnonzero(new)
+            homes = paths.take(pa.array(places))
+            if self._shares is None:
+                numbers[places] = assign_buckets(homes, buckets)
+            else:
+                numbers[places] = assign_shares(homes, self._shares[places], buckets)
+        if not rules.drop_found and not new.all():
+            places = np.flatnonzero(~new)
+            where = pa.array(places)
+            codes, groups = _group_codes(paths.take(where), self._found.take(where))
+            numbers[places] = codes + len(targets)
+            targets.extend(groups)
+        routed: dict[FileGroupId, list[Any]] = {}
+        for number, positions in rows_by_number(numbers).items():
+            if number >= 0:
+                routed.setdefault(targets[number], []).append(positions)
+        self._routed = {
+            group: parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+            for group, parts in routed.items()
+        }
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """As the contract."""
+        self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
+        written = self._world.executor.map(partial(_rewrite_one, self), tasks)
+        for stats in written:  # successors of log files that grew too big, and change logs
+            self._attempted.update(path for stat in stats for path in stat.paths)
+        return written
+
+    def attempted(self) -> frozenset[str]:
+        """As the contract."""
+        return frozenset(self._attempted)
+
+    def rows_of(self, task: FileGroupTask) -> pa.Table:
+        """The rows routed to a task's file group, in their incoming order."""
+        group = FileGroupId(task.partition_path, task.file_id)
+        positions, leaving = self._routed.get(group), self._leaving.get(group)
+        if positions is None:
+            rows = self._rows.slice(0, 0)
+        elif len(positions) == self._rows.num_rows:
+            rows = self._rows
+        else:
+            rows = self._rows.take(pa.array(positions))
+        if leaving is None:
+            return rows
+        return mark_leaving(rows, self._rows.take(pa.array(leaving)))
+
+    def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
+        """One task, on whatever thread."""
+        return write_task(self._world.storage, task, self.rows_of(task))
+
+    def release(self) -> None:
+        """As the contract."""
+        self._rows = self._rows.slice(0, 0)
+        self._routed = {}
+
+    def _required_rules(self) -> RowRules:
+        if self._rules is None:
+            raise InvariantError("a workload was used before it was prepared")
+        return self._rules
+
+
+def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
+    return workload.write(task)
+
+
+def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    return rows.rename_columns([new if name == old else name for name in rows.schema.names])
+
+
+def _counted(paths: Any, file_ids: Any) -> tuple[dict[str, int], dict[FileGroupId, int]]:
+    """
+    Rows of each path without a file id, and of each file group; in the order they first appear.
+
+    Shapes: (n,) each.
+    """
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(pc.fill_null(file_ids, ""))  # no file id is empty
+    wide = path_codes * len(id_names) + id_codes
+    distinct, firsts, counts = np.unique(wide, return_index=True, return_counts=True)
+    inserts: dict[str, int] = {}
+    updates: dict[FileGroupId, int] = {}
+    for place in np.argsort(firsts).tolist():
+        path, number = divmod(int(distinct[place]), len(id_names))
+        if id_names[number]:
+            updates[FileGroupId(path_names[path], id_names[number])] = int(counts[place])
+        else:
+            inserts[path_names[path]] = int(counts[place])
+    return inserts, updates
+
+
+def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
+    """Number the distinct pairs of a path and a file id. Shapes: (n,) each -> (n,), groups (m,)."""
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(file_ids)
+    wide = path_codes * len(id_names) + id_codes
+    distinct, codes = np.unique(wide, return_inverse=True)
+    pairs = (divmod(one, len(id_names)) for one in distinct.tolist())
+    return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]

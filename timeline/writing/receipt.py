@@ -1,0 +1,146 @@
+"""
+What a caller asks of a write and what it is told: the plan and the receipt.
+
+A batch id makes a repeated call return the first receipt instead of writing again
+(BATCH-1): the id lies in the commit slot, so the answer is as certain as the publication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from timeline.boundary import read_boundary
+from timeline.context import TableContext
+from timeline.model.boundary import PublishedBatch
+from timeline.model.evolution import MissingColumns, SchemaRules
+from timeline.model.operations import WriteOperation
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.refusal import RefusalReport
+from timeline.publishing.second_look import without_void
+from timeline.publishing.settle import is_settled
+from timeline.publishing.turn import take_turn
+from timeline.publishing.withdrawal import withdrawn_by
+from timeline.reading.read_set import ReadSet
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.placing import FileRules
+from timeline.writing.workload import RowRules
+
+__all__ = ["Receipt", "WritePlan", "batches_of", "published_batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """What a caller wants written."""
+
+    rules: RowRules
+    files: FileRules = field(default_factory=FileRules)
+    delete_partitions: tuple[str, ...] = ()
+    # Instead of those: which, told of the base snapshot of each attempt.
+    choose_partitions: Callable[[Snapshot], tuple[str, ...]] | None = None
+    extra_metadata: dict[str, str] = field(default_factory=dict)
+    batch_id: str | None = None
+    reads: ReadSet | None = None  # what the rows were made from
+    detect_early: bool = True  # look for conflicts before files are written, too
+    paced: bool = True  # by the table's pace; services do not wait
+    schema: SchemaRules = field(
+        default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
+    )
+
+    @property
+    def operation(self) -> WriteOperation:
+        """The operation asked for."""
+        return self.rules.operation
+
+    def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
+        """Partitions that a write which began from ``base`` deletes as wholes."""
+        return self.choose_partitions(base) if self.choose_partitions else self.delete_partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a write did."""
+
+    action: str
+    operation: str
+    requested_time: InstantTime
+    completion_time: InstantTime
+    attempts: int
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+    refusals: tuple[RefusalReport, ...] = ()
+    redone: str = "nothing"  # "publication", "file groups" or "everything"
+    lost_slots: int = 0  # others published first, and no data had to be touched
+    already_published: bool = False  # a batch id that was published before
+    group: int = 1  # writes that one instant published together (GRP-1)
+
+
+def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """The receipt of a batch id that was published before (BATCH-1)."""
+    if plan.batch_id is None:
+        return None
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        _decide_last(context)
+    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
+    for one in _published_batches(context, withdrawn):
+        if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
+            continue
+        if not _taken_away(context, one.requested_time):
+            return Receipt(
+                action=one.action,
+                operation=plan.operation.value,
+                requested_time=one.requested_time,
+                completion_time=one.completion_time,
+                attempts=1,
+                rows_inserted=one.batch.rows_inserted,
+                rows_updated=one.batch.rows_updated,
+                rows_deleted=one.batch.rows_deleted,
+                already_published=True,
+            )
+    return None
+
+
+def _decide_last(context: TableContext) -> None:
+    """A slot whose file is missing may still become void (FOR-4). Outside: 1 get, 1 list."""
+    head = context.chain.head()
+    last = context.chain.read(head) if head else None
+    if last is not None and not is_settled(last, context.active()):
+        take_turn(context, f"settle {last.instant_time}", lambda _: None)
+
+
+def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
+    """Whether another engine's restore took a published instant away. Outside: 1 list."""
+    timeline = context.active()
+    first = timeline.first_write_time
+    archived = first is not None and requested_time < first
+    return not archived and timeline.find(requested_time) is None
+
+
+def _published_batches(
+    context: TableContext, withdrawn: set[InstantTime]
+) -> Iterator[PublishedBatch]:
+    """Newest first; what is collected while slots are read is in the boundary by then (BATCH-2)."""
+    for slot in without_void(context.chain.newest_first()):
+        withdrawn |= withdrawn_by(slot)
+        yield from batches_of(slot)
+    yield from read_boundary(context.world.storage).batches
+
+
+def batches_of(slot: Slot) -> tuple[PublishedBatch, ...]:
+    """The batches that a slot published."""
+    if slot.kind is not SlotKind.COMMIT:
+        return ()
+    return tuple(
+        PublishedBatch(
+            batch=batch,
+            action=slot.action.value,
+            requested_time=slot.requested_time,
+            completion_time=slot.completion_time,
+        )
+        for batch in slot.batches
+    )

@@ -1,0 +1,496 @@
+"""
+The write path, readable top to bottom: plan, begin, place, write, validate, publish.
+
+Each step hands one frozen value to the next. A refused attempt redoes the least: the
+overlapping file groups when their newest slice lies below this write's requested time,
+everything otherwise, within one budget. Data is never deleted while the outcome of a
+publication is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from timeline.boundary import keep_up
+from timeline.context import GLANCE_MS, TableContext
+from timeline.errors import (
+    BudgetSpentError,
+    ConflictError,
+    HeartbeatExpiredError,
+    MissingFileError,
+    OutcomeUnknownError,
+    RolledBackError,
+)
+from timeline.files.markers import delete_markers
+from timeline.files.rewrite import FileGroupTask
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.operations import TableType, WriteOperation
+from timeline.model.paths import join
+from timeline.model.schema import TableSchema
+from timeline.model.times import InstantTime
+from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.held_queue import holding_the_queue
+from timeline.publishing.plan_ending import make_way
+from timeline.publishing.publish import Met, Published, Seen, publish
+from timeline.publishing.read_watch import ReadWatch
+from timeline.publishing.refusal import RefusalReport, as_error, report_of
+from timeline.reading.snapshot import Snapshot
+from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+from timeline.rules.retry import Redo, pause_ms, spent_bound
+from timeline.undoing.undo import abandon
+from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
+from timeline.writing.early import look_early
+from timeline.writing.pacing import keep_pace
+from timeline.writing.placing import Placement, place
+from timeline.writing.receipt import Receipt, WritePlan, published_batch
+from timeline.writing.workload import Workload
+from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
+
+__all__ = [
+    "Receipt",
+    "Work",
+    "WritePlan",
+    "action_of",
+    "clean_up",
+    "prepared",
+    "receipt_of",
+    "write",
+    "write_prepared",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A write whose rows are prepared: what stays the same during one attempt."""
+
+    context: TableContext
+    plan: WritePlan
+    workload: Workload | None
+    schema: TableSchema
+    schema_before: str  # the table's own, "" for none
+    queued: bool = False  # nobody else publishes meanwhile
+
+
+def write(
+    context: TableContext,
+    plan: WritePlan,
+    workload: Workload | None,
+    looked: Snapshot | None = None,
+) -> Receipt:
+    """
+    Run one write to its end: published, refused or unknown.
+
+    Args:
+        context: The table.
+        plan: What to do.
+        workload: The incoming rows; None for ``delete_partition``.
+        looked: A look at the table of a moment ago, where the caller has one.
+
+    Raises:
+        InvalidInputError: The rows do not fit; nothing was begun.
+        ConflictError: Refused for good; the fields hold the report, or those of all attempts.
+        OutcomeUnknownError: Published or not, nobody knows yet; do not repeat blindly.
+        HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
+        LockTimeoutError, StorageUnavailableError: Something outside did not answer.
+    """
+    known = published_batch(context, plan)
+    if known is not None:
+        return known
+    asked_at_ms = context.world.clock.monotonic_ms()
+    looked = looked or context.glance()
+    work = prepared(context, plan, workload, looked)
+    if plan.paced and keep_pace(context):
+        return write_prepared(work)
+    # Preparing a big batch takes long, which is no part of the retries' budget.
+    started = context.world.clock.monotonic_ms()
+    tries = _Tries(started_ms=started)
+    fresh = looked if started - asked_at_ms <= GLANCE_MS else None
+    return _to_its_end(work, tries, _attempt(work, tries, fresh))
+
+
+def prepared(
+    context: TableContext, plan: WritePlan, workload: Workload | None, looked: Snapshot
+) -> Work:
+    """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
+    refuse_keyless(plan)
+    schema, before = schema_for(context, looked, workload, plan)
+    if workload is not None:
+        workload.prepare(plan.rules, rows_schema(context, schema, workload.schema, plan))
+    return Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
+
+
+def write_prepared(work: Work) -> Receipt:
+    """Run a write as an instant of its own, from a fresh look. Errors: as ``write``."""
+    known = published_batch(work.context, work.plan)
+    if known is not None:
+        return known
+    tries = _Tries(started_ms=work.context.world.clock.monotonic_ms())
+    return _to_its_end(work, tries, _afresh(work, tries))
+
+
+def _to_its_end(work: Work, tries: _Tries, outcome: Receipt | Met) -> Receipt:
+    context, plan = work.context, work.plan
+    while isinstance(outcome, Met):
+        if isinstance(outcome.verdict, Refused):
+            twin = None
+            if outcome.verdict.rule is RuleId.SAME_BATCH:
+                twin = published_batch(context, plan)
+            if twin is not None:
+                return twin
+            if not outcome.verdict.retry_can_succeed:
+                raise as_error(tries.refusals[-1], outcome.verdict.rule)
+        bound = tries.spent_bound(context)
+        if bound is not None:
+            raise _given_up(tries.refusals, outcome.verdict.rule, bound)
+        tries.pause(context)
+        outcome = _again(work, tries)
+    return outcome
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What the attempts of one write met, and what they cost."""
+
+    started_ms: int
+    begun: int = 0
+    groups_redone: int = 0  # in the attempt that is going on
+    wasted_bytes: int = 0
+    last_pause_ms: int = 0
+    refusals: list[RefusalReport] = field(default_factory=list)
+
+    def spent_bound(self, context: TableContext) -> str | None:
+        """The option that forbids to do it again; None while it may be."""
+        return spent_bound(
+            context.limits.retry,
+            conflicts=len(self.refusals),
+            elapsed_ms=context.world.clock.monotonic_ms() - self.started_ms,
+            wasted_bytes=self.wasted_bytes,
+        )
+
+    def queues(self, context: TableContext) -> bool:
+        """Whether it lost so often that it may hold the queue."""
+        return 0 < context.limits.retry.queue_after <= len(self.refusals)
+
+    def pause(self, context: TableContext) -> None:
+        """Let others pass before everything is done again."""
+        world = context.world
+        self.last_pause_ms = pause_ms(
+            self.begun - 1,
+            world.ids.jitter(),
+            context.limits.retry,
+            previous_ms=self.last_pause_ms,
+        )
+        world.clock.sleep_ms(self.last_pause_ms)
+
+
+def _again(work: Work, tries: _Tries) -> Receipt | Met:
+    """The next attempt, from a fresh look; in the queue when others won too often."""
+    if not tries.queues(work.context):
+        return _afresh(work, tries)
+    purpose = f"write again after {len(tries.refusals)} conflicts"
+    with holding_the_queue(work.context, purpose) as held:
+        return _afresh(replace(work, context=held, queued=True), tries)
+
+
+def _afresh(work: Work, tries: _Tries) -> Receipt | Met:
+    snapshot = work.context.snapshot()
+    schema, before = schema_for(work.context, snapshot, work.workload, work.plan)
+    return _attempt(replace(work, schema=schema, schema_before=before), tries, snapshot)
+
+
+def _given_up(
+    refusals: Sequence[RefusalReport], rule: RuleId, bound: str
+) -> ConflictError | RolledBackError:
+    if len(refusals) == 1:
+        return as_error(refusals[-1], rule)
+    return BudgetSpentError(
+        "every attempt met a conflict; write less at once, write at another time, or raise "
+        f"{bound}; last: {refusals[-1].text}",
+        attempts=[report.as_document() for report in refusals],
+        report=refusals[-1].as_document(),
+        bound=bound,
+    )
+
+
+def action_of(context: TableContext, operation: WriteOperation) -> Action:
+    """What a write is on the timeline; one of a merge-on-read table may append."""
+    if operation.replaces:
+        return Action.REPLACECOMMIT
+    merges = context.config.table_type is TableType.MERGE_ON_READ
+    return Action.DELTACOMMIT if merges else Action.COMMIT
+
+
+def _attempt(work: Work, tries: _Tries, snapshot: Snapshot | None) -> Receipt | Met:
+    """One instant from its begin to its end; a refused one leaves nothing behind."""
+    context = work.context
+    tries.begun += 1
+    tries.groups_redone = 0
+    begun = begin(context, action_of(context, work.plan.operation), snapshot)
+    try:
+        outcome = _write_and_publish(work, begun, tries)
+    except OutcomeUnknownError:
+        # UNK-3: nothing of it may be deleted; without a heartbeat others will find out.
+        begun.heartbeat.stop()
+        raise
+    except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
+        abandon(context, begun)
+        outcome = _met_by_error(context, begun, error, tries.refusals)
+        if tries.spent_bound(context) is not None:
+            raise
+    except Exception:
+        abandon(context, begun)
+        raise
+    except BaseException:
+        # Interrupted, perhaps while publishing: delete nothing. Without a heartbeat the next
+        # clean rolls it back, or helps it if it was published.
+        begun.heartbeat.stop()
+        raise
+    else:
+        if isinstance(outcome, Met):
+            abandon(context, begun)
+    finally:
+        context.pin.release(begun.requested_time)
+    return outcome
+
+
+def _met_by_error(
+    context: TableContext,
+    begun: Begun,
+    error: MissingFileError | HeartbeatExpiredError | RolledBackError,
+    refusals: list[RefusalReport],
+) -> Met:
+    """A base file cleaned meanwhile (hole 12) or a shut-out writer: all is redone."""
+    rule = RuleId.SOURCE_NOT_NEWEST
+    if not isinstance(error, MissingFileError):
+        rule = RuleId.TARGET_OF_ROLLBACK
+    verdict = Refused(rule, error.message, ())
+    refusals.append(report_of(begun.requested_time, verdict))
+    context.world.events.emit("write.redo", rt=begun.requested_time, why=error.message)
+    return Met(verdict=verdict, seen=Seen.by(begun.snapshot))
+
+
+def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met:
+    context, plan, workload = work.context, work.plan, work.workload
+    refusals = tries.refusals
+    if published_batch(context, plan) is not None:
+        # BATCH-1: a twin that published since the last look lies in the base snapshot, where
+        # nothing is judged any more; ``write`` answers with its receipt.
+        twin = Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
+        refusals.append(report_of(begun.requested_time, twin))
+        return Met(verdict=twin, seen=Seen.by(begun.snapshot))
+    placement = _placed(work, begun)
+    watch, stale = _watched(work, begun, placement)
+    if stale is not None:
+        refusals.append(report_of(begun.requested_time, stale))
+        return Met(verdict=stale, seen=Seen.by(begun.snapshot))
+    make_inflight(context, begun, placement.profile)
+    seen = Seen.by(begun.snapshot)
+    # A key of a global index may have moved to another file group: it must be found again.
+    # One that a partial update changes may be gone.
+    anew = plan.rules.lookup.whole_table or plan.rules.partial
+    if plan.detect_early:
+        # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
+        # batch, keys inserted by both) can only be asked once the files are written.
+        # Who holds the queue is waited for, and must not wait.
+        gives_way = context.limits.gives_way and plan.paced and not work.queued
+        elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
+        verdict, met = look_early(
+            context, begun, placement, gives_way=gives_way, elapsed_ms=elapsed_ms
+        )
+        if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
+            refusals.append(report_of(begun.requested_time, verdict))
+            return Met(verdict=verdict, seen=met)
+        if isinstance(verdict, Rebaseable):
+            context.world.events.emit("write.rebased_early", rt=begun.requested_time)
+            placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
+    stats = workload.rewrite(placement.tasks) if workload is not None else []
+    written = Written(
+        placement=placement,
+        stats=tuple(zip(placement.tasks, stats, strict=True)),
+        schema=work.schema,
+        schema_before=work.schema_before,
+        refusals=tuple(refusals),
+        attempts=len(refusals) + 1,
+        watch=watch,
+    )
+    while True:
+        attempted = frozenset[str]() if workload is None else workload.attempted()
+        reconcile(context, begun, written, attempted)
+        candidate = candidate_of(context, begun, plan, written)
+        outcome = publish(context, begun, candidate, seen)
+        if isinstance(outcome, Published):
+            clean_up(context, begun)
+            return receipt_of(
+                context,
+                plan,
+                candidate.metadata,
+                outcome,
+                refusals=refusals,
+                redone=_redone(tries, outcome),
+            )
+        refusals.append(report_of(begun.requested_time, outcome.verdict))
+        context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
+        queues = tries.queues(context) and not work.queued
+        if isinstance(outcome.verdict, Refused) or workload is None or anew or queues:
+            tries.wasted_bytes += written.bytes_of(None)
+            return outcome
+        tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
+        if tries.spent_bound(context) is not None:
+            return outcome
+        tries.groups_redone += 1
+        written = _redo(workload, written, outcome.verdict, tries)
+        seen = outcome.seen
+
+
+def _placed(work: Work, begun: Begun) -> Placement:
+    context, plan = work.context, work.plan
+    placement = place(
+        context,
+        begun,
+        work.workload,
+        plan.rules,
+        work.schema,
+        files=plan.files,
+        delete_partitions=plan.partitions_deleted(begun.snapshot),
+    )
+    if placement.met is not None:
+        if not context.limits.cancels_met_plans:
+            raise as_error(report_of(begun.requested_time, placement.met), placement.met.rule)
+        make_way(context, placement.met.plans)
+    return placement
+
+
+def _watched(
+    work: Work, begun: Begun, placement: Placement
+) -> tuple[ReadWatch | None, Refused | None]:
+    """Who looks after the reads of a plan that has some, and what it meets before it writes."""
+    if work.plan.reads is None:
+        return None, None
+    watch = ReadWatch(work.context, begun, work.plan.reads)
+    return watch, watch.before_begin(planned_claim(placement))
+
+
+def _redo(
+    workload: Workload,
+    written: Written,
+    verdict: Rebaseable,
+    tries: _Tries,
+) -> Written:
+    """Merge only the overlapping file groups again, on the winner's files."""
+    stale = set(verdict.file_groups)
+    tasks = {
+        FileGroupId(task.partition_path, task.file_id): task for task in written.placement.tasks
+    }
+    again = []
+    for group in sorted(stale):
+        base_path, base_time = _newest_file(group, verdict.rivals)
+        task = tasks[group]
+        again.append(
+            replace(
+                task,
+                write_token=f"{task.task_number}-{tries.groups_redone}-0",
+                base_path=base_path,
+                base_requested_time=base_time,
+            )
+        )
+    fresh = dict(zip(sorted(stale), zip(again, workload.rewrite(again), strict=True), strict=True))
+    stats = tuple(
+        fresh.get(FileGroupId(task.partition_path, task.file_id), (task, made))
+        for task, made in written.stats
+    )
+    return replace(
+        written,
+        stats=stats,
+        placement=replace(written.placement, tasks=tuple(task for task, _ in stats)),
+        refusals=tuple(tries.refusals),
+        attempts=len(tries.refusals) + 1,
+    )
+
+
+def _on_newest_files(
+    tasks: Sequence[FileGroupTask], verdict: Rebaseable
+) -> tuple[FileGroupTask, ...]:
+    """The tasks, those of overlapping file groups based on the winner's files."""
+    stale = set(verdict.file_groups)
+    moved = []
+    for task in tasks:
+        group = FileGroupId(task.partition_path, task.file_id)
+        if group in stale:
+            base_path, base_time = _newest_file(group, verdict.rivals)
+            moved.append(replace(task, base_path=base_path, base_requested_time=base_time))
+        else:
+            moved.append(task)
+    return tuple(moved)
+
+
+def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, InstantTime]:
+    found = [
+        (rival.requested_time, item.files[-1])
+        for rival in rivals
+        for item in rival.claim.file_groups
+        if item.file_group == group and item.files
+    ]
+    time, name = max(found)
+    return join(group.partition_path, name), time
+
+
+def clean_up(context: TableContext, begun: Begun) -> None:
+    """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
+    try:
+        delete_markers(context.world.storage, begun.requested_time)
+        begun.heartbeat.stop()
+        keep_up(context)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
+        context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+
+
+def receipt_of(
+    context: TableContext,
+    plan: WritePlan,
+    metadata: CommitMetadata,
+    published: Published,
+    *,
+    refusals: Sequence[RefusalReport] = (),
+    redone: Redo = Redo.NOTHING,
+    group: int = 1,
+) -> Receipt:
+    """What a published write is told; ``metadata`` are its own, also in a group."""
+    slot = published.slot
+    receipt = Receipt(
+        action=slot.action.value,
+        operation=plan.operation.value,
+        requested_time=slot.requested_time,
+        completion_time=slot.completion_time,
+        attempts=len(refusals) + 1,
+        rows_inserted=metadata.total_rows_inserted,
+        rows_updated=metadata.total_rows_updated,
+        rows_deleted=metadata.total_rows_deleted,
+        files_written=metadata.total_files,
+        bytes_written=metadata.total_bytes,
+        refusals=tuple(refusals),
+        redone=redone.value,
+        lost_slots=published.lost_slots,
+        group=group,
+    )
+    context.world.events.emit(
+        "write.done",
+        rt=receipt.requested_time,
+        ct=receipt.completion_time,
+        attempts=receipt.attempts,
+        inserted=receipt.rows_inserted,
+        updated=receipt.rows_updated,
+        group=group,
+    )
+    return receipt
+
+
+def _redone(tries: _Tries, published: Published) -> Redo:
+    """The most that had to be done again."""
+    if tries.begun > 1:
+        return Redo.EVERYTHING
+    if tries.groups_redone:
+        return Redo.FILE_GROUPS
+    return Redo.PUBLICATION if published.lost_slots else Redo.NOTHING

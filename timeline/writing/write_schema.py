@@ -1,0 +1,136 @@
+"""
+Which schema a write has: the table's own, fitted to the incoming rows, before anything begins.
+
+What no reader could read back, or what would lose names and ids, is refused here.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.operations import TableType, WriteOperation
+from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
+from timeline.reading.snapshot import Snapshot
+from timeline.writing.receipt import WritePlan
+from timeline.writing.workload import Workload
+
+__all__ = ["refuse_keyless", "rows_schema", "schema_for"]
+
+
+def schema_for(
+    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
+) -> tuple[TableSchema, str]:
+    """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
+    text = snapshot.newest_schema_json or context.config.create_schema_json
+    _refuse_schema_on_read(snapshot)
+    if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
+        if text is None:
+            raise UnsupportedTableError(
+                "nothing was ever written to this table, so there is nothing to delete or update",
+                kind="no_schema",
+            )
+        schema = TableSchema.from_avro(text)
+        return schema, schema.avro_json
+    stored = _stored_columns(context, workload.schema)
+    if text is None:
+        _check_fields(context, workload.schema)
+        return TableSchema.from_arrow(stored, context.config.name), ""
+    before = TableSchema.from_avro(text)
+    changed, _ = reconcile(before, stored, plan.schema)
+    return changed, before.avro_json
+
+
+def rows_schema(
+    context: TableContext, schema: TableSchema, incoming: pa.Schema, plan: WritePlan
+) -> TableSchema:
+    """
+    The columns of the rows as they are written: the table's, or those of a partial update.
+
+    Raises:
+        InvalidInputError: A partial update has columns that the table lacks.
+        UnsupportedTableError: Nobody could read it.
+    """
+    chosen = plan.rules.partial_columns
+    if chosen is None:
+        return schema
+    _refuse_partial(context)
+    names = drop_meta(_stored_columns(context, incoming)).names
+    if chosen:
+        names = [name for name in names if name in plan.schema.required.union(chosen)]
+    unknown = sorted({*names, *chosen}.difference(schema.arrow.names))
+    if unknown:
+        raise InvalidInputError(
+            "a partial update changes columns that the table has; add new ones with whole rows "
+            f"first: {unknown}; it has {schema.arrow.names}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    return schema.only(names)
+
+
+def _refuse_partial(context: TableContext) -> None:
+    config = context.config
+    if config.merge.merger is not None:
+        raise UnsupportedTableError(
+            "a plug-in merges whole rows of this table; upsert whole rows",
+            kind="custom_merger_partial",
+        )
+    if context.non_blocking:
+        raise UnsupportedTableError(
+            "a log of some columns cannot lie on a delete that another writer appends meanwhile, so "
+            "non-blocking writers upsert whole rows; do that, or use "
+            "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL on all writers",
+            kind="partial_non_blocking",
+        )
+    if config.table_type is TableType.MERGE_ON_READ and not config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "Java Hudi cannot read partial updates of a merge-on-read table whose files store no "
+            "keys (hoodie.populate.meta.fields); upsert whole rows",
+            kind="partial_virtual_keys",
+        )
+
+
+def _refuse_schema_on_read(snapshot: Snapshot) -> None:
+    """Rows written without column ids would lose the names that an ``alter table`` gave."""
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read): this release reads such a table and "
+            "does not write it; write with Java Hudi and hoodie.schema.on.read.enable=true",
+            kind="schema_on_read",
+        )
+
+
+def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
+    """The columns that files will have: partition columns may be in the folder's name only."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return incoming
+    return pa.schema([each for each in incoming if each.name not in config.partition_fields])
+
+
+def refuse_keyless(plan: WritePlan) -> None:
+    """Rows without a key are only ever added: nothing can be found again by it."""
+    looks = plan.operation in (WriteOperation.UPSERT, WriteOperation.DELETE) or plan.rules.tags
+    if plan.rules.keys.automatic and looks:
+        raise InvalidInputError(
+            "the table has no record key fields, so its rows cannot be found again; insert, "
+            f"bulk_insert or overwrite instead: {plan.operation.value}",
+            kind="no_key_fields",
+            operation=plan.operation.value,
+        )
+
+
+def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
+    """A key, partition or ordering field the data does not have is found before anything begins."""
+    config = context.config
+    named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
+    missing = missing_fields(incoming, named)
+    if missing:
+        raise InvalidInputError(
+            f"the table is keyed, partitioned or ordered by columns the data does not have: "
+            f"{missing}; it has {list(incoming.names)}",
+            kind="missing_key_column",
+            columns=missing,
+        )
