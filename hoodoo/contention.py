@@ -23,8 +23,9 @@ _PLACES_SHOWN_MAX = 3
 #: Kind of refusal -> what ends it, for whoever it happens to often.
 _ADVICE: Mapping[str, str] = {
     "write_conflict": (
-        "writers change rows of one file group: give each its own partitions or key ranges, use "
-        "a bucket index with more buckets, or merge-on-read with the mode "
+        "writers change rows of one file group: give each its own partitions or buckets "
+        "(hoodoo.write.bucket.range), let them begin less often (hoodoo.commit.pace.per.minute), "
+        "use a bucket index with more buckets, or merge-on-read with the mode "
         "NON_BLOCKING_CONCURRENCY_CONTROL"
     ),
     "deleted_under_reader": (

@@ -92,6 +92,7 @@ def test_names_of_rules_are_stable() -> None:
         "PROPERTIES_CHANGED": "C17",
         "STRATEGY_REFUSED": "C18",
         "READ_WAS_CHANGED": "C19",
+        "ANNOUNCED_BY_OTHER": "C20",
     }
 
 
