@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ class Changed:
         exec(self._code, module.__dict__)
 
 
-class Farm:
+class Farm(ABC):
     """What both ways share: a fork, its limits, and what becomes of it."""
 
     def __init__(self, jobs: list[Job], seconds: dict[str, float], told: Told) -> None:
@@ -161,13 +162,13 @@ class Farm:
         self._seconds = seconds
         self._killers: dict[str, int] = {}
 
+    @abstractmethod
     def change(self, job: Job, code: CodeType) -> None:
         """In the fork: put the changed code in the place of the other."""
-        raise NotImplementedError
 
+    @abstractmethod
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
         """In the fork: 0 when all pass, else the first to fail is written to ``killer``."""
-        raise NotImplementedError
 
     def play(self, session: pytest.Session) -> None:
         """Every job; before the first one of a module, its tests unchanged."""
