@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.model.recorded_run import RecordedRun
-from timeline.rules.coded_run import NONE, CodedRun, Numbers, numbers
+from timeline.rules.coded_run import NONE, CodedRun, Numbers
 from timeline.rules.dependency_cycles import Dependency, Edges, find_cycles
 
 __all__ = ["Anomaly", "AnomalyKind", "judge_run"]
@@ -129,18 +129,20 @@ def _dirty(run: CodedRun) -> Iterator[Anomaly]:
 
 def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
     """Two answers about one item from one snapshot, by one reader or by two (I4)."""
-    own = run.versions == run.readers
+    # Of two rows of one key in two places a client may have meant either.
+    other = run.unsure[run.items_read] & (run.places == NONE)
+    other |= run.versions == run.readers
     at = run.snapshot[run.readers]
     # A reader without a snapshot is compared with itself alone.
     state = np.where(at != NONE, at, -2 - run.readers)
     state = np.where(run.committed[run.readers], -2 - run.readers, state)
     table = pa.table(
         {
-            "state": state[~own],
-            "item": run.items_read[~own],
-            "version": run.versions[~own],
-            "place": run.run.reads.column("place").filter(pa.array(~own)),
-            "reader": run.readers[~own],
+            "state": state[~other],
+            "item": run.items_read[~other],
+            "version": run.versions[~other],
+            "place": run.places[~other],
+            "reader": run.readers[~other],
         }
     )
     counted = table.group_by(["state", "item", "place"]).aggregate(
@@ -193,7 +195,7 @@ def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     at = run.snapshot_rank[run.readers]
     judged = (at != NONE) & ~run.committed[run.readers]
-    rows = np.flatnonzero(judged & ~np.isin(run.items_read, _in_several_places(run)))
+    rows = np.flatnonzero(judged & ~run.unsure[run.items_read])
     newest = run.newest_by(run.items_read[rows], at[rows])
     rows, newest = rows[newest != NONE], newest[newest != NONE]
     absent = run.versions[rows] == NONE
@@ -205,7 +207,7 @@ def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
 def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
     """Items that somebody wrote and a full read lacks."""
     items = np.unique(run.version_item[run.version_in_rows])
-    items = np.setdiff1d(items, _in_several_places(run))
+    items = items[~run.unsure[items]]
     if not run.run.ordered:
         items = np.setdiff1d(items, run.deleted_items)  # nobody knows whether the delete counts
     order = np.argsort(run.readers, kind="stable")
@@ -230,14 +232,6 @@ def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
             )
 
 
-def _in_several_places(run: CodedRun) -> Numbers:
-    """Items that stand in more than one place: which of them a writer meant is not known."""
-    pairs = pa.table({"item": run.items_read, "place": run.run.reads.column("place")})
-    counted = pairs.group_by("item").aggregate([("place", "count_distinct")])
-    several = pc.greater(counted.column("place_count_distinct"), 1)
-    return numbers(counted.filter(several).column("item"))
-
-
 def _overwritten(run: CodedRun) -> Iterator[Anomaly]:
     """A writer that read a version and wrote over a newer one it never saw (I5)."""
     for row, between in zip(*_overwriting(run), strict=True):
@@ -253,7 +247,7 @@ def _overwriting(run: CodedRun) -> tuple[Numbers, Numbers]:
     candidates = np.flatnonzero(
         (own != NONE) & run.committed[run.readers] & (run.versions != run.readers)
     )
-    candidates = candidates[run.placed[candidates]]
+    candidates = candidates[run.placed[candidates] & ~run.unsure[run.items_read[candidates]]]
     between = run.next_version(run.items_read[candidates], run.rank_read[candidates])
     there = between != NONE
     candidates, between = candidates[there], between[there]
@@ -280,6 +274,7 @@ def _dependencies(run: CodedRun) -> Edges:
     if not run.run.ordered:
         return Edges.none()
     same = run.version_item[1:] == run.version_item[:-1]
+    same &= ~run.unsure[run.version_item[1:]]
     ww = (run.version_writer[:-1][same], run.version_writer[1:][same])
     told = np.ones(len(run.readers), bool)
     for found in (_overwriting(run), _stale(run)):
@@ -290,7 +285,8 @@ def _dependencies(run: CodedRun) -> Edges:
     seen = told & (run.versions != NONE) & (run.versions != run.readers)
     seen[seen] = run.committed[run.versions[seen]]
     wr = (run.versions[seen], run.readers[seen])
-    rows = np.flatnonzero(told & run.placed & (run.versions != run.readers))
+    sure = told & run.placed & ~run.unsure[run.items_read]
+    rows = np.flatnonzero(sure & (run.versions != run.readers))
     following = run.next_version(run.items_read[rows], run.rank_read[rows])
     rows, following = rows[following != NONE], following[following != NONE]
     rw = (run.readers[rows], run.version_writer[following])

@@ -25,7 +25,12 @@ Flags = npt.NDArray[np.bool_]
 
 
 class CodedRun:
-    """A run in numbers: names and items by their code, versions in the order of each item."""
+    """
+    A run in numbers: names and items by their code, versions in the order of each item.
+
+    ``unsure`` flags items whose versions nobody can order: no read of them is too old, and no
+    write of them is known to be over another.
+    """
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
@@ -53,7 +58,15 @@ class CodedRun:
         early = pc.less(pa.array(self.names, pa.string()), run.known_since)
         self.early = ~self.known & np.asarray(early.to_numpy(zero_copy_only=False), bool)
         self.committed = self.position != NONE
+        (self.places,), _ = _encode(reads.column("place"))
+        self.unsure = self._in_several_places()
         self._order_versions()
+
+    def _in_several_places(self) -> Flags:
+        """Items that stand in more than one place: which of them a writer meant is not known."""
+        told = np.flatnonzero(self.places != NONE)
+        pairs = np.unique(np.stack([self.items_read[told], self.places[told]]), axis=1)
+        return np.asarray(np.bincount(pairs[0], minlength=len(self.items)) > 1)
 
     def _order_versions(self) -> None:
         """Committed writes sorted by item and version; ``key`` is what to search for."""

@@ -332,6 +332,30 @@ def test_of_a_key_in_two_places_none_is_a_duplicate_or_lost() -> None:
     assert {one[0] for one in told(run)}.isdisjoint({"duplicate", "lost_update"})
 
 
+def test_a_serial_run_with_a_key_in_two_places_has_no_finding() -> None:
+    """T1 writes a in x, T2 another a in y, T4 after a look at both the one in x again."""
+    run = three_writes()
+    run.transaction("R", snapshot=35, full=True)
+    rows_read(run, "R", [(A, "T1", "x"), (A, "T2", "y"), (B, "T3", "x")])
+    read(run, "R2", [(A, "T1")], snapshot=35)
+    read(run, "R3", [(A, "T2")], snapshot=35)
+    run.transaction("T4", position=40, snapshot=35)
+    run.reads("T4", [(A, "T1"), (B, "T3")])
+    run.writes("T4", [A])
+    assert told(run) == []
+
+
+def test_a_skew_on_keys_in_one_place_shows_beside_a_key_in_two() -> None:
+    run = three_writes()
+    for name, position, writes in (("T4", 40, A), ("T5", 50, B)):
+        run.transaction(name, position=position, snapshot=35)
+        run.reads(name, [(A, "T2"), (B, "T3")])
+        run.writes(name, [writes, C])
+    run.transaction("R", snapshot=55, full=True)
+    rows_read(run, "R", [(A, "T4", "x"), (B, "T5", "x"), (C, "T4", "x"), (C, "T5", "y")])
+    assert [one[:2] for one in told(run)] == [("write_skew", ("T4", "T5"))]
+
+
 def test_a_key_in_one_place_is_judged() -> None:
     run = three_writes()
     run.transaction("R", snapshot=35, full=True)
