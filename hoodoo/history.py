@@ -26,17 +26,18 @@ from timeline.model.operations import MergeMode, TableType
 from timeline.model.recorded_run import RunRecorder
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, PARTITION_COLUMN
 from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
 from timeline.places import HISTORY
 from timeline.publishing.second_look import without_void
+from timeline.publishing.withdrawal import withdrawn_by
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.rules.anomalies import Anomaly, judge_run
 
 __all__ = ["check_history", "record_table"]
 
-_CLEARING: Final = frozenset(
-    {"DELETE", "DELETE_PARTITION", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"}
-)
+#: Operations that hide rows which nobody names, not even who asked for them.
+_HIDING: Final = frozenset({"DELETE_PARTITION", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
 
 
 def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[Anomaly]:
@@ -54,7 +55,10 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
     Outside: the timeline and the history; 1 get per instant and slot; the key columns of all
     rows.
     """
-    run = RunRecorder(ordered=context.config.merge.mode is MergeMode.COMMIT_TIME_ORDERING)
+    run = RunRecorder(
+        ordered=context.config.merge.mode is MergeMode.COMMIT_TIME_ORDERING,
+        by_commits=context.config.table_type is TableType.COPY_ON_WRITE,
+    )
     for journal in journals:
         try:
             with journal.open("rb") as lines:
@@ -71,20 +75,26 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
 
 def record_table(context: TableContext, run: RunRecorder) -> None:
     """Add to a run what a table itself tells; journals come first. Outside: as above."""
-    told = run.names()
+    deletes = run.deletes()
     snapshot = context.snapshot()
     archived = context.history.instants(times_only=False)
     times = []
     for name, position, metadata in _commits(snapshot, archived):
-        run.transaction(name, position=position)
+        run.transaction(name, position=position, places=sorted(metadata.partition_paths()))
         times.append(name)
-        if name not in told and _clears(metadata):
+        if _clears(metadata, deletes.get(name, 0)):
             run.cleared = max(run.cleared, position)
     run.known_since = min(times, default="")
-    committed = frozenset(times)
+    committed, withdrawn = frozenset(times), set[InstantTime]()
     for slot in without_void(context.chain.newest_first(snapshot.head)):
         if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
             _record_slot(context, run, slot)
+        for name in withdrawn_by(slot):
+            run.transaction(name, undone=True)
+            withdrawn.add(name)
+        if slot.kind is SlotKind.COMMIT and slot.requested_time in withdrawn:
+            # Until then it may have hidden rows, and readers saw them gone.
+            run.cleared = max(run.cleared, int(slot.completion_time))
     restores = [
         one.requested_time
         for one in snapshot.active.instants
@@ -111,9 +121,11 @@ def _commits(
         yield one.requested_time, position, snapshot.commits.read(one)
 
 
-def _clears(metadata: CommitMetadata) -> bool:
-    deletes = any(stat.num_deletes for stat in metadata.write_stats())
-    return deletes or metadata.operation_type.upper() in _CLEARING
+def _clears(metadata: CommitMetadata, told: int) -> bool:
+    """Whether rows went that no journal names: more than the deletes that were told."""
+    deletes = sum(stat.num_deletes for stat in metadata.write_stats())
+    operation = metadata.operation_type.upper()
+    return deletes > told or operation in _HIDING or (operation == "DELETE" and not told)
 
 
 def _record_slot(context: TableContext, run: RunRecorder, slot: Slot) -> None:

@@ -9,17 +9,20 @@ of reads: ``timeline.rules.anomalies`` judges them without a loop over rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["READS", "TRANSACTIONS", "WRITES", "RecordedRun", "RunRecorder"]
 
 #: ``position`` is where it was committed, null when it was not; ``snapshot`` the position it
 #: read at. ``answer`` is what its client was told: ok, fail, or null for neither. ``full``: its
-#: reads are all items there are.
+#: reads are all items there are. ``places``: where it wrote, null where nobody tells.
+#: ``undone``: it was committed, and taken back by somebody.
 TRANSACTIONS: Final = pa.schema(
     [
         pa.field("name", pa.string()),
@@ -28,6 +31,8 @@ TRANSACTIONS: Final = pa.schema(
         pa.field("answer", pa.string()),
         pa.field("batch", pa.string()),
         pa.field("full", pa.bool_()),
+        pa.field("places", pa.list_(pa.string())),
+        pa.field("undone", pa.bool_()),
     ]
 )
 #: ``rank`` orders the versions of an item; null where commit positions do. ``in_rows``: whether
@@ -61,7 +66,8 @@ class RecordedRun:
     ``ordered`` tells whether the newest version of an item is the one that readers must see;
     where rows bring their own order (event time) it is not. Versions named below
     ``known_since``, a text, were committed before the recording. ``cleared`` is the position of
-    the newest delete of unknown items: what was written below it may be gone.
+    the newest delete of unknown items: what was written below it may be gone. What is named
+    below ``taken_back``, a text, and not committed may have been, until a restore.
     """
 
     transactions: pa.Table
@@ -70,15 +76,23 @@ class RecordedRun:
     ordered: bool = True
     known_since: str = ""
     cleared: int = -1
+    taken_back: str = ""
 
 
 @dataclass(slots=True)
 class RunRecorder:
-    """Puts a run together, one event or one table of rows at a time."""
+    """
+    Puts a run together, one event or one table of rows at a time.
+
+    ``by_commits``: the versions of rows follow each other in the order of commits, whatever
+    rank is told with them; so it is where no log is merged.
+    """
 
     ordered: bool = True
+    by_commits: bool = False
     known_since: str = ""
     cleared: int = -1
+    _taken_back: str = ""
     _transactions: dict[str, dict[str, object]] = field(default_factory=dict)
     _writes: list[pa.Table] = field(default_factory=list)
     _reads: list[pa.Table] = field(default_factory=list)
@@ -92,6 +106,8 @@ class RunRecorder:
         answer: str | None = None,
         batch: str | None = None,
         full: bool = False,
+        places: Sequence[str] | None = None,
+        undone: bool = False,
     ) -> None:
         """One writer or reader; fields as of ``TRANSACTIONS``. Told twice, the parts add up."""
         told = {
@@ -100,6 +116,8 @@ class RunRecorder:
             "answer": answer,
             "batch": batch,
             "full": full or None,
+            "places": None if places is None else list(places),
+            "undone": undone or None,
         }
         known = self._transactions.setdefault(name, {"name": name})
         known.update({key: value for key, value in told.items() if value is not None})
@@ -132,26 +150,41 @@ class RunRecorder:
         names = pa.repeat(pa.scalar(name), len(items))
         self._reads.append(pa.table([names, items, versions, places], schema=READS))
 
-    def names(self) -> frozenset[str]:
-        """The transactions told so far."""
-        return frozenset(self._transactions)
-
     def taken_back(self, before: str) -> None:
         """A restore took uncommitted writes of smaller names back, whatever was answered."""
-        for name, known in self._transactions.items():
-            if name < before and "position" not in known:
-                known.pop("answer", None)
+        self._taken_back = max(self._taken_back, before)
+
+    def deletes(self) -> Mapping[str, int]:
+        """How many items each transaction deleted, of what was told so far."""
+        count: Counter[str] = Counter()
+        for table in self._writes:
+            deleted = table.filter(table.column("deletes")).column("name")
+            count.update(
+                {one["values"]: one["counts"] for one in deleted.value_counts().to_pylist()}
+            )
+        return count
 
     def finish(self) -> RecordedRun:
         """The run."""
         told = list(self._transactions.values())
+        for known in told:
+            if "position" in known:
+                known.pop("undone", None)
+            elif "undone" in known or str(known["name"]) < self._taken_back:
+                known.pop("answer", None)
+        writes = pa.concat_tables([WRITES.empty_table(), *self._writes])
+        if self.by_commits:
+            in_rows = writes.column("in_rows")
+            ranks = pc.if_else(in_rows, pa.scalar(None, pa.int64()), writes.column("rank"))
+            writes = writes.set_column(writes.schema.get_field_index("rank"), "rank", ranks)
         return RecordedRun(
             transactions=pa.Table.from_pylist(told, schema=TRANSACTIONS),
-            writes=pa.concat_tables([WRITES.empty_table(), *self._writes]),
+            writes=writes,
             reads=pa.concat_tables([READS.empty_table(), *self._reads]),
             ordered=self.ordered,
             known_since=self.known_since,
             cleared=self.cleared,
+            taken_back=self._taken_back,
         )
 
 

@@ -117,11 +117,10 @@ def _dirty(run: CodedRun) -> Iterator[Anomaly]:
     there = run.versions != NONE
     writer = np.where(there, run.versions, 0)
     own = run.versions == run.readers
-    aborted = there & ~own & ~run.committed[writer] & ~run.early[writer]
+    aborted = there & ~own & ~run.committed[writer] & ~run.early[writer] & ~run.taken_back[writer]
     for row in np.flatnonzero(aborted):
         yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was never committed")
-    # A writer that had to begin anew in part saw more than its first snapshot.
-    at = np.where(run.committed, NONE, run.snapshot)[run.readers]
+    at = run.at[run.readers]
     late = there & run.committed[writer] & (at != NONE) & (run.position[writer] > at)
     for row in np.flatnonzero(late):
         yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was committed after its snapshot")
@@ -130,12 +129,11 @@ def _dirty(run: CodedRun) -> Iterator[Anomaly]:
 def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
     """Two answers about one item from one snapshot, by one reader or by two (I4)."""
     # Of two rows of one key in two places a client may have meant either.
-    other = run.unsure[run.items_read] & (run.places == NONE)
+    other = (run.several[run.items_read] & (run.places == NONE)) | run.undone[run.items_read]
     other |= run.versions == run.readers
-    at = run.snapshot[run.readers]
+    at = run.at[run.readers]
     # A reader without a snapshot is compared with itself alone.
     state = np.where(at != NONE, at, -2 - run.readers)
-    state = np.where(run.committed[run.readers], -2 - run.readers, state)
     table = pa.table(
         {
             "state": state[~other],
@@ -165,14 +163,16 @@ def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
 
 def _missing_rows(run: CodedRun) -> Iterator[Anomaly]:
     """An item that one of several full reads of a snapshot has and another has not."""
-    fully = run.full & (run.snapshot != NONE)
-    states, counts = np.unique(run.snapshot[fully], return_counts=True)
-    mine = np.flatnonzero(fully[run.readers] & (run.versions != NONE))
-    state = np.searchsorted(states, run.snapshot[run.readers[mine]])
+    fully = run.full & (run.at != NONE)
+    states, counts = np.unique(run.at[fully], return_counts=True)
+    mine = fully[run.readers] & (run.versions != NONE) & ~run.undone[run.items_read]
+    mine &= ~run.taken_back[run.versions]
+    mine = np.flatnonzero(mine)
+    state = np.searchsorted(states, run.at[run.readers[mine]])
     seen = np.unique(np.stack([state, run.items_read[mine], run.readers[mine]]), axis=1)
     pairs, readers = np.unique(seen[:2], axis=1, return_counts=True)
     for at, item in pairs[:, readers < counts[pairs[0]]].T:
-        names = [run.name(one) for one in np.flatnonzero(fully & (run.snapshot == states[at]))]
+        names = [run.name(one) for one in np.flatnonzero(fully & (run.at == states[at]))]
         yield _anomaly(
             AnomalyKind.NON_REPEATABLE_READ,
             names,
@@ -194,13 +194,15 @@ def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
     if not run.run.ordered:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     at = run.snapshot_rank[run.readers]
-    judged = (at != NONE) & ~run.committed[run.readers]
-    rows = np.flatnonzero(judged & ~run.unsure[run.items_read])
+    judged = (run.at[run.readers] != NONE) & ~run.unsure[run.items_read]
+    # What was never committed is dirty, and nothing else.
+    judged &= (run.versions == NONE) | run.committed[run.versions] | run.early[run.versions]
+    rows = np.flatnonzero(judged)
     newest = run.newest_by(run.items_read[rows], at[rows])
     rows, newest = rows[newest != NONE], newest[newest != NONE]
     absent = run.versions[rows] == NONE
     behind = run.rank_read[rows] < run.rank_at(newest)
-    stale = np.where(absent, ~run.version_deletes[newest], behind)
+    stale = np.where(absent, ~run.may_be_gone(newest), behind)
     return rows[stale], newest[stale]
 
 
@@ -211,7 +213,7 @@ def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
     if not run.run.ordered:
         items = np.setdiff1d(items, run.deleted_items)  # nobody knows whether the delete counts
     order = np.argsort(run.readers, kind="stable")
-    readers = np.flatnonzero(run.full & (run.snapshot != NONE))
+    readers = np.flatnonzero(run.full & (run.at != NONE))
     starts = np.searchsorted(run.readers[order], readers, side="left")
     ends = np.searchsorted(run.readers[order], readers, side="right")
     for reader, start, end in zip(readers, starts, ends, strict=True):
@@ -219,9 +221,7 @@ def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
         at = np.full(len(missing), run.snapshot_rank[reader])
         newest = run.newest_by(missing, at)
         there = newest != NONE
-        versions = newest[there]
-        written = run.position[run.version_writer[versions]]
-        there[there] = ~run.version_deletes[versions] & (written > run.run.cleared)
+        there[there] = ~run.may_be_gone(newest[there])
         for item, index in zip(missing[there], newest[there], strict=True):
             by = run.name(run.version_writer[index])
             yield _anomaly(
@@ -247,7 +247,7 @@ def _overwriting(run: CodedRun) -> tuple[Numbers, Numbers]:
     candidates = np.flatnonzero(
         (own != NONE) & run.committed[run.readers] & (run.versions != run.readers)
     )
-    candidates = candidates[run.placed[candidates] & ~run.unsure[run.items_read[candidates]]]
+    candidates = candidates[run.placed[candidates] & ~run.by_rows[run.items_read[candidates]]]
     between = run.next_version(run.items_read[candidates], run.rank_read[candidates])
     there = between != NONE
     candidates, between = candidates[there], between[there]

@@ -28,8 +28,11 @@ class CodedRun:
     """
     A run in numbers: names and items by their code, versions in the order of each item.
 
-    ``unsure`` flags items whose versions nobody can order: no read of them is too old, and no
-    write of them is known to be over another.
+    ``at`` is the snapshot of those who only read: a writer that began anew in part saw more than
+    its first one. ``several`` flags items that are more than one row, ``unsure`` these and others
+    whose versions nobody can order: no read of them is too old, and no write of them is known to
+    be over another; ``by_rows`` also those whose rows bring their own order. ``undone`` flags
+    those that somebody wrote and a restore took back: what was seen in between is not judged.
     """
 
     def __init__(self, run: RecordedRun) -> None:
@@ -45,6 +48,7 @@ class CodedRun:
         (self.written, self.items_read), self.items = _encode(
             writes.column("item"), reads.column("item")
         )
+        (self.places,), _ = _encode(reads.column("place"))
         count = len(self.names)
         self.position = np.full(count, NONE, np.int64)
         self.position[transactions] = numbers(told.column("position"))
@@ -54,19 +58,60 @@ class CodedRun:
         self.known[transactions] = True
         self.full = np.zeros(count, bool)
         self.full[transactions] = _flags(told.column("full"))
-        # Who wrote before the recording is committed, but where is not known.
-        early = pc.less(pa.array(self.names, pa.string()), run.known_since)
-        self.early = ~self.known & np.asarray(early.to_numpy(zero_copy_only=False), bool)
         self.committed = self.position != NONE
-        (self.places,), _ = _encode(reads.column("place"))
-        self.unsure = self._in_several_places()
+        # Who wrote before the recording is committed, but where is not known.
+        self.early = ~self.known & self._named_below(run.known_since)
+        self.taken_back = ~self.committed & self._named_below(run.taken_back)
+        self.taken_back[transactions[_flags(told.column("undone"))]] = True
+        self.undone = np.zeros(len(self.items), bool)
+        self.undone[self.written[self.taken_back[self.writers]]] = True
         self._order_versions()
+        self.at = np.where(self.committed, NONE, self.snapshot)
+        self.at[self.writers] = NONE
+        self.several = self._in_several_places() | self._never_together(transactions)
+        self.unsure = self.several | self.undone | self._contradicted()
+        self.by_rows = self.unsure.copy()
+        if not run.ordered:
+            self.by_rows[self.written[_flags(writes.column("in_rows"))]] = True
+
+    def _named_below(self, name: str) -> Flags:
+        below = pc.less(pa.array(self.names, pa.string()), name)
+        return np.asarray(below.to_numpy(zero_copy_only=False), bool)
 
     def _in_several_places(self) -> Flags:
         """Items that stand in more than one place: which of them a writer meant is not known."""
         told = np.flatnonzero(self.places != NONE)
         pairs = np.unique(np.stack([self.items_read[told], self.places[told]]), axis=1)
         return np.asarray(np.bincount(pairs[0], minlength=len(self.items)) > 1)
+
+    def _never_together(self, transactions: Numbers) -> Flags:
+        """Items without a place that all who wrote them wrote to: they were more than one row."""
+        lists = self.run.transactions.column("places").combine_chunks()
+        (place,), _ = _encode(pa.chunked_array([lists.flatten()]))
+        told = numbers(pc.fill_null(pc.list_value_length(lists), 0))
+        first, width = np.zeros((2, len(self.names)), np.int64)
+        first[transactions], width[transactions] = np.cumsum(told) - told, told
+        in_rows = _flags(self.run.writes.column("in_rows"))
+        rows = np.flatnonzero(in_rows & self.committed[self.writers] & (width[self.writers] > 0))
+        widths = width[self.writers[rows]]
+        within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
+        row = np.repeat(rows, widths)
+        writer, item = self.writers[row], self.written[row]
+        triples = np.unique(np.stack([item, place[first[writer] + within], writer]), axis=1)
+        pairs, together = np.unique(triples[:2], axis=1, return_counts=True)
+        most = np.zeros(len(self.items), np.int64)
+        np.maximum.at(most, pairs[0], together)
+        writers = np.unique(np.stack([item, writer]), axis=1)[0]
+        return np.asarray(most < np.bincount(writers, minlength=len(self.items)))
+
+    def _contradicted(self) -> Flags:
+        """Items whose rows' versions (of logs) are not in the order of commits, or in one commit."""
+        commits = self.position[self.version_writer]
+        same = (self.version_item[1:] == self.version_item[:-1]) & self.version_in_rows[1:]
+        same &= self.version_writer[1:] != self.version_writer[:-1]
+        flagged = np.zeros(len(self.items), bool)
+        flagged[self.version_item[1:][same & (commits[1:] <= commits[:-1])]] = True
+        return flagged
 
     def _order_versions(self) -> None:
         """Committed writes sorted by item and version; ``key`` is what to search for."""
@@ -95,15 +140,30 @@ class CodedRun:
         exact = self.row_of_write(self.items_read, self.versions)
         found = exact != NONE
         self.rank_read[found] = rank_of_write[exact[found]]
-        # Nothing was there: before the first version, or after the delete that it could see.
-        until = np.where(self.committed, self.position_rank - 1, self.snapshot_rank)
-        until = np.where(self.snapshot != NONE, self.snapshot_rank, until)[self.readers]
-        gone = np.flatnonzero(~there & (until != NONE))
-        newest = self.newest_by(self.items_read[gone], until[gone])
-        gone, newest = gone[newest != NONE], newest[newest != NONE]
-        gone, newest = gone[self.version_deletes[newest]], newest[self.version_deletes[newest]]
-        self.rank_read[gone] = self.rank_at(newest)
-        self.placed = np.where(there, self.rank_read != NONE, until != NONE)
+        self.placed = there & (self.rank_read != NONE)
+        # Nothing was there: before the first version, or after a delete that it could see.
+        self._place_absent(self.snapshot_rank)
+        self._place_absent(np.where(self.committed, self.position_rank - 1, NONE))
+
+    def _place_absent(self, until: Numbers) -> None:
+        """
+        Place reads of nothing, by readers at a rank of commits, after what deleted the item.
+
+        Where it was not deleted by then, a reader that has no place yet saw what was before the
+        first version.
+        """
+        absent = (self.versions == NONE) & (until[self.readers] != NONE)
+        rows = np.flatnonzero(absent)
+        newest = self.newest_by(self.items_read[rows], until[self.readers[rows]])
+        rows, newest = rows[newest != NONE], newest[newest != NONE]
+        gone = self.may_be_gone(newest)
+        self.rank_read[rows[gone]] = self.rank_at(newest[gone])
+        self.placed |= absent
+
+    def may_be_gone(self, index: Numbers) -> Flags:
+        """Whether versions, by their index, are deletes or hidden by one of unknown items."""
+        below = self.position[self.version_writer[index]] <= self.run.cleared
+        return np.asarray(self.version_deletes[index] | below)
 
     def _key(self, items: Numbers, ranks: Numbers) -> Numbers:
         return items * (self.scale + 2) + ranks + 1

@@ -100,6 +100,59 @@ def test_a_restore_excuses_what_it_took_back(table: Any, tmp_path: Path) -> None
     assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
 
 
+def test_a_told_overwrite_hides_keys_that_nobody_names(table: Any, tmp_path: Path) -> None:
+    first = table.upsert(rows("a")).requested_time
+    second = table.insert_overwrite(rows("b"))
+    told = journal(
+        tmp_path,
+        write_line("one", "ok", ["a"], instant=first),
+        write_line("two", "ok", ["b"], instant=second.requested_time),
+        read_line("r", [("a", None)], at=second.completion_time),
+    )
+    assert found(table, told) == []
+
+
+def test_what_was_taken_back_was_there_for_those_who_saw_it(table: Any, tmp_path: Path) -> None:
+    kept = table.upsert(rows("a")).requested_time
+    table.savepoint(kept)
+    gone = table.upsert(rows("a", "b"))
+    told = journal(
+        tmp_path,
+        write_line("one", "ok", ["a"], instant=kept),
+        write_line("two", "ok", ["a", "b"], instant=gone.requested_time),
+        read_line(
+            "r", [("a", gone.requested_time), ("b", gone.requested_time)], at=gone.completion_time
+        ),
+    )
+    assert found(table, told) == []
+    table.restore(kept)
+    assert found(table, told) == []
+
+
+def test_a_rollback_of_a_completed_write_excuses_it(table: Any, tmp_path: Path) -> None:
+    table.upsert(rows("a"))
+    gone = table.upsert(rows("b")).requested_time
+    table.rollback(gone)
+    assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
+    never = journal(tmp_path, write_line("one", "ok", ["b"], instant=NEVER))
+    assert found(table, never) == [(AnomalyKind.LOST_UPDATE, "")]
+
+
+def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None:
+    """The newest state shows only one of them: the other was deleted."""
+    other = pa.table({"id": ["a"], "part": ["q"], "value": [1]})
+    first = table.upsert(rows("a")).requested_time
+    second = table.upsert(other).requested_time
+    third = table.delete(other.select(["id", "part"])).requested_time
+    told = journal(
+        tmp_path,
+        write_line("one", "ok", ["a"], instant=first),
+        write_line("two", "ok", ["a"], instant=second),
+        write_line("three", "ok", ["a"], instant=third, deletes=True),
+    )
+    assert found(table, told) == []
+
+
 @pytest.mark.parametrize(
     "line",
     [
