@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.faults import SMOKE_S_MAX
 from tests.chaos.locks import LOCKS
 from tests.chaos.process import without_pandas
 from tests.chaos.setup import MUTANTS
@@ -43,7 +44,7 @@ def main() -> int:
         print(f"the folder of a run must be empty: {folder}", file=sys.stderr)
         return 2
     seconds = said.seconds or said.minutes * 60
-    smoke = seconds <= 180
+    smoke = seconds <= SMOKE_S_MAX
     wanted = Wanted(
         lock=said.lock,
         seconds=seconds,
@@ -62,6 +63,9 @@ def main() -> int:
         return NO_SERVER
     report = Path(said.report or folder / "report.json")
     save(document, report)
+    if document["violations"] and wanted.disk is not None:
+        # The small file system ends with this process; whoever looks for the cause needs it.
+        shutil.copytree(wanted.disk, folder / "kept")
     print(report.with_suffix(".md").read_text())
     print(f"report: {report}; journals and logs: {folder}")
     return 1 if document["violations"] else 0

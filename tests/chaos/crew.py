@@ -95,6 +95,10 @@ class Crew:
         new.write_text(f"{seconds:+d}")
         new.rename(self._clock(name))
 
+    def pids(self) -> dict[str, int]:
+        """Whoever runs, by name."""
+        return {name: process.pid for name, process in self.running.items()}
+
     def look(self) -> None:
         """Notice who ended without being asked; nobody should."""
         for name, process in list(self.running.items()):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ON_THE_WIRE", "Fault", "Kind", "counts_for", "schedule"]
+__all__ = ["ON_THE_WIRE", "SMOKE_S_MAX", "Fault", "Kind", "counts_for", "schedule"]
 
 _CALM_FROM_S, _CALM_EVERY_S = 100, 120  # the last 20 s of each 2 minutes, to recover
 _FIRST_S = 2.0
@@ -60,7 +60,7 @@ _IN_20_MINUTES: Mapping[Kind, int] = {
     Kind.DROP_ONE: 10,
     Kind.SERVER: 8,
 }
-_SMOKE_S_MAX = 180
+SMOKE_S_MAX = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Fault:
 
 def counts_for(seconds: float, possible: Sequence[Kind]) -> dict[Kind, int]:
     """How many of each kind belong to a run of this length, where such faults are possible."""
-    if seconds <= _SMOKE_S_MAX:
+    if seconds <= SMOKE_S_MAX:
         return {kind: count for kind, count in _SMOKE.items() if kind in possible}
     share = seconds / 1_200
     return {
@@ -93,6 +93,7 @@ def schedule(
     *,
     hold_s: float,
     crew: Sequence[str],
+    spared: Sequence[str] = (),
 ) -> list[Fault]:
     """
     All faults of a run in their order.
@@ -103,6 +104,7 @@ def schedule(
         counts: Of each kind.
         hold_s: After how long a silent process is given up; pauses last longer.
         crew: Names of the processes; writers are struck twice as often as others.
+        spared: Those of the crew that nobody kills.
     """
     chance = random.Random(seed)
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
@@ -117,7 +119,10 @@ def schedule(
     for number, kind in enumerate(kinds):
         at = (number + chance.random()) / len(kinds) * len(stormy)
         starts = stormy[min(int(at), len(stormy) - 1)] + at % 1
-        found.append(_drawn(chance, kind, starts, hold_s, targets))
+        may_die = [name for name in targets if name not in spared]
+        found.append(
+            _drawn(chance, kind, starts, hold_s, may_die if kind is Kind.KILL else targets)
+        )
     return found
 
 

@@ -15,7 +15,7 @@ from tests.chaos.faults import Kind
 from tests.chaos.journal import OpRecord
 from tests.chaos.nemesis import Struck
 
-__all__ = ["figures", "recovery", "save"]
+__all__ = ["answers_of", "figures", "recovery", "save"]
 
 
 def figures(operations: Mapping[str, Sequence[OpRecord]]) -> dict[str, Any]:
@@ -41,6 +41,16 @@ def figures(operations: Mapping[str, Sequence[OpRecord]]) -> dict[str, Any]:
             name: sum(one.answer == "ok" for one in records) for name, records in operations.items()
         },
     }
+
+
+def answers_of(operations: Mapping[str, Sequence[OpRecord]]) -> list[float]:
+    """When operations succeeded, in seconds of the monotonic clock."""
+    return [
+        one.answered
+        for records in operations.values()
+        for one in records
+        if one.answer == "ok" and one.answered is not None
+    ]
 
 
 def recovery(
@@ -106,6 +116,13 @@ def _markdown(document: Mapping[str, Any]) -> str:
         + ", ".join(f"{count} {role}" for role, count in document["crew"].items())
         + f"; tables: {document['tables']}.",
         "",
+        "| Pass line | wanted | found | |",
+        "|---|---|---|---|",
+        *(
+            f"| {one['what']} | {one['wanted']} | {one['found']} | {one['verdict']} |"
+            for one in document["pass_line"]
+        ),
+        "",
         "| Operations | |",
         "|---|---|",
         *(
@@ -125,7 +142,9 @@ def _markdown(document: Mapping[str, Any]) -> str:
         again = document["recovery"].get(kind, {})
         cells = f"{again.get('p50_ms', '-')} | {again.get('longest_ms', '-')}"
         lines.append(f"| {kind} | {times} | {cells} |")
-    lines += ["", f"Not possible here: {', '.join(document['impossible']) or 'nothing'}.", ""]
+    left_out = [*document["impossible"], *document["lacking"]]
+    lines += ["", f"Not possible here: {', '.join(left_out) or 'nothing'}.", ""]
+    lines += [*_grown(document["grown"]), ""]
     lines += [f"Services: {_counts(document['services'])}.", ""]
     lines += [f"Readers: {_counts(document['readers'])}.", ""]
     lines += [f"Free lock after the end: {document['lock_free_ms']} ms.", ""]
@@ -133,6 +152,22 @@ def _markdown(document: Mapping[str, Any]) -> str:
     lines += [f"- {one}" for one in document["violations"]]
     lines += ["", f"Machine: {document['machine']}"]
     return "\n".join(lines) + "\n"
+
+
+def _grown(grown: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The most that each process which lived long held, in the halves of its life."""
+    lines = [
+        "| Process | watched (s) | files | threads | memory (MB) | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in grown:
+        files, threads, memory = (one[what] for what in ("files", "threads", "rss_kb"))
+        judged = "judged" if one["judged"] else "told"
+        lines.append(
+            f"| {one['name']} | {one['seconds']} | {files[0]}, {files[1]} | "
+            f"{threads[0]}, {threads[1]} | {memory[0] >> 10}, {memory[1] >> 10} | {judged} |"
+        )
+    return lines if grown else ["No process lived long enough to tell whether it grows."]
 
 
 def _counts(counts: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_
 from tests.chaos.judge import check_rows, check_verified, clean_up, leftovers
 from tests.chaos.locks import LOCKS, LockSide
 from tests.chaos.nemesis import Nemesis
-from tests.chaos.report import figures, machine, recovery
+from tests.chaos.passing import pass_line
+from tests.chaos.report import answers_of, figures, machine, recovery
+from tests.chaos.resources import Watch, growth
 from tests.chaos.setup import BEAT_MS, BY_TYPE, MISSES, RETAINED, SERVED, SHORT, Setup, hold_ms
+from tests.chaos.throughput import recovered
 from tests.chaos.work import NUMBERS, SCHEMA, Op, first_rows
 from tests.integration.running.audit import Audit
 from timeline.errors import HoodooError
@@ -49,6 +52,11 @@ class Wanted:
         """Names of all processes."""
         counts = {"write": self.writers, "serve": self.servers, "read": self.readers}
         return [f"{role}-{number}" for role, count in counts.items() for number in range(count)]
+
+    @property
+    def spared(self) -> list[str]:
+        """One of each role, which lives as long as a long run does."""
+        return [name for name in self.crew if name.endswith("-0")] if self.all_services else []
 
     @property
     def again(self) -> str:
@@ -89,7 +97,9 @@ class _Run:
         self.crew = Crew(folder)
         self.violations: list[str] = []
         self.impossible: list[str] = []
+        self.lacking: list[str] = []
         self.started = 0.0
+        self.watch = Watch()
         local = wanted.disk or folder / "tables"
         addresses = {
             name: side.address(name) if side.address else str(local / name) for name in TABLES
@@ -126,6 +136,7 @@ class _Run:
             counts,
             hold_s=hold_ms(self.side.lease_ms) / 1_000,
             crew=self.wanted.crew,
+            spared=self.wanted.spared,
         )
         for name in self.wanted.crew:
             self.crew.start(name)
@@ -143,6 +154,7 @@ class _Run:
         while (now := time.monotonic()) < ends or not self.nemesis.has_struck_all:
             self.nemesis.act()
             self.crew.look()
+            self.watch.look(self.crew.pids())
             if now >= look_at:
                 self._look()
                 spent = time.monotonic() - now
@@ -150,6 +162,7 @@ class _Run:
             time.sleep(0.05)
         self.nemesis.heal_all()
         self.seconds = time.monotonic() - self.started
+        self.watch.save(self.folder / "resources.jsonl")
         hung = self.crew.finish(FINISH_S)
         self.violations += [f"{name} did not end within {FINISH_S:g} s" for name in hung]
         self.violations += self.crew.ended.values()
@@ -171,18 +184,21 @@ class _Run:
                 table.insert(first_rows(self.wanted.writers + 1))
 
     def _possible(self) -> list[Kind]:
-        """Faults that this machine and this lock allow; the others are told in the report."""
-        missing = {}
+        """Faults that this lock and this machine allow; the others are told in the report."""
+        impossible, lacking = {}, {}
+        if self.side.address:
+            impossible[Kind.DISK] = "the tables lie in an object store"
+        elif self.wanted.disk is None:
+            lacking[Kind.DISK] = "neither root nor an unprivileged namespace may mount a tmpfs"
         if faketime_library() is None:
-            missing[Kind.CLOCK] = "install faketime from the distribution"
-        if self.wanted.disk is None or self.side.address:
-            missing[Kind.DISK] = "the tables have no small file system of their own"
+            lacking[Kind.CLOCK] = "install faketime from the distribution"
         if self.side.proxy is None:
-            missing |= dict.fromkeys(ON_THE_WIRE, "there is no server")
+            impossible |= dict.fromkeys(ON_THE_WIRE, "there is no server")
         if self.side.restart is None:
-            missing[Kind.SERVER] = "there is no server, or it would forget the tables"
-        self.impossible = [f"{kind.value} ({why})" for kind, why in missing.items()]
-        return [kind for kind in Kind if kind not in missing]
+            impossible[Kind.SERVER] = "there is no server, or it would forget the tables"
+        self.impossible = [f"{kind.value} ({why})" for kind, why in impossible.items()]
+        self.lacking = [f"{kind.value} ({why})" for kind, why in lacking.items()]
+        return [kind for kind in Kind if kind not in impossible and kind not in lacking]
 
     def _await_first_answers(self) -> None:
         """The clock of the run starts when everybody is at work."""
@@ -228,6 +244,7 @@ class _Run:
                     self.setup.properties[name],
                     self._histories(name, operations),
                 )
+        self.violations += [leak for one in growth(self.watch) for leak in one.leaks]
         for name, audit in self.audits.items():
             audit.look()
             self.violations += [f"{name}: {one}" for one in audit.violations(RETAINED)]
@@ -240,6 +257,24 @@ class _Run:
         free_ms: int,
     ) -> dict[str, Any]:
         struck = self.nemesis.struck
+        counted = figures(operations)
+        faults = dict(Counter(one.fault.kind.value for one in struck))
+        throughput = recovered(
+            struck,
+            answers_of(operations),
+            lease_s=hold_ms(self.side.lease_ms) / 1_000,
+            ends=self.started + self.seconds,
+        )
+        grown = growth(self.watch)
+        lines = pass_line(
+            seconds=self.seconds,
+            commits=counted["ok"],
+            faults=faults,
+            violations=self.violations,
+            lock_free_ms=free_ms,
+            recovery=throughput,
+            grown=grown,
+        )
         return {
             "verdict": "no violation" if not self.violations else "VIOLATED",
             "again": self.wanted.again,
@@ -247,13 +282,18 @@ class _Run:
             "mutant": self.wanted.mutant,
             "seed": self.wanted.seed,
             "seconds": round(self.seconds, 1),
+            "started": round(self.started, 2),
             "crew": dict(Counter(name.partition("-")[0] for name in self.wanted.crew)),
             "tables": ", ".join(f"{name} ({kind})" for name, kind in TABLES.items()),
             "lease_ms": self.side.lease_ms,
-            "operations": figures(operations),
-            "faults": dict(Counter(one.fault.kind.value for one in struck)),
+            "pass_line": [asdict(one) for one in lines],
+            "operations": counted,
+            "faults": faults,
             "impossible": self.impossible,
+            "lacking": self.lacking,
             "recovery": recovery(struck, operations),
+            "throughput": throughput.as_document(),
+            "grown": [one.as_document() for one in grown],
             "services": dict(told["services"]),
             "readers": dict(told["readers"]),
             "lock_free_ms": free_ms,

@@ -13,6 +13,7 @@ from tests.chaos.faults import Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows
 from tests.chaos.report import figures
+from tests.chaos.test_chaos import nothing_is_lacking
 from tests.chaos.work import NUMBERS, Op, first_rows, own_row
 from timeline.codecs.journal import record_journal
 from timeline.model.recorded_run import RunRecorder
@@ -147,3 +148,16 @@ def test_figures_count_answers_and_the_longest_time_without_a_success() -> None:
     assert (found["ok"], found["failed"], found["longest_stall_ms"]) == (3, 1, 5_500)
     assert found["failed_by_kind"] == {"write_conflict": 1}
     assert found["longest_ms"] == 8_000
+
+
+def test_a_fault_that_the_machine_cannot_bring_about_fails_a_test_where_servers_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing_is_lacking({"lacking": []})
+    without = {"lacking": ["clock (install faketime from the distribution)"]}
+    monkeypatch.setenv("HOODOO_SERVERS", "required")
+    with pytest.raises(pytest.fail.Exception, match="install faketime"):
+        nothing_is_lacking(without)
+    monkeypatch.delenv("HOODOO_SERVERS")
+    with pytest.raises(pytest.skip.Exception, match="install faketime"):
+        nothing_is_lacking(without)

@@ -1,0 +1,170 @@
+"""
+What the processes of a run hold: open files, threads and memory, looked at from outside.
+
+A process that lives for days must not grow; one that a kill ended after a minute says nothing
+about it. So one process of each role is spared the kills of a long run, and no other fault.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["GROWTH_MAX", "Grown", "Held", "Watch", "growth", "held_by"]
+
+LOOK_EVERY_S = 5.0
+WARM_S = 60.0  # imports, the first look at every slot, Arrow's memory pools
+TOLD_S = 60.0
+OLD_S = 600.0
+GROWTH_MAX = 0.1
+#: More than so much besides, as one more of ten open files is a tenth.
+ALLOWED: Mapping[str, int] = {"files": 2, "threads": 2, "rss_kb": 16 * 1_024}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """
+    One look at one process.
+
+    Args:
+        at: Seconds of the system's monotonic clock.
+        files: Open file descriptors.
+        threads: Of the whole process.
+        rss_kb: Memory that is resident.
+    """
+
+    at: float
+    files: int
+    threads: int
+    rss_kb: int
+
+
+def held_by(pid: int, at: float) -> Held | None:
+    """What a process holds now; None where it has ended, or where the system has no ``/proc``."""
+    place = Path("/proc", str(pid))
+    try:
+        files = sum(1 for _ in (place / "fd").iterdir())
+        said = dict(
+            line.split(":", 1)
+            for line in (place / "status").read_text().splitlines()
+            if ":" in line
+        )
+        return Held(
+            at=round(at, 2),
+            files=files,
+            threads=int(said["Threads"]),
+            rss_kb=int(said["VmRSS"].split()[0]),
+        )
+    except (OSError, KeyError):
+        return None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Every look at every process of a crew, by its name and process id."""
+
+    seen: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
+    _next: float = 0.0
+
+    def look(self, running: Mapping[str, int]) -> None:
+        """Look where it is time to; ``running`` has process ids by name."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + LOOK_EVERY_S
+        for name, pid in running.items():
+            held = held_by(pid, now)
+            if held is not None:
+                self.seen.setdefault((name, pid), []).append(held)
+
+    def save(self, path: Path) -> None:
+        """One JSON object a look, beside the journals."""
+        lines = [
+            json.dumps({"name": name, "pid": pid, **asdict(one)})
+            for (name, pid), looks in self.seen.items()
+            for one in looks
+        ]
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """
+    The most that a process held in the first half of its life, warmed up, and in the second.
+
+    A pool's threads come and go with what a service has to do, so that single minutes differ by
+    half; what is never given back is seen in the peaks.
+    """
+
+    name: str
+    seconds: float
+    first: Held
+    last: Held
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it lived long enough to tell a leak from a pool that was not yet full."""
+        return self.seconds >= OLD_S
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """By what, how much more there is at the end: 0.1 is a tenth."""
+        pairs = {
+            "files": (self.first.files, self.last.files),
+            "threads": (self.first.threads, self.last.threads),
+            "rss_kb": (self.first.rss_kb, self.last.rss_kb),
+        }
+        return {what: round(last / first - 1, 3) for what, (first, last) in pairs.items()}
+
+    @property
+    def leaks(self) -> list[str]:
+        """What grew by more than a tenth, for people; of a young process nothing does."""
+        if not self.is_old:
+            return []
+        return [
+            f"{self.name} held {share:.0%} more {what} in the second half of {self.seconds:.0f} s: "
+            f"{getattr(self.first, what)}, then {getattr(self.last, what)}"
+            for what, share in self.shares.items()
+            if share > GROWTH_MAX
+            and getattr(self.last, what) - getattr(self.first, what) > ALLOWED[what]
+        ]
+
+    def as_document(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "name": self.name,
+            "seconds": round(self.seconds),
+            "judged": self.is_old,
+            **{
+                what: [getattr(self.first, what), getattr(self.last, what)]
+                for what in ("files", "threads", "rss_kb")
+            },
+            "growth": self.shares,
+        }
+
+
+def growth(watch: Watch) -> list[Grown]:
+    """Every process that lived long enough to have two halves, oldest first."""
+    found = []
+    for (name, _), looks in watch.seen.items():
+        born, died = looks[0].at + WARM_S, looks[-1].at
+        middle = (born + died) / 2
+        first = [one for one in looks if born <= one.at < middle]
+        last = [one for one in looks if one.at >= middle]
+        if died - born < TOLD_S or not first:
+            continue
+        found.append(Grown(name=name, seconds=died - born, first=_most(first), last=_most(last)))
+    return sorted(found, key=lambda one: (-one.seconds, one.name))
+
+
+def _most(looks: Sequence[Held]) -> Held:
+    return Held(
+        at=looks[0].at,
+        files=max(one.files for one in looks),
+        threads=max(one.threads for one in looks),
+        rss_kb=max(one.rss_kb for one in looks),
+    )
