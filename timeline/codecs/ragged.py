@@ -19,7 +19,9 @@ __all__ = ["blobs", "cells", "content_of", "joined", "longs", "with_lengths"]
 
 _KIND: Final = pa.large_binary()
 _VARINT_BYTES_MAX: Final = 10
-_NOTHING: Final = pa.scalar(b"", _KIND)
+# Of one row without bytes: ``pa.scalar`` of a Python value would import pandas to look at it.
+_NO_BYTES: Final = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
+_NOTHING: Final = pa.Array.from_buffers(_KIND, 1, _NO_BYTES)[0]
 
 
 def joined(*parts: pa.Array | bytes) -> pa.Array:

@@ -16,7 +16,6 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from timeline.codecs.bloom import BloomFilter
@@ -465,6 +464,8 @@ def _scanner(
     use_threads: bool,
     batch_rows: int = _BATCH_ROWS,
 ) -> Any:
+    import pyarrow.dataset as ds  # it imports pandas, as long as all the rest
+
     return ds.Scanner.from_fragment(
         ds.ParquetFileFormat().make_fragment(source),
         schema=plan.scan,
