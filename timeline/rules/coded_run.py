@@ -91,12 +91,16 @@ class CodedRun:
         told = numbers(pc.fill_null(pc.list_value_length(lists), 0))
         first, width = np.zeros((2, len(self.names)), np.int64)
         first[transactions], width[transactions] = np.cumsum(told) - told, told
-        in_rows = _flags(self.run.writes.column("in_rows"))
-        rows = np.flatnonzero(in_rows & self.committed[self.writers] & (width[self.writers] > 0))
-        widths = width[self.writers[rows]]
+        # Who wrote without a journal is known by what was read.
+        seen = self.versions != NONE
+        rows = _flags(self.run.writes.column("in_rows"))
+        writer = np.concatenate([self.writers[rows], self.versions[seen]])
+        item = np.concatenate([self.written[rows], self.items_read[seen]])
+        placed = self.committed[writer] & (width[writer] > 0)
+        writer, item = writer[placed], item[placed]
+        widths = width[writer]
         within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
-        row = np.repeat(rows, widths)
-        writer, item = self.writers[row], self.written[row]
+        writer, item = np.repeat(writer, widths), np.repeat(item, widths)
         triples = np.unique(np.stack([item, place[first[writer] + within], writer]), axis=1)
         pairs, together = np.unique(triples[:2], axis=1, return_counts=True)
         most = np.zeros(len(self.items), np.int64)

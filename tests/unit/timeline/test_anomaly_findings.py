@@ -345,6 +345,17 @@ def test_a_serial_run_with_a_key_in_two_places_has_no_finding() -> None:
     assert told(run) == []
 
 
+def test_a_row_of_a_writer_without_a_journal_tells_its_place() -> None:
+    """T4 wrote another a in y: after it, T5 read and wrote the one of T2 in x."""
+    run = RunRecorder()
+    for name, position, place in (("T2", 20, "x"), ("T4", 40, "y"), ("T5", 50, "x")):
+        run.transaction(name, position=position, places=[place])
+    run.writes("T4", [A, B])
+    run.reads("T5", [(A, "T2"), (B, "T4")])
+    run.writes("T5", [A])
+    assert told(run) == []
+
+
 def test_a_skew_on_keys_in_one_place_shows_beside_a_key_in_two() -> None:
     run = three_writes()
     for name, position, writes in (("T4", 40, A), ("T5", 50, B)):
