@@ -33,8 +33,8 @@ from tests.mutation.reach import IMPORTED, OPTIONS, ROOT, TESTS, Reach
 
 MEMORY_BYTES_MAX = 12 << 30
 NEAR_S = 2.0  # of tests in files that import the module themselves
-WAIT_S = 10.0  # of computing, on top of five times what the tests take
-STUCK_S = 300.0  # by the wall, for whoever waits and computes nothing
+WAIT_S = 3.0  # of computing, on top of five times what the tests take
+STUCK_S = 120.0  # by the wall, for whoever waits and computes nothing
 
 
 _SPENT = (signal.SIGXCPU, signal.SIGKILL)
@@ -285,10 +285,15 @@ class AtImport(Farm):
         sys.meta_path.insert(0, Changed(name_of(job.module), code))  # type: ignore[arg-type]
 
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
-        session.config.args = list(dict.fromkeys(test.split("::")[0] for test in tests))
-        session.perform_collect()
-        items = {item.nodeid: item for item in session.items}
-        return _run_items(session, [items[test] for test in tests if test in items], killer)
+        # A file at a time: what it imports is imported anew here, and most die in the first.
+        for file in dict.fromkeys(test.split("::")[0] for test in tests):
+            session.config.args = [file]
+            session.perform_collect()
+            items = {item.nodeid: item for item in session.items}
+            mine = [items[test] for test in tests if test in items]
+            if _run_items(session, mine, killer):
+                return 1
+        return 0
 
 
 def _run_items(session: pytest.Session, items: list[pytest.Item], killer: int) -> int:
@@ -321,6 +326,7 @@ def farm(jobs: list[Job], reach: Reach, told: Told) -> int:
     plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
-    status = pytest.main([*OPTIONS, *(sorted(files) if inside else TESTS)], plugins=[plugin])
+    brief = "--tb=native"  # nobody reads what a killed mutant failed with
+    status = pytest.main([*OPTIONS, brief, *(sorted(files) if inside else TESTS)], plugins=[plugin])
     wanted = pytest.ExitCode.OK if inside else pytest.ExitCode.NO_TESTS_COLLECTED
     return 0 if status == wanted else 1

@@ -12,6 +12,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 
 from tests.mutation.exclusions import Step, excluded_by
@@ -134,10 +135,20 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 def compiled(source: str, number: int, path: str) -> CodeType:
     """The module with that mutant in it."""
-    tree = ast.parse(source)
-    site = sites(tree)[number]
+    tree, places = _parsed(source)
+    site, old = places[number], places[number].old
     site.set(site.new)
-    return compile(ast.fix_missing_locations(tree), path, "exec")
+    try:
+        return compile(ast.fix_missing_locations(tree), path, "exec")
+    finally:
+        site.set(old)
+
+
+@lru_cache(maxsize=4)
+def _parsed(source: str) -> tuple[ast.Module, list[Site]]:
+    """Shared by all mutants of a module, each of which puts back what it took."""
+    tree = ast.parse(source)
+    return tree, sites(tree)
 
 
 def _visit(node: ast.AST, steps: tuple[Step, ...]) -> Iterator[Site]:

@@ -112,8 +112,22 @@ def marks() -> dict[str, str]:
     return found
 
 
-def reach_of(modules: list[str], kept: Path, *, sources_may_differ: bool = False) -> Reach:
-    """The kept map, with what changed since then measured again, in a process of its own."""
+def reach_of(
+    modules: list[str],
+    kept: Path,
+    *,
+    sources_may_differ: bool = False,
+    wanted: Callable[[str], bool] = lambda file: True,
+) -> Reach:
+    """
+    The kept map, with what changed since then measured again, in a process of its own.
+
+    Args:
+        modules: Paths of the modules whose lines are noted.
+        kept: The file of the map.
+        sources_may_differ: Keep what was measured before a source changed.
+        wanted: Says of a test file that is not in the map whether it is measured now.
+    """
     now = marks()
     old: Reach = {"marks": {}, "lines": {}, "seconds": {}, "modules": modules}
     if kept.is_file():
@@ -122,14 +136,17 @@ def reach_of(modules: list[str], kept: Path, *, sources_may_differ: bool = False
         if same and set(modules) <= set(found["modules"]):
             old = found
     before = old["marks"]
-    changed = [name for name in now if name != SOURCES and before.get(name) != now[name]]
+    differs = [name for name in now if name != SOURCES and before.get(name) != now[name]]
+    changed = [name for name in differs if wanted(name)]
     if not changed:
         return old
+    waiting = {*differs} - {*changed}
+    now = {name: mark for name, mark in now.items() if name not in waiting}
     child = os.fork()
     if child == 0:
         fresh = measure(old["modules"], changed)
         for part in ("lines", "seconds"):
-            files = {*changed, *(name for name in before if name not in now)}
+            files = {*changed, *waiting, *(name for name in before if name not in now)}
             stays = {t: v for t, v in old[part].items() if t.split("::")[0] not in files}
             fresh[part] = {**fresh[part], **stays}
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,8 @@ class Chosen:
     excluded: dict[str, int]
 
 
-def chosen(wanted: list[str], *, sample: int, seed: int) -> list[Chosen]:
-    """Modules of the wanted groups or paths; of each group a sample, the same for a seed."""
+def chosen(wanted: list[str], *, sample: int, each: int = 0, seed: int) -> list[Chosen]:
+    """Modules of the wanted groups or paths; of each group or module a sample (0 for all)."""
     equivalent = kept_equivalents()
     found: list[Chosen] = []
     for group, paths in groups().items():
@@ -58,7 +58,9 @@ def chosen(wanted: list[str], *, sample: int, seed: int) -> list[Chosen]:
                 else:
                     mutants.append(mutant)
             per_module[path] = (mutants, excluded)
-        taken = sampled([m for ms, _ in per_module.values() for m in ms], sample, seed)
+        parts = [sampled(several, each, seed) for several, _ in per_module.values()]
+        left = [m for ms, _ in per_module.values() for m in ms if m.key in set().union(*parts)]
+        taken = sampled(left, sample, seed)
         for path, (mutants, excluded) in per_module.items():
             found.append(
                 Chosen(
@@ -73,17 +75,22 @@ def chosen(wanted: list[str], *, sample: int, seed: int) -> list[Chosen]:
 
 
 def sampled(mutants: list[Mutant], sample: int, seed: int) -> set[str]:
-    """Keys of so many mutants, always the same for a seed; of all for 0."""
+    """Keys of so many mutants, of all for 0; for a seed each sample is part of a greater one."""
     keys = [mutant.key for mutant in mutants]
-    if not sample or sample >= len(keys):
-        return set(keys)
-    return set(random.Random(seed).sample(keys, sample))
+    random.Random(seed).shuffle(keys)
+    return set(keys[:sample] if sample else keys)
 
 
-def play(modules: list[Chosen], *, processes: int, budget_s: float, stale: bool) -> None:
+def play(
+    modules: list[Chosen], *, processes: int, budget_s: float, stale: bool, tests: list[str]
+) -> None:
     """Run every mutant; the outcomes go to a file per module and way."""
     paths = [path for several in groups().values() for path in several]
-    reach = reach_of(paths, KEPT / "reach.json", sources_may_differ=stale)
+
+    def wanted(file: str) -> bool:
+        return not tests or Path(file).stem in tests
+
+    reach = reach_of(paths, KEPT / "reach.json", sources_may_differ=stale, wanted=wanted)
     inside: list[Job] = []
     waiting: list[list[Job]] = []
     for module in modules:
@@ -181,6 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", help="groups or paths; all without one")
     parser.add_argument("--sample", type=int, default=0, help="so many mutants of each group")
+    parser.add_argument("--each", type=int, default=0, help="so many mutants of each module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of tests a mutant gets")
@@ -190,13 +198,20 @@ def main() -> int:
         action="store_true",
         help="only those that were not run yet; with --survivors those as well",
     )
+    parser.add_argument(
+        "--tests",
+        nargs="*",
+        default=[],
+        metavar="test_x",
+        help="reach: measure only these test files now; quick, and may miss some",
+    )
     parser.add_argument("--stale-map", action="store_true", help="which test reaches what: as kept")
     parser.add_argument("--report", action="store_true", help="run nothing, print the last run")
     parser.add_argument("--write", type=Path, help="also write the table into this file")
     parser.add_argument("--at-least", type=float, default=WANTED, help="killed, in percent")
     asked = parser.parse_args()
     wanted = asked.what or list(groups())
-    modules = chosen(wanted, sample=asked.sample, seed=asked.seed)
+    modules = chosen(wanted, sample=asked.sample, each=asked.each, seed=asked.seed)
     if stale := stale_equivalents():
         raise SystemExit("\n".join(["kept as equivalent, but no such mutant:", *stale]))
     started = time.monotonic()
@@ -208,7 +223,13 @@ def main() -> int:
             left = [[x for x in m.mutants if outcomes.get(x.key) in wanted_now] for m in again]
             again = [replace(m, mutants=tuple(new)) for m, new in zip(again, left, strict=True)]
         again = [module for module in again if module.mutants]
-        play(again, processes=asked.processes, budget_s=asked.budget, stale=asked.stale_map)
+        play(
+            again,
+            processes=asked.processes,
+            budget_s=asked.budget,
+            stale=asked.stale_map,
+            tests=asked.tests,
+        )
     outcomes = gather()
     told = rows(modules, outcomes)
     for module in modules:

@@ -136,6 +136,7 @@ def test_a_sample_is_the_same_for_a_seed():
     assert len(first) == 10
     assert sampled(mutants, 10, 1) == first
     assert sampled(mutants, 10, 2) != first
+    assert first < sampled(mutants, 20, 1)
     assert len(sampled(mutants, 0, 1)) == 50
 
 
