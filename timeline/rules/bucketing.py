@@ -180,7 +180,7 @@ def ring_hashes(
 def _pieces(keys: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
     start = 0
     for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
-        if pa.types.is_dictionary(chunk.type) or not pa.types.is_string(chunk.type):
+        if not pa.types.is_string(chunk.type):
             chunk = pc.cast(chunk, pa.string())  # noqa: PLW2901
         if len(chunk):
             yield start, chunk

@@ -111,9 +111,9 @@ def changes_between(
     """
     codes = _record_numbers(before, after)
     old, new = codes[: before.num_rows], codes[before.num_rows :]
-    found = np.full(int(codes.max()) + 1 if len(codes) else 0, _NOWHERE, np.intp)
+    found = np.full(codes.max(initial=_NOWHERE) + 1, _NOWHERE, np.intp)
     found[new] = np.arange(len(new))
-    after_of_old = found[old] if len(old) else np.zeros(0, np.intp)
+    after_of_old = found[old]
     stays = after_of_old != _NOWHERE
     pairs = np.flatnonzero(stays), after_of_old[stays]
     touched = np.zeros(len(old), np.bool_)

@@ -73,7 +73,7 @@ class FolderColumns:
         if self.hive_style:
             found: list[str] = []
             for level in levels:
-                named = self.fields[len(found) : len(found) + 1]
+                named = self.fields[len(found) :]
                 if named and level.startswith(f"{named[0]}="):
                     found.append(level.partition("=")[2])
                 elif found:
