@@ -15,7 +15,7 @@ from timeline.errors import InvalidInputError, SettingError, WriterDisagreementE
 from timeline.properties.settings import WriteSettings
 from timeline.registry import registered_writers
 from timeline.rules.bucketing import BucketRules, RemainderShares
-from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
+from timeline.rules.own_buckets import OwnBuckets
 from timeline.writing.receipt import Receipt
 
 RANGE = "hoodoo.write.bucket.range"
@@ -73,43 +73,11 @@ def values(table: hoodoo.Table) -> dict[str, int]:
 # ---- ranges
 
 
-@pytest.mark.parametrize(
-    ("text", "ranges", "shown"),
-    [
-        ("0-63", ((0, 63),), "0-63"),
-        (" 5 ", ((5, 5),), "5"),
-        ("8-9,0-3, 5", ((0, 3), (5, 5), (8, 9)), "0-3,5,8-9"),
-        ("0-3,4-7,2-5", ((0, 7),), "0-7"),
-    ],
-)
-def test_ranges_are_read(text: str, ranges: tuple[tuple[int, int], ...], shown: str) -> None:
-    own = OwnBuckets.parse(text)
-    assert (own.ranges, str(own)) == (ranges, shown)
-    assert [n for n in range(70) if n in own] == [n for a, b in ranges for n in range(a, b + 1)]
-
-
 @pytest.mark.parametrize("text", ["a", "3-1", "0-", "-3", "1,,2", "0-3;5", "٣", "1-2-3"])
 def test_what_is_no_range_is_refused_by_its_key(text: str) -> None:
     with pytest.raises(SettingError) as caught:
         WriteSettings.from_properties({RANGE: text})
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_value", RANGE)
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "met"),
-    [
-        ("0-3", "4-7", ""),
-        ("0-4", "4-7", "4"),
-        ("0-3,6", "2-6", "2-3,6"),
-        ("0-3", EVERY_BUCKET, "0-3"),
-        (EVERY_BUCKET, "0-3", "0-3"),
-        (EVERY_BUCKET, EVERY_BUCKET, ""),
-        ("", "0-3", ""),
-        (EVERY_BUCKET, "", ""),
-    ],
-)
-def test_two_writers_meet_where_both_may_write(mine: str, theirs: str, met: str) -> None:
-    assert met_buckets(mine, theirs) == met
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,40 @@ def test_xx_hashes_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("length", "xx_hash"),
+    [
+        (1, 0x73C5E60B),
+        (3, 0x08E99F85),
+        (4, 0xBE141284),
+        (5, 0x3A2C3C9A),
+        (8, 0x68BD7C8C),
+        (15, 0x9759CD1A),
+        (16, 0xFD55F482),
+        (17, 0xBD3EE43F),
+        (19, 0x702BFAC3),
+        (20, 0x629F7926),
+        (31, 0xAF20FC01),
+        (32, 0x81524BFE),
+        (33, 0x01954F57),
+        (36, 0xA8CA276E),
+        (56, 0x7CF6C28F),
+    ],
+)
+def test_xx_hashes_of_every_shape_of_length_are_those_of_the_library(
+    length: int, xx_hash: int
+) -> None:
+    # whole lanes of 16 bytes, words of 4, and single bytes
+    text = "Nobody inspects the spammish repetition, é漢\U0001f600 twice".encode()[:length].decode()
+    assert xx_hashes(pa.array([text, "abc", text])).tolist() == [xx_hash, 0x32D153FF, xx_hash]
+
+
+def test_xx_hashes_of_many_texts_of_one_length_are_those_of_each() -> None:
+    found = xx_hashes(pa.array(["abc"] * 65_537 + ["", "a"]))
+    assert found[[0, 65_535, 65_536, 65_537]].tolist() == [0x32D153FF] * 3 + [0x02CC5D05]
+    assert len(xx_hashes(pa.array([], pa.string()))) == 0
+
+
+@pytest.mark.parametrize(
     ("key", "same_as"),
     [
         ("id:a", "id:a"),  # of one field: hashed whole
@@ -110,6 +144,14 @@ def test_keys_of_both_shapes_in_one_column_keep_their_places() -> None:
     assert len(shares.numbers(pa.array([], pa.string()), pa.array([], pa.string()))) == 0
 
 
+def test_keys_of_other_text_types_hash_alike() -> None:
+    keys = pa.array(["id1", "uuid-334e26e9-8355"])
+    for other in (keys.dictionary_encode(), keys.cast(pa.large_string())):
+        assert bucket_hashes(other, ("id",)).tolist() == bucket_hashes(keys, ("id",)).tolist()
+        assert ring_hashes(other, ("id",)).tolist() == ring_hashes(keys, ("id",)).tolist()
+    assert bucket_hashes(keys.dictionary_encode(), ("id",)).view(np.int32).tolist()[0] == 104085
+
+
 def test_file_ids_carry_their_bucket() -> None:
     made = bucket_file_id(3, "a1b2c3d4-4059-494c-88db-1b3bfb6ab2ed")
     assert made == "00000003-4059-494c-88db-1b3bfb6ab2ed-0"
@@ -133,6 +175,8 @@ def test_ring_hashes_join_the_values() -> None:
     found = ring_hashes(pa.array(["id:a,name:bc", "abc", "id:__null__,name:x"]), ("id", "name"))
     assert found[:2].tolist() == [0x32D153FF, 0x32D153FF]
     assert found[2] == xx_hashes(pa.array(["nullx"]))[0]
+    emptied = ring_hashes(pa.array(["id:__empty__,name:abc", "__empty__"]), ("id", "name"))
+    assert emptied.tolist() == [0x32D153FF, int(xx_hashes(pa.array(["__empty__"]))[0])]
 
 
 def test_rows_of_the_golden_bucket_table_lie_where_the_hash_says() -> None:

@@ -90,3 +90,15 @@ def test_an_image_is_null_where_there_is_none() -> None:
     found = image(BEFORE.select(["v"]), np.array([2, -1, 0]))
     assert found.to_pylist() == [{"v": 3}, None, {"v": 1}]
     assert image(state(), np.array([-1])).to_pylist() == [None]
+
+
+def test_a_whole_state_appears_or_goes() -> None:
+    assert told(RecordChanges.all_inserted(2)) == [("i", -1, 0), ("i", -1, 1)]
+    assert told(RecordChanges.all_deleted(2)) == [("d", 0, -1), ("d", 1, -1)]
+
+
+def test_some_changes_are_taken_in_their_order() -> None:
+    found = changes_between(BEFORE, AFTER, NOW)
+    assert len(found) == 4
+    assert told(found.part(1, 2)) == [("u", 2, 1), ("u", 3, 2)]
+    assert (len(found.part(3, 5)), len(found.part(4, 1))) == (1, 0)

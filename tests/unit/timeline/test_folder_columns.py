@@ -54,3 +54,9 @@ def test_only_what_files_lack_is_filled() -> None:
     columns = FolderColumns(fields=("r", "y"), left_out=("y",))
     filled = columns.fill(pa.table({"r": [1], "a": [2]}), "us/2024")
     assert filled.to_pylist() == [{"r": 1, "a": 2, "y": "2024"}]
+
+
+def test_levels_without_a_name_belong_to_the_field_before_them() -> None:
+    columns = FolderColumns(fields=("a", "b"), left_out=("a", "b"), hive_style=True)
+    assert columns.values("a=1/x/b=2/y/z") == {"a": "1/x", "b": "2/y/z"}
+    assert columns.values("a=1/x=2/b=3") == {"a": "1/x=2", "b": "3"}

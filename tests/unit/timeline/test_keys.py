@@ -253,3 +253,52 @@ def test_an_output_pattern_cannot_lead_out_of_the_table(pattern):
 
 def test_keys_that_are_not_stored_have_no_range():
     assert key_range(pa.nulls(3, pa.string())) is None
+
+
+def test_ranges_are_those_of_java_which_compares_utf_16():
+    beyond, private, last = "\U00010000", "\ue000", "\uffff"  # in Java's order
+    assert key_range(pa.array([private, last, beyond])) == (beyond, last)
+    assert key_range(pa.array([private, "a", last])) == ("a", last)
+    assert key_range(pa.array([private, "a"])) == ("a", private)
+    assert key_range(pa.array(["b" + private, "b" + beyond])) == ("b" + beyond, "b" + private)
+    wide = pa.chunked_array([["x", None], [beyond, private]], pa.large_string())
+    assert key_range(wide) == ("x", private)
+    assert key_range(pa.array(["b", "a"]).slice(0, 1)) == ("b", "b")
+    assert key_range(pa.array([], pa.string())) is None
+    assert key_range(pa.array([""])) == ("", "")
+
+
+@pytest.mark.parametrize("name", ["a.b", "s.k", "z.k", "z.b.c", "x", "y"])
+def test_a_key_field_that_is_nowhere_is_named(name):
+    table = pa.table({"s": [1], "z": [{"b": 1}]})
+    with pytest.raises(InvalidInputError) as caught:
+        keys(table, name)
+    assert (caught.value.kind, caught.value.fields) == ("missing_key_column", {"column": name})
+
+
+def test_a_folder_name_has_at_most_255_bytes():
+    assert paths(pa.table({"p": ["é" * 127 + "x"]}), "p") == ["é" * 127 + "x"]
+    with pytest.raises(InvalidInputError) as caught:
+        paths(pa.table({"p": ["é" * 128]}), "p")
+    assert caught.value.fields == {"column": "p", "value": "é" * 80}
+    with pytest.raises(InvalidInputError):
+        paths(pa.table({"p": ["x" * 254]}), "p", hive_style=True)
+
+
+@pytest.mark.parametrize("value", [*"\x01\x1f\"#%'*/:=?\\\x7f{[]^"])
+def test_each_of_hives_characters_is_escaped(value):
+    [path] = paths(pa.table({"p": [f"a{value}"]}), "p", url_encode=True)
+    assert path == f"a%{ord(value):02X}"
+
+
+@pytest.mark.parametrize("value", [*"\x00\x1f\x7f\\/"])
+def test_what_would_be_another_folder_is_refused(value):
+    with pytest.raises(InvalidInputError) as caught:
+        paths(pa.table({"p": [f"a{value}"]}), "p")
+    assert caught.value.fields == {"column": "p", "value": f"a{value}"}
+
+
+@pytest.mark.parametrize("value", [*" !$&()+,-;<>@_`|}~"])
+def test_other_characters_stay_as_they_are(value):
+    assert paths(pa.table({"p": [f"a{value}"]}), "p", url_encode=True) == [f"a{value}"]
+    assert paths(pa.table({"p": [f"a{value}"]}), "p") == [f"a{value}"]

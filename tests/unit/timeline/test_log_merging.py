@@ -172,6 +172,12 @@ def test_partial_updates_over_each_other_unite_their_columns():
     assert read(partial(12, b="x"), partial(11, a="y", b="z")) == [(12, "y", "x")]
 
 
+def test_a_partial_update_beside_a_whole_record_keeps_what_it_does_not_name():
+    logs = [partial(11, b="new"), record(1, "x", key="q")]
+    assert read(*logs, base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
+    assert read(*logs[::-1], base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
+
+
 def test_a_partial_update_over_a_record_of_the_logs_completes_it():
     assert read(record(11, "log", "l"), partial(12, b="x")) == [(12, "log", "x")]
     assert read(record(12, "log", "l"), partial(11, b="x")) == [(12, "log", "l")]
@@ -206,6 +212,8 @@ def test_defaults_are_ignored_where_the_table_says_so():
     assert read(record(9, "late", "l"), base=base_row(10, None), rules=rules) == [(10, "late", "b")]
     assert read(record(12, None, "n"), record(11, "o", "o"), rules=rules) == [(12, "o", "n")]
     assert read(record(12, None, ""), rules=rules) == [(12, None, "")]
+    # A column that a partial update does not name is no value of it, default or not.
+    assert read(partial(12, a="n"), record(11, "o", "o"), rules=rules) == [(12, "n", "o")]
 
 
 def test_markers_are_ignored_where_the_table_says_so():
@@ -304,6 +312,7 @@ def test_ordering_fields_that_the_schema_lacks_order_nothing():
     assert rules("ts").defaults == {}
     ignoring = rules("ts", partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS)
     assert ignoring.defaults == {"n": ""}
+    assert MergeRules.of(ignoring.definition).defaults == {}
     assert rules("ts", delete_field="m", delete_marker="D").columns_for(
         pa.schema([(name, pa.int64()) for name in ("ts", "m", "x")])
     ) == ["ts", "m"]
@@ -347,6 +356,11 @@ def test_logs_of_version_6_fold_by_order_and_forget_deletes(
 ) -> None:
     assert read(*logs, base=base_row(), rules=SIX_LATEST) == latest
     assert read(*logs, base=base_row(), rules=SIX_EVENT) == event
+
+
+def test_without_ordering_fields_the_last_change_stays_in_version_6_too() -> None:
+    rules = rules_of(MergeMode.COMMIT_TIME_ORDERING, precombines=True)
+    assert read(record(9, "a"), record(1, "late"), rules=rules) == [(1, "late", "b")]
 
 
 def test_values_count_against_the_base_file_only_where_version_6_ignores_defaults() -> None:
