@@ -16,7 +16,7 @@ from typing import Any
 
 from timeline.boundary import GRACE_OF_SILENCES, raise_pin, set_pin
 from timeline.context import TableContext
-from timeline.errors import WriterDisagreementError
+from timeline.errors import InvalidInputError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
 from timeline.places import WRITERS
 from timeline.ports.executor import Ticker
@@ -27,6 +27,7 @@ __all__ = [
     "RegisteredWriter",
     "Registration",
     "enter",
+    "forget",
     "refuse_disagreement",
     "registered_writers",
 ]
@@ -114,6 +115,49 @@ def registered_writers(context: TableContext) -> list[RegisteredWriter]:
         except (ObjectMissingError, ValueError, KeyError, TypeError):
             continue  # it left meanwhile, or is no entry of ours
     return sorted(found, key=lambda writer: writer.last_beat_ms)
+
+
+def forget(
+    context: TableContext, writer_id: str, *, force: bool = False, dry_run: bool = False
+) -> RegisteredWriter:
+    """
+    Remove the entry of a process that ended without a word, so that its pin holds nothing back.
+
+    What it was writing is rolled back by the next clean, as ever. Outside: 1 list, 1 get per
+    entry, 1 delete.
+
+    Args:
+        context: The table.
+        writer_id: As in ``registered_writers``.
+        force: Also while it seems alive. Should it live and sleep on a request for a file, that
+            file may come back after the archive took its instant away (A3, GC-4).
+        dry_run: Only look.
+
+    Returns:
+        The entry as it was.
+
+    Raises:
+        InvalidInputError: There is no such entry, or it seems alive.
+    """
+    found = {one.writer_id: one for one in registered_writers(context)}
+    entry = found.get(writer_id)
+    if entry is None:
+        raise InvalidInputError(
+            f"no writer has this id, 'hoodoo writers TABLE' lists them: {writer_id!r}",
+            kind="no_such_writer",
+            writer_id=writer_id,
+        )
+    if entry.alive and not force:
+        raise InvalidInputError(
+            "this writer still gives signs of life: end it, then wait until it was silent for "
+            f"{context.limits.heartbeat.tolerated_ms} ms, or force it, if you know that its "
+            f"process is gone: {entry.text}, {writer_id}",
+            kind="writer_alive",
+            writer_id=writer_id,
+        )
+    if not dry_run:
+        context.world.storage.delete(f"{WRITERS}/{writer_id}.json")
+    return entry
 
 
 def _writer(

@@ -136,3 +136,19 @@ def test_a_process_that_disagrees_is_refused_with_the_differences(table: Path) -
         assert [one["pid"] for one in run("writers", table).document["writers"]] == [process.pid]
     assert run("writers", table).document["writers"] == []
     assert upsert(table, ANN).document["rows_updated"] == 1
+
+
+def test_a_killed_process_is_forgotten_and_a_living_one_only_by_force(table: Path) -> None:
+    with worker(table) as process:
+        (entry,) = run("writers", table).document["writers"]
+        refused = run("writers", "forget", table, entry["writer_id"], "--yes", "--output", "json")
+        assert (refused.exit_code, refused.error["kind"]) == (1, "writer_alive")
+        process.kill()
+        process.wait(timeout=60)
+        looked = run("writers", "forget", table, entry["writer_id"], "--force", "--dry-run")
+        assert (looked.document["forgotten"], looked.document["pin"]) == (False, entry["pin"])
+        assert len(run("writers", "show", table).document["writers"]) == 1
+        gone = run("writers", "forget", table, entry["writer_id"], "--force", "--yes")
+        assert (gone.document["forgotten"], gone.document["pid"]) == (True, process.pid)
+        assert gone.document["next_pin"] is None
+    assert run("writers", table).document["writers"] == []

@@ -7,10 +7,15 @@ import json
 import pytest
 
 from tests.unit.timeline.engine import Behind, StillClock, heard, new_table, opened, world_of
-from timeline.errors import HeartbeatExpiredError, StorageUnavailableError, WriterDisagreementError
+from timeline.errors import (
+    HeartbeatExpiredError,
+    InvalidInputError,
+    StorageUnavailableError,
+    WriterDisagreementError,
+)
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead, stray_heartbeats
 from timeline.places import WRITERS, heartbeat_path
-from timeline.registry import enter, registered_writers
+from timeline.registry import enter, forget, registered_writers
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
@@ -153,6 +158,37 @@ def test_entries_of_writers_long_silent_are_ignored():
     other = enter(opened(table, clock=clock).context, {"lock": "b"})
     assert [writer.alive for writer in registered_writers(table.context)] == [False, True]
     other.leave()
+
+
+def test_a_writer_that_ended_without_a_word_can_be_forgotten():
+    clock = StillClock()
+    table = new_table(storage_at(clock), clock=clock)
+    crashed = enter(table.context, MINE)
+    crashed.ticker.stop()
+    other = opened(table, clock=clock)
+    (entry,) = registered_writers(other.context)
+    with pytest.raises(InvalidInputError) as caught:
+        forget(other.context, entry.writer_id)
+    assert caught.value.kind == "writer_alive"
+    clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
+    assert forget(other.context, entry.writer_id, dry_run=True).pin == entry.pin
+    assert len(registered_writers(other.context)) == 1
+    assert forget(other.context, entry.writer_id).writer_id == entry.writer_id
+    assert registered_writers(other.context) == []
+    with pytest.raises(InvalidInputError) as caught:
+        forget(other.context, entry.writer_id)
+    assert caught.value.kind == "no_such_writer"
+
+
+def test_a_writer_that_seems_alive_is_forgotten_by_force_and_shows_itself_again():
+    table = new_table()
+    living = enter(table.context, MINE)
+    (entry,) = registered_writers(table.context)
+    assert forget(opened(table).context, entry.writer_id, force=True).alive
+    assert registered_writers(table.context) == []
+    living.beat()
+    assert [one.writer_id for one in registered_writers(table.context)] == [entry.writer_id]
+    living.leave()
 
 
 @pytest.mark.parametrize(
