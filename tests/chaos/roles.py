@@ -293,12 +293,19 @@ def _rows_of(place: Place, table: hoodoo.Table, pin: Pin) -> pa.Table | None:
     try:
         return pin.held.to_arrow(with_hoodie_columns=True).sort_by(KEY_COLUMN)
     except HoodooError as error:
-        newer = [
-            one
-            for one in table.core.snapshot.active.completed_writes
-            if (one.completion_time or "") > pin.since
-        ]
-        if len(newer) < RETAINED and error.reaction is not Reaction.WAIT:
-            what = f"{pin.table} as of {pin.since} gone after {len(newer)} commits: {error}"
+        newer = _newer(table, pin)
+        if newer is not None and newer < RETAINED and error.reaction is not Reaction.WAIT:
+            what = f"{pin.table} as of {pin.since} gone after {newer} commits: {error}"
             place.told.tell("violation", what=what)
         return None
+
+
+def _newer(table: hoodoo.Table, pin: Pin) -> int | None:
+    """How many writes completed since; None where the world keeps that from us."""
+    try:
+        done = table.core.snapshot.active.completed_writes
+    except HoodooError as error:
+        if not may_repeat(error):
+            raise
+        return None
+    return sum((one.completion_time or "") > pin.since for one in done)

@@ -7,9 +7,9 @@ more than one writer on such a store loses commits, so the promise is tried, not
 
 from __future__ import annotations
 
-from timeline.errors import StorageCapabilityError
+from timeline.errors import StorageCapabilityError, StorageUnavailableError
 from timeline.ports.ids import Ids
-from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 
 __all__ = ["PROBE_FOLDER", "prove_atomic_create"]
 
@@ -29,8 +29,8 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
     if not storage.capabilities.atomic_create:
         raise _incapable(storage, "it does not claim to")
     path = f"{PROBE_FOLDER}/{ids.nonce()}"
-    storage.create(path, b"first", durable=False)
     try:
+        storage.create(path, b"first", durable=False)
         try:
             storage.create(path, b"second", durable=False)
         except ObjectExistsError:
@@ -39,6 +39,11 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
             raise _incapable(storage, "a second creation was let through")
         if storage.read(path) != b"first":
             raise _incapable(storage, "a refused creation changed the object")
+    except AmbiguousWriteError as error:
+        # Nothing rests on the object yet, so the next write proves it by another name.
+        raise StorageUnavailableError(
+            f"the storage did not answer while it was tried; write again: {path}", path=path
+        ) from error
     finally:
         storage.delete(path)
 

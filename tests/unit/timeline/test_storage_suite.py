@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from timeline.errors import StorageCapabilityError
+from timeline.errors import Reaction, StorageCapabilityError, StorageUnavailableError
 from timeline.machine import SystemIds
-from timeline.ports.storage import Names, ObjectExistsError, Storage, StorageCapabilities
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    Names,
+    ObjectExistsError,
+    Storage,
+    StorageCapabilities,
+)
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.storage.probe import prove_atomic_create
@@ -37,6 +44,23 @@ class IgnoresTheCondition(MemoryStorage):
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.write(path, data)
+
+
+class LosesAnAnswer(MemoryStorage):
+    """Does what it is asked; the answer to one creation is lost."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.creations = 0
+        self._lost = lost
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.creations += 1
+        if self.creations != self._lost:
+            return super().create(path, data, durable=durable)
+        with suppress(ObjectExistsError):
+            super().create(path, data, durable=durable)
+        raise AmbiguousWriteError(path)
 
 
 class ListsLeftovers(MemoryStorage):
@@ -80,6 +104,17 @@ def test_probe_refuses_a_store_that_ignores_the_condition() -> None:
         prove_atomic_create(storage, SystemIds())
     assert refused.value.fields["missing"] == "atomic_create"
     assert storage.names(".hoodie/.hoodoo/probe") == []
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_probe_whose_answer_was_lost_is_repeated_by_the_next_write(lost: int) -> None:
+    storage = LosesAnAnswer(lost)
+    with pytest.raises(StorageUnavailableError) as refused:
+        prove_atomic_create(storage, SystemIds())
+    assert refused.value.reaction is Reaction.WAIT
+    assert storage.names(".hoodie/.hoodoo/probe") == []
+    prove_atomic_create(storage, SystemIds())
+    assert storage.creations == lost + 2
 
 
 def test_probe_asks_nothing_of_a_store_that_claims_nothing() -> None:
