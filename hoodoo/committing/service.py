@@ -4,6 +4,8 @@ The committer: publishes what the writers of a host offer, one group at a time (
 One thread does it all: it looks who offers something, makes a group of what goes together,
 publishes it by the same function as threads of one process do, and tells each writer. While
 it publishes, the next offers wait in their sockets, so a group is as big as the load makes it.
+Writers that were just answered often come back at once: for a small part of what their group
+took they are waited for, or each would only be in every second group.
 Only the members' own parts run side by side, each a thread that waits for its writer.
 """
 
@@ -43,6 +45,7 @@ _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # how soon a stop is noticed
 _PARTS_MAX = 64  # members that write their files at a time
 _SAID_MAX = 2000
+_PATIENCE = 4  # who was answered may take this part of the group's time to come back
 _WRITES_MAX = 64  # of an instant, unless the option says another number
 
 
@@ -148,6 +151,8 @@ class _Desk:
     served: ServedTable
     threads: ThreadExecutor
     waiting: list[_Waiting] = field(default_factory=list)
+    answered: set[SocketChannel] = field(default_factory=set)  # in the last group, not back yet
+    patient_until_ms: int = 0
 
 
 class Committer:
@@ -223,15 +228,22 @@ class Committer:
         """How long a group may still wait for more members."""
         if len(desk.waiting) >= desk.served.writes_max:
             return 0
-        waited_ms = self._clock.monotonic_ms() - desk.waiting[0].since_ms
-        return desk.served.linger_ms - waited_ms
+        now_ms = self._clock.monotonic_ms()
+        linger_ms = desk.served.linger_ms - (now_ms - desk.waiting[0].since_ms)
+        return max(linger_ms, desk.patient_until_ms - now_ms if desk.answered else 0)
 
     def _listen(self, wait_s: float) -> None:
-        for key, _ in self._selector.select(wait_s):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif isinstance(key.fileobj, SocketChannel):
-                self._hear(key.fileobj)
+        """Hear all who have said something by now, so that the next group has them."""
+        for _ in range(_CONNECTIONS_MAX):  # who speaks without end does not keep the others
+            ready = self._selector.select(wait_s)
+            for key, _ in ready:
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, SocketChannel):
+                    self._hear(key.fileobj)
+            if not ready:
+                return
+            wait_s = 0
 
     def _accept(self) -> None:
         channel = self._listener.accept()
@@ -268,6 +280,7 @@ class Committer:
             if work is not None:
                 now_ms = self._clock.monotonic_ms()
                 desk.waiting.append(_Waiting(channel=channel, work=work, since_ms=now_ms))
+                desk.answered.discard(channel)
                 self._busy[channel] = desk
                 return
         self._events.emit("committer.handed_back", why=why)
@@ -295,7 +308,9 @@ class Committer:
         first = desk.waiting[0]
         others = (one for one in desk.waiting[1:] if may_share(first.work, one.work))
         group = [first, *others][: desk.served.writes_max]
+        began_ms = self._clock.monotonic_ms()
         answers = self._answers(desk.served, group)
+        desk.answered = set()
         for one, answer in zip(group, answers, strict=True):
             if answer is Left.MEETS:
                 continue  # it stays, and the first of those who stay leads the next group
@@ -303,6 +318,7 @@ class Committer:
             if answer is Left.LOST:
                 self._drop(one.channel)
             elif isinstance(answer, Receipt):
+                desk.answered.add(one.channel)
                 self._answer(one, _told(answer))
             elif isinstance(answer, IsUnknown):
                 self._answer(one, answer)
@@ -311,6 +327,8 @@ class Committer:
                 self._answer(one, GoAlone(why="it failed in the group, or the group was refused"))
         for channel in [one for one in self._channels if one.closed]:
             self._drop(channel)  # the part of its writer failed for good
+        now_ms = self._clock.monotonic_ms()
+        desk.patient_until_ms = now_ms + (now_ms - began_ms) // _PATIENCE
         self._afterwards(desk.served)
 
     def _answers(
@@ -361,6 +379,8 @@ class Committer:
         self._channels.remove(channel)
         self._selector.unregister(channel)
         channel.close()
+        for each in self._desks.values():
+            each.answered.discard(channel)
         desk = self._busy.pop(channel, None)
         if desk is None:
             return False

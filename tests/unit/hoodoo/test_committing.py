@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,53 @@ def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
     assert (committer.report.groups, committer.report.writes) == (1, 2)
     assert committer.report.handed_back == 1, "the batch that was published before"
     assert not (tmp_path / "s").exists()
+
+
+def test_all_who_wait_are_in_the_next_group(tmp_path: Path) -> None:
+    """Connections that come while a group is published wait as well: none is left for a later one."""
+    table_at(tmp_path / "t").close()
+    stop = StopFlag()
+    with (
+        hoodoo.open_table(tmp_path / "t", properties=OCC) as served,
+        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
+        ThreadExecutor(8, events=Heard()) as threads,
+    ):
+        committer = Committer(listener, [served_table(served)])
+        tables = [writing(tmp_path / "t", tmp_path / "s", Heard()) for _ in range(8)]
+        # They offer, and nobody listens yet.
+        running: Started[Any] = start_beside(lambda: (CLOCK.sleep_ms(500), committer.run(stop)))
+        receipts = threads.map(lambda each: tables[each].insert(rows(each)), list(range(8)))
+        stop.set()
+        running.wait()
+        for table in tables:
+            table.close()
+    assert max(each.group for each in receipts) >= 7
+    assert committer.report.groups <= 2
+
+
+def test_writers_that_come_back_at_once_share_every_group(tmp_path: Path) -> None:
+    """Without patience each of two busy writers would be in every second group, alone."""
+    table_at(tmp_path / "t").close()
+    stop = StopFlag()
+    with (
+        hoodoo.open_table(tmp_path / "t", properties=OCC) as served,
+        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
+        ThreadExecutor(2, events=Heard()) as threads,
+    ):
+        slow = replace(served_table(served), before=lambda: CLOCK.sleep_ms(300))
+        committer = Committer(listener, [slow])
+        running: Started[Any] = start_beside(lambda: committer.run(stop))
+
+        def write(writer: int) -> None:
+            with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
+                for number in range(4):
+                    table.insert(rows(10 * writer + number))
+
+        threads.map(write, [0, 1])
+        stop.set()
+        running.wait()
+    assert committer.report.writes == 8
+    assert committer.report.groups < 8
 
 
 def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:
