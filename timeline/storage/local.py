@@ -38,6 +38,7 @@ from timeline.ports.storage import (
 from timeline.storage.ahead import StagedFiles
 from timeline.storage.data_file import DataFile
 from timeline.storage.entries import entry_of, file_stat_of
+from timeline.storage.folder_clock import folder_clock
 from timeline.storage.folders import (
     FolderWalker,
     OpenFolder,
@@ -86,8 +87,7 @@ class LocalStorage:
         durability: ``relaxed`` never waits for the disk: a power cut may then lose the
             newest commits or leave empty files behind (``hoodoo.storage.durability``).
         ids: Where temporary names come from.
-        clock: What ``now_ms`` answers; on a network file system this machine's clock is
-            only close to the one that stamps the files.
+        clock: What ``now_ms`` answers instead of the file system's own clock.
         calls: The system calls; tests put failing or recording ones in.
     """
 
@@ -103,9 +103,9 @@ class LocalStorage:
         self._root = os.path.realpath(base)
         self._strict = durability == "strict"
         self._ids: Ids = ids or SystemIds()
-        self._clock: Clock = clock or SystemClock()
         self._calls = calls or Syscalls()
         self._folders = FolderWalker(self._root, self._calls, strict=self._strict)
+        self._clock = clock or folder_clock(self._folders, self._ids, SystemClock())
         self._names = NameLists()
         self._staged = StagedFiles()
 
@@ -122,7 +122,7 @@ class LocalStorage:
         )
 
     def now_ms(self) -> int:
-        """This machine's wall clock."""
+        """The file system's clock, as it stamps; a process's own may be far off (F12)."""
         return self._clock.now_ms()
 
     def locate(self, path: str) -> str:
