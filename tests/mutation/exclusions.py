@@ -122,6 +122,23 @@ def _strictness(steps: Steps, node: ast.AST, operator: str) -> bool:
     )
 
 
+def _codec(steps: Steps, node: ast.AST, operator: str) -> bool:
+    call, at = steps[-1].node, steps[-1].field
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"encode", "decode"}
+        and at == "args"
+        and call.args[0] is node
+    )
+
+
+def _empty(steps: Steps, node: ast.AST, operator: str) -> bool:
+    if not isinstance(node, ast.Call) or operator != "opposite" or not node.args:
+        return False
+    return ast.unparse(node.func) in {"np.zeros", "np.ones"} and ast.unparse(node.args[0]) == "0"
+
+
 RULES: dict[str, Rule] = {
     "docstring": Rule("explains, does nothing", _docstring),
     "annotation": Rule("never evaluated; mypy's matter", _annotation),
@@ -134,6 +151,8 @@ RULES: dict[str, Rule] = {
     "prose": Rule("a text of three words or more is for a reader", _prose),
     "advice": Rule("a reader's text, by the name of its argument", _advice),
     "type only": Rule("aliases, casts and type variables are mypy's matter", _type_only),
+    "codec": Rule("a codec's name is read without its punctuation", _codec),
+    "empty": Rule("an array of no values is the same whatever fills it", _empty),
     "strictness": Rule("zip(strict=) asserts equal lengths", _strictness),
 }
 

@@ -142,13 +142,17 @@ def reach_of(
         return old
     waiting = {*differs} - {*changed}
     now = {name: mark for name, mark in now.items() if name not in waiting}
+    if old["marks"]:
+        now[SOURCES] = old["marks"][SOURCES]  # what was measured before is no newer
     child = os.fork()
     if child == 0:
         fresh = measure(old["modules"], changed)
         for part in ("lines", "seconds"):
             files = {*changed, *waiting, *(name for name in before if name not in now)}
             stays = {t: v for t, v in old[part].items() if t.split("::")[0] not in files}
-            fresh[part] = {**fresh[part], **stays}
+            fresh[part] = {**stays, **fresh[part]}
+        imported = (old["lines"].get(IMPORTED, {}), fresh["lines"][IMPORTED])
+        fresh["lines"][IMPORTED] = {**imported[0], **imported[1]}
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({**fresh, "marks": now, "modules": old["modules"]}))
         os._exit(0)

@@ -37,6 +37,8 @@ def changes(source: str) -> list[str]:
         ("x = 'ab'", ["x = '~ab'"]),
         ("x = max(a)", ["x = min(a)"]),
         ("x = pc.less(a, b)", ["x = pc.less_equal(a, b)"]),
+        ("x = np.zeros(a)", ["x = np.ones(a)"]),
+        ("x = a.decode(b, 'c')", ["x = a.decode(b, '~c')"]),
         ("x = (a, b, a)", ["x = (b, b, a)", "x = (a, a, a)", "x = (a, b, b)"]),
         ("{1: a, 2: b}", ["{1: b, 2: b}", "{1: a, 2: a}", "{2: a, 2: b}", "{1: a, 3: b}"]),
         ("x = {a, b}", ["x = {b}", "x = {a}"]),
@@ -67,6 +69,8 @@ def test_each_operator_changes_one_thing(source: str, after: list[str]):
         ("emit('x', advice='set it')", "advice"),
         ("Verdict = Clean | Refused", "type only"),
         ("zip(a, b, strict=True)", "strictness"),
+        ("x = a.decode('utf-8')", "codec"),
+        ("x = np.zeros(0, a)", "empty"),
     ],
 )
 def test_each_rule_leaves_its_place_alone(source: str, rule: str):
