@@ -62,7 +62,7 @@ def xx_hashes(texts: pa.Array) -> _Words:
 def _utf8(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     """Where each text begins (n + 1 numbers) in its bytes."""
     _, offsets, data = texts.buffers()
-    if offsets is None or len(texts) == 0:
+    if len(texts) == 0:
         return np.zeros(len(texts) + 1, np.int32), np.zeros(0, np.uint8)
     starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     held = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

@@ -14,6 +14,9 @@ from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
         (" 5 ", ((5, 5),), "5"),
         ("8-9,0-3, 5", ((0, 3), (5, 5), (8, 9)), "0-3,5,8-9"),
         ("0-3,4-7,2-5", ((0, 7),), "0-7"),
+        ("0-3,4-7", ((0, 7),), "0-7"),
+        ("0-3,5-7", ((0, 3), (5, 7)), "0-3,5-7"),
+        ("0-9,2-3", ((0, 9),), "0-9"),
     ],
 )
 def test_ranges_are_read(text: str, ranges: tuple[tuple[int, int], ...], shown: str) -> None:
@@ -45,6 +48,8 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         (EVERY_BUCKET, "0-3", "0-3"),
         (EVERY_BUCKET, EVERY_BUCKET, ""),
         ("", "0-3", ""),
+        ("0-3", "", ""),
+        ("0-3", "0-3", "0-3"),
         (EVERY_BUCKET, "", ""),
     ],
 )

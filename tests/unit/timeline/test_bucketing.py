@@ -8,6 +8,7 @@ import pytest
 
 from tests.interop import golden_tables
 from timeline.rules.bucketing import (
+    BucketEngine,
     RemainderShares,
     RingShares,
     bucket_file_id,
@@ -150,6 +151,11 @@ def test_keys_of_other_text_types_hash_alike() -> None:
         assert bucket_hashes(other, ("id",)).tolist() == bucket_hashes(keys, ("id",)).tolist()
         assert ring_hashes(other, ("id",)).tolist() == ring_hashes(keys, ("id",)).tolist()
     assert bucket_hashes(keys.dictionary_encode(), ("id",)).view(np.int32).tolist()[0] == 104085
+
+
+def test_bucket_engines_are_spelled_as_in_hudi() -> None:
+    assert BucketEngine("SIMPLE") is BucketEngine.SIMPLE
+    assert BucketEngine("CONSISTENT_HASHING") is BucketEngine.CONSISTENT_HASHING
 
 
 def test_file_ids_carry_their_bucket() -> None:

@@ -138,6 +138,7 @@ def test_a_commit_time_delete_wins_whatever_number_stands_in_it():
         [base_row(10), base_row(10).set_column(0, "_hoodie_record_key", [["o"]])]
     )
     assert read(gone, record(11, "other", key="o"), base=both) == [(11, "other", "b")]
+    assert read(gone, record(9, "late", key="o"), base=both) == [(10, "base", "b")]
 
 
 @pytest.mark.parametrize("late", [1, 20])
@@ -338,6 +339,7 @@ SIX_EVENT = rules_of(MergeMode.EVENT_TIME_ORDERING, "ts", precombines=True)
         ([record(20, "u"), record(15, "late")], [(20, "u", "b")], [(20, "u", "b")]),
         ([record(20, "u"), record(20, "tie")], [(20, "tie", "b")], [(20, "tie", "b")]),
         ([delete(5)], [], []),  # against a base file a delete has no order
+        ([deleted_row(5)], [], [(10, "base", "b")]),
         ([record(20, "u"), delete(15)], [(20, "u", "b")], [(20, "u", "b")]),
         ([record(20, "u"), delete(20)], [], []),
         ([record(20, "u"), delete()], [], []),

@@ -45,6 +45,11 @@ def test_rows_are_numbered_by_their_value(values: list[object], kind: pa.DataTyp
     assert numbered(column(values, kind)) == ([2, 0, 1, 0], [False] * 4)
 
 
+def test_great_numbers_differ_beside_a_row_without_a_value() -> None:
+    near = column([2**53 + 1, 2**53, None], pa.int64())
+    assert numbered(near) == ([2, 1, 0], [False, False, True])
+
+
 def test_false_comes_before_true() -> None:
     assert numbered(column([True, False, True]))[0] == [1, 0, 1]
 

@@ -17,6 +17,7 @@ from timeline.ports.merger import MergedRows, Versions
 from timeline.rules.log_merging import combine_incoming, fold_changes
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import ChangeKind, Changes, DeleteKind, merge_base, merge_changes
+from timeline.rules.plugin_merging import merge_versions
 
 ID = "5d7c0a3e-93a4-4a52-8a55-1d2d7e0f0b11"
 RECORD, DELETED, DELETE = ChangeKind.RECORD, ChangeKind.DELETE_ROW, ChangeKind.DELETE
@@ -109,6 +110,45 @@ def test_a_delete_that_is_not_followed_leaves_the_older_row() -> None:
     assert told(outcome.table)[0] == ("at base", "a", 1, "base")
 
 
+@pytest.mark.parametrize(
+    ("old_gone", "new_gone", "gone", "kept", "time", "number", "text"),
+    [
+        # who was a delete, what the merger says; the row's commit time, merged and plain column
+        (False, False, False, False, "at new", 9, "new"),
+        (False, False, False, True, "at old", 1, "old"),
+        (False, False, True, False, "at new", 9, "new"),
+        (False, True, True, False, "at new", 2, "new"),
+        (False, True, False, False, "at old", 9, "old"),
+        (False, True, False, True, "at old", 1, "old"),
+        (True, False, False, False, "at new", 9, "new"),
+        (True, False, True, False, "at old", 1, "old"),
+        (True, False, True, True, "at old", 1, "old"),
+        (True, True, True, False, "at new", 2, "new"),
+        (True, True, False, False, "at old", 9, "old"),
+    ],
+)
+def test_each_column_comes_from_the_version_that_tells_it(
+    old_gone: bool, new_gone: bool, gone: bool, kept: bool, time: str, number: int, text: str
+) -> None:
+    answer = MergedRows(
+        columns={"n": pa.array([9, 9]), "_hoodie_commit_time": pa.array(["never", "never"])},
+        deleted=np.array([gone, False]),
+        kept=np.array([kept, False]),
+    )
+    older = Versions(rows=rows(("a", 1, "old"), ("b", 3, "b")), deleted=np.array([old_gone, False]))
+    newer = Versions(rows=rows(("a", 2, "new"), ("b", 4, "c")), deleted=np.array([new_gone, False]))
+    merged, stayed = merge_versions(Answering(answer=answer), older, newer)
+    assert told(merged.rows) == [(time, "a", number, text), ("at c", "b", 9, "c")]
+    assert (merged.deleted.tolist(), stayed.tolist()) == ([gone, False], [kept, False])
+
+
+def test_without_a_word_on_what_is_kept_nothing_is() -> None:
+    answer = MergedRows(columns={}, deleted=np.array([False]))
+    versions = Versions(rows=rows(("a", 1, "x")), deleted=np.array([False]))
+    merged, stayed = merge_versions(Answering(answer=answer), versions, versions)
+    assert (told(merged.rows), stayed.tolist()) == ([("at x", "a", 1, "x")], [False])
+
+
 def test_logs_fold_to_one_change_a_key_oldest_first() -> None:
     one = changes(("a", 1, "1"), ("b", 5, "2"), ("a", 2, "3"), ("c", 9, "4"), ("a", 4, "5"))
     folded = fold_changes(one, rules())
@@ -163,6 +203,7 @@ def test_a_delete_born_inside_a_batch_is_marked_or_refused() -> None:
     [
         MergedRows(columns={"n": pa.array([1, 2])}, deleted=np.array([False])),
         MergedRows(columns={"n": pa.array(["x"])}, deleted=np.array([False])),
+        MergedRows(columns={"n": pa.array([[1]])}, deleted=np.array([False])),
         MergedRows(columns={}, deleted=np.array([False, True])),
         MergedRows(columns={}, deleted=np.array([0])),
         MergedRows(columns={}, deleted=np.array([False]), kept=np.array([True, True])),
@@ -171,7 +212,7 @@ def test_a_delete_born_inside_a_batch_is_marked_or_refused() -> None:
 def test_an_answer_that_does_not_fit_is_the_plug_in_s_fault(answer: MergedRows) -> None:
     with pytest.raises(UnsafeSetupError, match="Answering") as refused:
         merge_changes(BASE, changes(("a", 1, "new")), rules(Answering(answer=answer)))
-    assert refused.value.kind == "bad_merger"
+    assert (refused.value.kind, refused.value.fields) == ("bad_merger", {"merger": "Answering"})
 
 
 def test_partial_changes_are_refused() -> None:

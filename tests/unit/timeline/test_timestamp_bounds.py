@@ -194,6 +194,14 @@ def test_no_text_is_the_first_moment_shown_in_the_input_zone(
         assert folders(column, **TEXT, **zones) == [time]
 
 
+def test_no_text_is_one_millisecond_after_1970_began() -> None:
+    told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mm:ss.SSS",)}
+    assert folders(pa.array([None, "1970-01-01 00:00:00.002"]), **told) == [
+        "1970-01-01 00:00:00.001",
+        "1970-01-01 00:00:00.002",
+    ]
+
+
 def test_no_text_beside_a_pattern_with_an_offset_tells_the_zone() -> None:
     told = {**TEXT, "input_formats": ("yyyy-MM-dd HH:mmZ",), "input_zone": "GMT+2"}
     assert folders(pa.array([None, "1970-01-01 02:00+0200"]), **told) == [
