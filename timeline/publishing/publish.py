@@ -199,12 +199,13 @@ def _try_publish(
         )
 
     known = context.chain.last_own or begun.snapshot.head
-    slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
+    purpose = f"publish {begun.requested_time}"
+    slot, lost = take_turn(context, purpose, decide)
     while slot is None:
         if met:
             return met[-1]
         wait.wait(unread)
-        slot, lost = take_turn(context, f"publish {begun.requested_time}", decide)
+        slot, lost = take_turn(context, purpose, decide)
     mine = Instant(
         action=begun.action.completes_as,
         requested_time=begun.requested_time,

@@ -329,6 +329,7 @@ def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
         met = publish(mine.context, begun, wanted, seen_by(begun))
         assert isinstance(met, Met)
         assert (met.verdict.rule, calls) == (verdict, asked)
+        assert met.seen.head == mine.context.chain.head()
 
 
 def test_a_check_that_has_no_objection_lets_it_stand():

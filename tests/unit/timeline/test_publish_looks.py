@@ -14,6 +14,7 @@ from tests.unit.timeline.publishing import (
     publish_one,
     seen_by,
     started,
+    touching,
     two_writers,
 )
 from timeline.codecs.instant_avro import encode_commit
@@ -98,6 +99,10 @@ def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
     slot = published.slot
     assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == [slot.requested_time]
     assert times_of(mine, Seen(head=1, completed=frozenset({shown(slot)})), 1) == []
+    [rival], _ = rivals_since(
+        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=1
+    )
+    assert rival.claim == touching(A), "as the slot tells it, not as another engine's commit"
 
 
 def test_the_last_seen_slot_counts_while_its_file_is_still_missing():

@@ -193,6 +193,18 @@ def test_a_stale_glance_does_not_bring_the_head_back():
     assert chain.known_head == 4
 
 
+def test_a_chain_that_restarts_has_seen_nothing():
+    storage = filled(1, 2, 3)
+    chain = chain_over(storage)
+    assert (chain.head(), len(chain.between(0, 3))) == (3, 3)
+    for number in (1, 2, 3):
+        storage.delete(slot_path(number))
+    assert (chain.head(), len(chain.between(0, 3))) == (3, 3), "slots never change"
+    chain.restart()
+    assert chain.known_head == 0
+    assert (chain.read(3), chain.head()) == (None, 0)
+
+
 def test_slots_come_newest_first_down_to_the_first_that_was_collected():
     chain = chain_over(filled(3, 4, 5))
     assert [one.number for one in chain.newest_first()] == [5, 4, 3]
