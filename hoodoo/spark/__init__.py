@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoodoo.spark.handle import SparkTable
+from hoodoo.spark.read_sets import reads
 from hoodoo.spark.session import install, last_receipt
 
-__all__ = ["SparkTable", "install", "last_receipt", "table"]
+__all__ = ["SparkTable", "install", "last_receipt", "reads", "table"]
 
 
 def table(spark: Any, path: str, options: Mapping[str, object] | None = None) -> SparkTable:

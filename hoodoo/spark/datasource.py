@@ -21,7 +21,8 @@ from pyspark.sql.datasource import (
 )
 
 from hoodoo.assembly import Layers
-from hoodoo.spark.loading import ReadSlices, arrow_shape, plan_load
+from hoodoo.spark.leasing import HeldBatch
+from hoodoo.spark.loading import Load, ReadSlices, arrow_shape, plan_load
 from hoodoo.spark.options import path_of, without_reader_words
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
@@ -88,8 +89,7 @@ class _Files:
 
     def _planned(self, more: Mapping[str, str]) -> list[InputPartition]:
         with _opened({**self._options, **more}) as table:
-            found = plan_load(table, table.properties)
-        return [InputPartition((found.address, one, found.plan.read)) for one in found.plan.slices]
+            return _partitions(plan_load(table, table.properties))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # a table without files
@@ -108,7 +108,20 @@ class HoodooDataSourceReader(_Files, DataSourceReader):
 
 
 class HoodooStreamSource(_Files, DataSourceStreamReader):
-    """A stream of changed rows; offsets are completion times, so nothing is met twice."""
+    """
+    A stream of changed rows; offsets are completion times, so nothing is met twice.
+
+    Spark keeps this object in a process of its own for as long as the stream runs, so it can
+    hold what a micro-batch reads until Spark asks for the next one (RDL-1).
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: Any) -> None:
+        super().__init__(options, schema)
+        self.held: HeldBatch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the options and the schema; who reads files there holds nothing."""
+        return {**self.__dict__, "held": None}
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         begin = {key.lower(): value for key, value in self._options.items()}.get(_BEGIN)
@@ -116,6 +129,7 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
 
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, str]:  # noqa: N802
         # Spark 4.2 and later pass where the stream is and how much it wants.
+        self._let_go()  # a stream asks only when the batch before is done
         with _opened(self._options) as table:
             done = table.core.snapshot.active.completed_writes
             newest = max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
@@ -124,10 +138,33 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         if start[_OFFSET] >= end[_OFFSET]:
             return []
-        return self._planned({_QUERY: "incremental", _BEGIN: start[_OFFSET], _END: end[_OFFSET]})
+        self._let_go()
+        wanted = {_QUERY: "incremental", _BEGIN: start[_OFFSET], _END: end[_OFFSET]}
+        table = _opened({**self._options, **wanted})
+        try:
+            found = plan_load(table, table.properties)
+            self.held = HeldBatch(table, found.lease)
+        except BaseException:
+            table.close()
+            raise
+        return _partitions(found)
 
-    def commit(self, end: dict[str, str]) -> None:
-        """Nothing to give up: a table keeps its own history."""
+    def commit(self, end: dict[str, str]) -> None:  # noqa: ARG002 - Spark's
+        """The batch is done; the table keeps its own history."""
+        self._let_go()
+
+    def stop(self) -> None:
+        """The stream ended."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        held, self.held = self.held, None
+        if held is not None:
+            held.end()
+
+
+def _partitions(found: Load) -> list[InputPartition]:
+    return [InputPartition((found.address, one, found.plan.read)) for one in found.plan.slices]
 
 
 def _opened(options: Mapping[str, str]) -> Table:

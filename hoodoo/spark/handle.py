@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from hoodoo.services import Services
 from hoodoo.spark.executor import spark_executor
-from hoodoo.spark.loading import load_dataframe
+from hoodoo.spark.loading import load_dataframe, load_state
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.saving import write_dataframe
 from hoodoo.table import Table
 from tableservices.worker_settings import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
+from timeline.reading.read import Filter
+from timeline.reading.read_set import ReadSet
 from timeline.writing.write import Receipt
 
-__all__ = ["SparkTable"]
+__all__ = ["SparkState", "SparkTable"]
+
+
+class SparkState:
+    """One state of a table, held: it reads the same until ``release``, and writes are made from it."""
+
+    def __init__(self, spark: Any, path: str, table: Table) -> None:
+        self._spark = spark
+        self._path = path
+        self._table = table
+        self._state = table.hold()
+
+    def to_df(self) -> Any:
+        """Its rows as a DataFrame, to be read while the state is held."""
+        return load_state(self._spark, self._path, self._table, self._state)
+
+    def reads(
+        self,
+        *,
+        partitions: Iterable[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+    ) -> ReadSet:
+        """What was read of it, for a write that is made from it; as ``TableSnapshot.reads``."""
+        return self._state.reads(partitions=partitions, filter=filter)
+
+    def release(self) -> None:
+        """Give the lease up; calling twice is no error."""
+        self._state.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
 
 
 class SparkTable:
@@ -63,21 +103,38 @@ class SparkTable:
         """The table as a DataFrame; ``options`` are those of the reader."""
         return load_dataframe(self._spark, self._path, {**self._options, **options})
 
-    def upsert(self, df: Any, *, batch_id: str | None = None) -> Receipt:
-        """Replace rows by key, insert what is new. Errors: as ``hoodoo.Table.upsert``."""
-        return write_dataframe(self._table, df, WriteOperation.UPSERT, batch_id=batch_id)
+    def hold(self) -> SparkState:
+        """
+        The table as it is now, kept from cleaning: ``with table.hold() as state: ...``.
 
-    def merge(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+        Raises:
+            SnapshotExpiredError: Cleaning was faster again and again.
+        """
+        return SparkState(self._spark, self._path, self._table)
+
+    def upsert(
+        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
+        """Replace rows by key, insert what is new. Arguments, errors: ``hoodoo.Table.upsert``."""
+        return self._write(df, WriteOperation.UPSERT, batch_id, reads)
+
+    def merge(
+        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
         """Merge by record key; this release has the one form that equals ``upsert``."""
-        return self.upsert(df, batch_id=batch_id)
+        return self.upsert(df, batch_id=batch_id, reads=reads)
 
-    def insert(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+    def insert(
+        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
         """Append rows without looking keys up. Errors: as ``hoodoo.Table.insert``."""
-        return write_dataframe(self._table, df, WriteOperation.INSERT, batch_id=batch_id)
+        return self._write(df, WriteOperation.INSERT, batch_id, reads)
 
-    def delete(self, df: Any, *, batch_id: str | None = None) -> Receipt:
+    def delete(
+        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
+    ) -> Receipt:
         """Delete by key; ``df`` has the record key and partition columns."""
-        return write_dataframe(self._table, df, WriteOperation.DELETE, batch_id=batch_id)
+        return self._write(df, WriteOperation.DELETE, batch_id, reads)
 
     def insert_overwrite(self, df: Any) -> Receipt:
         """Replace every partition the rows belong to."""
@@ -86,6 +143,11 @@ class SparkTable:
     def insert_overwrite_table(self, df: Any) -> Receipt:
         """Replace the whole table."""
         return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE_TABLE)
+
+    def _write(
+        self, df: Any, operation: WriteOperation, batch_id: str | None, reads: ReadSet | None
+    ) -> Receipt:
+        return write_dataframe(self._table, df, operation, batch_id=batch_id, reads=reads)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""

@@ -1,10 +1,11 @@
 """
-The driver's reader lease for a DataFrame, while tasks may read its files (RDL-1).
+Reader leases for what Spark reads, while its tasks may read the files (RDL-1).
 
 A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
 So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
 ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
-only those derived from it can still read: then the first look that meets no job is the last.
+only those derived from it can still read: then the first look that meets no job is the last. A
+stream's micro-batch does tell when it is done.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.ports.executor import Ticker
 from timeline.reading.reader_lease import LONG_READ_MS, ReaderLease
 
-__all__ = ["keep_while_read"]
+__all__ = ["HeldBatch", "keep_while_read"]
 
 
 def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
@@ -27,6 +29,36 @@ def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: A
         return
     keeper = _Keeper(_busy(spark), lease, weakref.ref(df))
     keeper.ticker = context.world.executor.every(LONG_READ_MS, keeper.beat)
+
+
+class HeldBatch:
+    """
+    What a micro-batch of a stream reads, held from a moment after it was planned to its ``end``.
+
+    Args:
+        table: Opened, and closed at the end.
+        lease: On the range that is read.
+    """
+
+    def __init__(self, table: Table, lease: ReaderLease) -> None:
+        self._table = table
+        self._lease = lease
+        self._ticker: Ticker | None = None
+        if lease.is_useful:
+            executor = table.core.context.world.executor
+            self._ticker = executor.every(LONG_READ_MS, self.beat)
+
+    def end(self) -> None:
+        """The batch was read. Never fails: a lease that stays ends by itself."""
+        if self._ticker is not None:
+            self._ticker.stop()
+        self._lease.end()
+        self._table.close()
+
+    def beat(self) -> None:
+        """Once in a while."""
+        self._lease.used()
+        self._lease.beat()
 
 
 class _Keeper:

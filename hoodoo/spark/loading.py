@@ -22,6 +22,7 @@ from hoodoo.spark.carried import TaskFailedError
 from hoodoo.spark.changes import load_changes, refuse_every_change
 from hoodoo.spark.leasing import keep_while_read
 from hoodoo.spark.options import layers_for
+from hoodoo.spark.read_sets import remember_state
 from hoodoo.spark.saving import storage_options
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
@@ -38,8 +39,16 @@ from timeline.properties.settings import QueryType, ReadSettings
 from timeline.reading.incremental import changed_since, range_of
 from timeline.reading.read import ScanPlan, plan_scan
 from timeline.reading.reader_lease import ReaderLease
+from timeline.reading.table_snapshot import TableSnapshot
 
-__all__ = ["Load", "ReadSlices", "arrow_shape", "load_dataframe", "plan_load"]
+__all__ = [
+    "Load",
+    "ReadSlices",
+    "arrow_shape",
+    "load_dataframe",
+    "load_state",
+    "plan_load",
+]
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 
@@ -56,6 +65,7 @@ class Load:
         times: Requested times of an incremental read; None for all rows.
         address: Where tasks find the table.
         lease: Keeps the files from cleaning once somebody lets it beat.
+        state: What it shows; None for a range, and for base files without their logs.
     """
 
     plan: ScanPlan
@@ -64,6 +74,7 @@ class Load:
     times: tuple[str, ...] | None
     address: StorageAddress
     lease: ReaderLease
+    state: TableSnapshot | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -123,12 +134,32 @@ def load_dataframe(
         if settings.every_change:
             changes = load_changes(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
-            return changes.select(*wanted) if wanted else changes
+            return remember_state(changes.select(*wanted) if wanted else changes, None)
         found = plan_load(table, table.properties)
         context = table.core.context
+    df = _dataframe(spark, path, found, schema)
+    if found.paths or found.merged:
+        keep_while_read(spark, context, found.lease, df)
+    return df
+
+
+def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any:
+    """
+    Load a state that somebody holds; as ``load_dataframe``, without a lease of its own.
+
+    Args:
+        spark: The session.
+        path: The table's address, as its user spells it.
+        table: Opened.
+        state: Of this table; keep it until the DataFrame was read for the last time.
+    """
+    return _dataframe(spark, path, _of_state(table, state, QueryType.SNAPSHOT), None)
+
+
+def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.paths and not found.merged:
-        return spark.createDataFrame([], shape)
+        return remember_state(spark.createDataFrame([], shape), found.state)
     parts = []
     if found.paths:
         files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
@@ -147,8 +178,7 @@ def load_dataframe(
         )
         parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
     df = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    keep_while_read(spark, context, found.lease, df)
-    return df
+    return remember_state(df, found.state)
 
 
 def arrow_shape(schema: Any) -> pa.Schema:
@@ -176,9 +206,15 @@ def plan_load(table: Table, properties: PropertySet) -> Load:
     core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)
-    snapshot = core.as_of(settings.as_of) if settings.as_of is not None else core.pin()
-    plan = snapshot.plan(with_hoodie_columns=True, query_type=settings.query_type.value)
-    return _load(table, plan, None, ReaderLease(core.context, snapshot.snapshot))
+    state = core.as_of(settings.as_of) if settings.as_of is not None else core.pin()
+    return _of_state(table, state, settings.query_type)
+
+
+def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load:
+    plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
+    found = _load(table, plan, None, ReaderLease(table.core.context, state.snapshot))
+    # Base files alone are older than the state, so nothing can be made from them.
+    return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
 
 
 def _changed(table: Table, settings: ReadSettings) -> Load:

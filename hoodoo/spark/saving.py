@@ -30,6 +30,7 @@ from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.properties.settings import OverwriteMode, WriteSettings
+from timeline.reading.read_set import ReadSet
 from timeline.rules.keys import partition_paths
 from timeline.writing.write import Receipt
 
@@ -55,6 +56,7 @@ def save_dataframe(
     mode: str | None = None,
     partition_by: Sequence[str] = (),
     batch_id: str | None = None,
+    reads: ReadSet | None = None,
 ) -> Receipt | None:
     """
     Save a DataFrame as Spark's writer is asked to.
@@ -66,6 +68,7 @@ def save_dataframe(
         mode: A save mode; None is ``errorifexists`` as in Spark.
         partition_by: Columns of the partition path for a new table, as by ``partitionBy``.
         batch_id: Makes a repeated save of one batch return the first receipt.
+        reads: What the rows were made from (``hoodoo.spark.reads``).
 
     Returns:
         The receipt; None when mode ``ignore`` met a table.
@@ -107,7 +110,9 @@ def save_dataframe(
     with Table.open(path, layers) as table:
         if chosen != "overwrite":
             operation = operation_of(settings, table.config.record_key_fields)
-        return write_dataframe(table, df, operation, batch_id=batch_id, prepared=workload)
+        return write_dataframe(
+            table, df, operation, batch_id=batch_id, reads=reads, prepared=workload
+        )
 
 
 def write_dataframe(
@@ -116,6 +121,7 @@ def write_dataframe(
     operation: WriteOperation,
     *,
     batch_id: str | None = None,
+    reads: ReadSet | None = None,
     prepared: SparkWorkload | None = None,
 ) -> Receipt:
     """
@@ -126,6 +132,7 @@ def write_dataframe(
         df: The rows.
         operation: What to do with them.
         batch_id: Makes a repeated write of one batch return the first receipt.
+        reads: What the rows were made from; refused at once when it holds no longer.
         prepared: The same rows, looked at already because the table is new.
 
     Raises:
@@ -134,6 +141,8 @@ def write_dataframe(
     """
     if operation is WriteOperation.DELETE_PARTITION:
         named = table.settings.partitions_to_delete or _partitions_in(table, df)
+        if named and reads is not None:
+            return table.run(operation, None, delete_partitions=tuple(named), reads=reads)
         return table.delete_partitions(named)
     workload = prepared or SparkWorkload(
         table.core.context.world,
@@ -142,7 +151,7 @@ def write_dataframe(
         shuffle_tasks=table.settings.shuffle_tasks,
     )
     try:
-        return table.run(operation, workload, batch_id=batch_id)
+        return table.run(operation, workload, batch_id=batch_id, reads=reads)
     finally:
         workload.release()
 

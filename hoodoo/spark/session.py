@@ -144,11 +144,14 @@ class HoodooWriter(_Told, DataFrameWriter):
         format: str | None = None,  # noqa: A002 - Spark's name
         mode: str | None = None,
         partitionBy: Any = None,  # noqa: N803
+        reads: Any = None,
         **options: Any,
     ) -> Receipt | None:
-        """As Spark's; for our format the receipt comes back."""
+        """As Spark's; ours takes ``reads=`` (``hoodoo.spark.reads``) and gives the receipt back."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
+            if reads is not None:  # an option of theirs
+                options["reads"] = reads
             super().save(path, format, mode, partitionBy, **options)
             return None
         if self._told_unsupported is not None:
@@ -160,6 +163,7 @@ class HoodooWriter(_Told, DataFrameWriter):
             told,
             mode=mode or self._told_mode,
             partition_by=_names((partitionBy,)) if partitionBy else self._told_partitions,
+            reads=reads,
         )
         setattr(spark, _RECEIPT, receipt)
         return receipt
