@@ -44,6 +44,7 @@ __all__ = [
 
 TABLE = "hudi_locks"
 DYNALITE = "dynalite@4.0.0"
+STAY_ALIVE = Path(__file__).with_name("dynalite_lives.cjs")
 INSTALL_SECONDS_MAX = 240
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,8 @@ class DynaliteServer(ChildServer):
 
     def command(self) -> Sequence[str]:
         return [
-            *(str(dynalite()), "--host", HOST, "--port", str(self.port)),
+            *("node", "--require", str(STAY_ALIVE), str(dynalite())),
+            *("--host", HOST, "--port", str(self.port)),
             *("--path", str(self.folder / "tables"), "--createTableMs", str(self._create_ms)),
         ]
 
