@@ -196,9 +196,7 @@ def _again(work: Work, tries: _Tries) -> Receipt | Met:
 
 
 def _afresh(work: Work, tries: _Tries) -> Receipt | Met:
-    snapshot = work.context.snapshot()
-    schema, before = schema_for(work.context, snapshot, work.workload, work.plan)
-    return _attempt(replace(work, schema=schema, schema_before=before), tries, snapshot)
+    return _attempt(work, tries, work.context.snapshot())
 
 
 def _given_up(
@@ -275,6 +273,9 @@ def _met_by_error(
 def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met:
     context, plan, workload = work.context, work.plan, work.workload
     refusals = tries.refusals
+    # Another may have changed it since the look with which the rows were prepared.
+    schema, before = schema_for(context, begun.snapshot, workload, plan)
+    work = replace(work, schema=schema, schema_before=before)
     if published_batch(context, plan) is not None:
         # BATCH-1: a twin that published since the last look lies in the base snapshot, where
         # nothing is judged any more; ``write`` answers with its receipt.

@@ -335,3 +335,14 @@ def test_a_glance_shows_what_this_writer_published():
     glance = table.context.glance()
     assert glance.completions == {mine.requested_time: mine.completion_time}
     assert glance.head == 1
+
+
+def test_a_column_that_another_added_since_the_last_glance_is_kept():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    upsert(table, ROWS)
+    other = opened(table, clock=clock)
+    upsert(other, [{**ROWS[0], "added": 7}])
+    assert "added" not in (table.context.glance().newest_schema_json or "")
+    upsert(table, ROWS)
+    assert "added" in opened(table).schema.names
