@@ -7,8 +7,10 @@ it as their first argument and keep nothing themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.boundary import Pin
@@ -35,8 +37,12 @@ from timeline.slots import SlotChain
 
 __all__ = ["GLANCE_MS", "DrawnTimes", "LastLook", "TableContext", "TableIdentity", "TableLimits"]
 
+Answer = TypeVar("Answer")
+
 _IDENTITY_TRIES = 5
 GLANCE_MS = 100  # after that another writer has probably published
+_GLANCE_LOOKS = 10  # what a look costs far away, times this: a lone writer's commit takes so long
+_GLANCE_MS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +85,11 @@ class DrawnTimes:
 
 @dataclass(slots=True)
 class LastLook:
-    """When the timeline was last listed, on the monotonic clock."""
+    """The last listing of the timeline."""
 
-    at_ms: int = 0
+    at_ms: int = 0  # on the monotonic clock
+    took_ms: int = 0
+    head: int = 0  # of the chain, known before it was listed
 
 
 @dataclass(slots=True)
@@ -151,20 +159,19 @@ class TableContext:
         except ObjectMissingError:
             known = None
         table_id = None if known is None else known.table_id
+        chain = SlotChain(
+            world, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.sealing.key
+        )
         return TableContext(
             world=world,
             config=replace(config, merge=config.merge.merged_by(world.mergers)),
             identity=TableIdentity(known),
-            chain=SlotChain(
-                world,
-                table_id,
-                unknown_ms_max=chosen.unknown_ms_max,
-                key=chosen.sealing.key,
-            ),
+            chain=chain,
             commits=CommitReader(
                 world.storage,
                 timeline_folder(config.timeline_layout_version),
                 history,
+                chain.body_of,
             ),
             timelines=TimelineReader(
                 world.storage,
@@ -187,9 +194,10 @@ class TableContext:
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""
-        started = self.world.clock.monotonic_ms()
+        started, head = self.world.clock.monotonic_ms(), self.chain.known_head
         timeline = self.timelines.read()
-        self.looked.at_ms = started
+        took_ms = self.world.clock.monotonic_ms() - started
+        self.looked.at_ms, self.looked.took_ms, self.looked.head = started, took_ms, head
         return timeline
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
@@ -199,8 +207,33 @@ class TableContext:
         The chain is read before the timeline (BEG-4), so that whatever is not in the
         snapshot comes in a slot above ``head``.
         """
-        head = self.chain.head()
-        return self._snapshot(self.active(), head, as_of)
+        head, active = self.look()
+        return self._snapshot(active, head, as_of)
+
+    def look(self) -> tuple[int, ActiveTimeline]:
+        """The chain's head, then the timeline (BEG-4). Outside: chain probes, 1 list."""
+        head, active, _ = self.look_with(_nothing)
+        return head, active
+
+    def look_with(
+        self, beside: Callable[[], Answer]
+    ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
+        """
+        As ``look``, and something else that will be asked: beside it, or when it is asked.
+
+        Where the storage is far away the timeline is listed while the next slot is looked for:
+        what matters is that the head was known before the listing began. It is listed again
+        when there are slots after that.
+        """
+        if not (self.world.storage.capabilities.far and self.chain.known_head):
+            head = self.chain.head()
+            return head, self.active(), beside
+        known = self.chain.known_head
+        head, active, answer = self.world.together(self.chain.head, self.active, beside)
+        while head != known:
+            known = self.chain.known_head
+            head, active = self.world.together(self.chain.head, self.active)
+        return head, active, lambda: answer
 
     def glance(self) -> Snapshot:
         """
@@ -211,9 +244,19 @@ class TableContext:
         """
         last = self.timelines.last
         age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
-        if last is None or age_ms > GLANCE_MS:
+        if last is None or age_ms > self.glance_ms:
             return self.snapshot()
-        return self._snapshot(last, self.chain.known_head)
+        head = self.looked.head
+        if self.chain.last_own == head + 1:  # published on that look, and added since
+            head += 1
+        return self._snapshot(last, head)
+
+    @property
+    def glance_ms(self) -> int:
+        """How old a look may be that a later one corrects; a slow one may be older."""
+        if not self.world.storage.capabilities.far:
+            return GLANCE_MS
+        return min(max(GLANCE_MS, _GLANCE_LOOKS * self.looked.took_ms), _GLANCE_MS_MAX)
 
     def instant_path(self, file_name: str) -> str:
         """Where the file of an instant lies in this table's layout."""
@@ -230,6 +273,10 @@ class TableContext:
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
         )
+
+
+def _nothing() -> None:
+    """Nothing more is asked."""
 
 
 def _history_of(world: World, config: TableConfig) -> History:

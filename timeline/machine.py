@@ -40,6 +40,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _WORKERS_MAX = 8
+_WAITERS_MAX = 8
 _BESIDE_THREADS = 2
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
@@ -171,16 +172,14 @@ class ThreadExecutor:
 
     def __init__(self, workers_max: int | None = None, *, events: EventSink | None = None) -> None:
         chosen = workers_max if workers_max is not None else min(_WORKERS_MAX, os.cpu_count() or 1)
-        self._workers_max = max(1, chosen)
         self._events: EventSink = events or NullEvents()
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_pid = 0
-        self._pool_guard = threading.Lock()
+        self._workers = _Threads(max(1, chosen), "hoodoo")
+        self._waiters = _Threads(_WAITERS_MAX, "hoodoo-wait")
 
     @property
     def workers_max(self) -> int:
         """Threads at work at most, the calling one included."""
-        return self._workers_max
+        return self._workers.most
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
@@ -189,11 +188,22 @@ class ThreadExecutor:
         After the first failure no new task starts; that failure is raised once all started
         tasks ended (PUB-2: no straggler).
         """
-        run = _Run(work, tasks)
-        helpers = min(self._workers_max, len(tasks)) - 1
+        return self._carry_out(_Run(work, tasks), len(tasks), self._workers)
+
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """
+        Make calls that wait for a far storage, at most eight at a time; results in their order.
+
+        On threads of their own: these only wait, of which a machine can do more than it has
+        processors. Failures as of ``map``.
+        """
+        return self._carry_out(_Run(_call, calls), len(calls), self._waiters)
+
+    def _carry_out(self, run: _Run, tasks: int, threads: _Threads) -> list[Any]:
+        helpers = min(threads.most, tasks) - 1
         started: list[Future[None]] = []
         if helpers > 0:
-            pool = self._threads()
+            pool = threads.pool()
             started = [pool.submit(run.work_off) for _ in range(helpers)]
         try:
             run.work_off()
@@ -216,10 +226,8 @@ class ThreadExecutor:
 
     def close(self) -> None:
         """Give up the threads; a later ``map`` makes new ones."""
-        with self._pool_guard:
-            pool, self._pool = self._pool, None
-        if pool is not None and self._pool_pid == os.getpid():
-            pool.shutdown(wait=True)
+        self._workers.close()
+        self._waiters.close()
 
     def __enter__(self) -> Self:
         return self
@@ -232,15 +240,30 @@ class ThreadExecutor:
     ) -> None:
         self.close()
 
-    def _threads(self) -> ThreadPoolExecutor:
-        with self._pool_guard:
+
+class _Threads:
+    """A pool of threads beside the calling one, made by the first use in each process."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self.most = most  # the calling thread included
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = 0
+        self._guard = threading.Lock()
+
+    def pool(self) -> ThreadPoolExecutor:
+        with self._guard:
             # Threads do not survive a fork: a child makes its own.
-            if self._pool is None or self._pool_pid != os.getpid():
-                self._pool = ThreadPoolExecutor(
-                    max(1, self._workers_max - 1), thread_name_prefix="hoodoo"
-                )
-                self._pool_pid = os.getpid()
+            if self._pool is None or self._pid != os.getpid():
+                self._pool = ThreadPoolExecutor(max(1, self.most - 1), self._name)
+                self._pid = os.getpid()
             return self._pool
+
+    def close(self) -> None:
+        with self._guard:
+            pool, self._pool = self._pool, None
+        if pool is not None and self._pid == os.getpid():
+            pool.shutdown(wait=True)
 
 
 class ThreadTicker:
@@ -424,6 +447,10 @@ class _Run:
         if self._failure is not None:
             raise self._failure
         return self._results
+
+
+def _call(call: Callable[[], Result]) -> Result:
+    return call()
 
 
 def _shown(key: str, value: Value) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import (
@@ -20,7 +21,7 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.model.sealing import digest_of
-from timeline.model.slot import Slot
+from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import SLOTS, slot_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
@@ -29,6 +30,7 @@ from timeline.ports.world import World
 __all__ = ["SlotChain"]
 
 _NAME = re.compile(r"[0-9]{20}")  # anything else in the folder is not ours
+_PROBES_AT_ONCE_MAX = 8  # of a store that is far away
 
 
 class SlotChain:
@@ -60,6 +62,8 @@ class SlotChain:
         self._head = 0
         self._sent: set[InstantTime] = set()
         self._last_own = 0
+        self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
+        self._at_once = 1  # slots that are looked for side by side
 
     def head(self) -> int:
         """
@@ -68,11 +72,30 @@ class SlotChain:
         The listing is only a hint (it may be stale, F13): the head is proven by the absence
         of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more.
         """
-        head = self._head or self._listed()
-        while self.read(head + 1) is not None:
-            head += 1
+        known = head = self._head or self._listed()
+        at_once = self._at_once
+        while True:
+            found = self._present(range(head + 1, head + 1 + at_once))
+            head += found
+            if found < at_once:
+                break
+            if self._world.storage.capabilities.far:
+                at_once = min(2 * at_once, _PROBES_AT_ONCE_MAX)
+        if self._world.storage.capabilities.far:  # as many as usually come between two looks
+            usual = max(head - known + 1, (self._at_once + 1) // 2)
+            self._at_once = min(usual, _PROBES_AT_ONCE_MAX)
         self._head = max(self._head, head)  # another thread may have seen more
         return head
+
+    def _present(self, numbers: range) -> int:
+        """How many of these slots are there without a gap, each of them looked for."""
+        read = self._world.together(*(partial(self.read, number) for number in numbers))
+        return next((at for at, slot in enumerate(read) if slot is None), len(read))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether others took slots between the last two looks, of a storage that is far away."""
+        return self._at_once > 1
 
     @property
     def known_head(self) -> int:
@@ -105,8 +128,20 @@ class SlotChain:
                 kind="table_replaced",
                 path=path,
             )
-        self._known[number] = slot
+        self._know(slot)
         return slot
+
+    def body_of(self, requested_time: InstantTime, completion_time: InstantTime) -> bytes | None:
+        """What a known slot says the completed file of a commit has in it (SLOT-5)."""
+        slot = self._known.get(self._commits.get(requested_time, 0))
+        if slot is None or slot.completion_time != completion_time:
+            return None
+        return slot.body
+
+    def _know(self, slot: Slot) -> None:
+        self._known[slot.number] = slot
+        if slot.kind is SlotKind.COMMIT:
+            self._commits[slot.requested_time] = slot.number
 
     def between(self, after: int, last: int) -> list[Slot]:
         """
@@ -151,11 +186,13 @@ class SlotChain:
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
         self._known = {}
+        self._commits = {}
         self._head = 0
 
     def forget(self, last: int) -> None:
         """Slots up to this number were collected; they need not be remembered."""
         self._known = {number: slot for number, slot in self._known.items() if number > last}
+        self._commits = {time: at for time, at in self._commits.items() if at > last}
 
     def disown(self, slot: Slot) -> None:
         """A slot created here turned out to decide nothing (GC-2)."""
@@ -226,7 +263,7 @@ class SlotChain:
             return None
 
     def _remember(self, slot: Slot) -> bool:
-        self._known[slot.number] = slot
+        self._know(slot)
         self._head = max(self._head, slot.number)
         self._last_own = slot.number
         return True

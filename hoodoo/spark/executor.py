@@ -50,6 +50,10 @@ class SparkExecutor:
         """As the port."""
         return self.local.map(work, tasks)
 
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """As the port."""
+        return self.local.at_once(calls)
+
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
         """As the port."""
         return self.local.every(interval_ms, work)

@@ -22,7 +22,7 @@ from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.model.internal_schema import Renaming
 from timeline.model.schema import KEY_COLUMN, SEQUENCE_COLUMN, avro_with_meta, promote
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.storage import ObjectMissingError, Storage, open_kept
 from timeline.rules.keys import java_order, key_range
 
 __all__ = [
@@ -170,6 +170,7 @@ def read_base_file(
     row_filter: pc.Expression | None = None,
     renaming: Renaming | None = None,
     use_threads: bool = True,
+    kept: bool = False,
 ) -> pa.Table:
     """
     Read a base file.
@@ -184,6 +185,7 @@ def read_base_file(
             match are not read, unless a column it names had another type or name.
         renaming: What the schema's columns are called in this file (``SchemaHistory``).
         use_threads: Whether columns are decoded side by side.
+        kept: Whether what this process knows of the file will do (``open_kept``).
 
     Raises:
         MissingFileError: There is no such file.
@@ -191,7 +193,7 @@ def read_base_file(
 
     Outside: 1 open_input.
     """
-    with _opened(storage, path) as (source, file):
+    with _opened(storage, path, kept=kept) as (source, file):
         plan = _plan(file, schema, columns, row_filter, renaming)
         if plan.pushed is not None:
             scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
@@ -260,9 +262,9 @@ def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.Ch
         MissingFileError: There is no such file.
         CorruptTableError: The file is damaged or has no record keys.
 
-    Outside: 1 open_input.
+    Outside: 1 open_kept.
     """
-    with _opened(storage, path) as (_, file):
+    with _opened(storage, path, kept=True) as (_, file):
         texts = file.metadata.metadata or {}
         least, greatest = texts.get(_KEY_MIN.encode()), texts.get(_KEY_MAX.encode())
         if least is not None and java_order(high) < java_order(least.decode()):
@@ -282,9 +284,9 @@ def read_keys_if(
         MissingFileError: There is no such file.
         CorruptTableError: The file is damaged or has no record keys.
 
-    Outside: 1 open_input.
+    Outside: 1 open_kept.
     """
-    with _opened(storage, path) as (_, file):
+    with _opened(storage, path, kept=True) as (_, file):
         return _keys(file, path) if wanted(_footer(file)) else None
 
 
@@ -293,15 +295,15 @@ def filter_columns(row_filter: pc.Expression, schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if not _works_without(row_filter, schema, name)]
 
 
-def read_footer(storage: Storage, path: str) -> Footer:
+def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
     """
-    Read a base file's footer only.
+    Read a base file's footer only; ``kept`` as of ``read_base_file``.
 
     Raises:
         MissingFileError: There is no such file.
         CorruptTableError: The file is damaged.
     """
-    with _opened(storage, path) as (_, file):
+    with _opened(storage, path, kept=kept) as (_, file):
         return _footer(file)
 
 
@@ -368,9 +370,11 @@ def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
 
 
 @contextmanager
-def _opened(storage: Storage, path: str) -> Iterator[tuple[Any, pq.ParquetFile]]:
+def _opened(
+    storage: Storage, path: str, *, kept: bool = False
+) -> Iterator[tuple[Any, pq.ParquetFile]]:
     try:
-        source = storage.open_input(path)
+        source = open_kept(storage, path) if kept else storage.open_input(path)
     except ObjectMissingError as error:
         raise MissingFileError(f"a base file is gone: {path}", path=path) from error
     with source:

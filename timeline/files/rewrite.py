@@ -50,6 +50,7 @@ from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_
 __all__ = [
     "PARTITION_METADATA",
     "FileGroupTask",
+    "announce_base_file",
     "base_file_stat",
     "bloom_for",
     "create_partition_metadata",
@@ -91,6 +92,8 @@ class FileGroupTask:
     change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
     partial: bool = False  # rows have some of the columns; records keep the others
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
+    partition_marked: bool = False  # the partition's metadata file was seen
+    announced: bool = False  # its base file has a marker already
 
     @property
     def file_name(self) -> str:
@@ -178,9 +181,9 @@ def write_file_group(
         InvalidInputError: A value does not fit the schema.
         StorageUnavailableError: The storage failed; a marker may remain for the rollback.
 
-    Outside: with a base file 2 open_input; 1 stat and at most 1 create (partition metadata,
-    new file groups only); 1 create (marker); 1 open_output; the last two again for a change
-    log. The caller makes the names durable (``sync_folders``) before it publishes.
+    Outside: with a base file 2 open_kept; 1 stat and at most 1 create (partition metadata that
+    was not seen, new file groups only); 1 create (marker, unless it is announced); 1 open_output;
+    the last two again for a change log. The caller makes the names durable (``sync_folders``) before it publishes.
     """
     schema = TableSchema.from_avro(task.avro_json).arrow
     check_partition_path(task.partition_path)
@@ -195,10 +198,10 @@ def write_file_group(
         return ()
     bloom = bloom_for(storage, task, outcome)
     path = join(task.partition_path, task.file_name)
-    if task.base_path is None:
+    if task.base_path is None and not task.partition_marked:
         create_partition_metadata(storage, task.partition_path, task.requested_time)
-    io_type = IOType.CREATE if task.base_path is None else IOType.MERGE
-    create_marker(storage, task.requested_time, task.partition_path, task.file_name, io_type)
+    if not task.announced:
+        announce_base_file(storage, task)
     try:
         size_bytes = write_base_file(
             storage,
@@ -214,6 +217,12 @@ def write_file_group(
             f"two attempts of one task have one write token: {path}", path=path
         ) from error
     return (replace(base_file_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
+
+
+def announce_base_file(storage: Storage, task: FileGroupTask) -> None:
+    """Make the marker of a task's base file. Outside, errors: as ``create_marker``."""
+    io_type = IOType.CREATE if task.base_path is None else IOType.MERGE
+    create_marker(storage, task.requested_time, task.partition_path, task.file_name, io_type)
 
 
 def _log_changes(
@@ -288,7 +297,7 @@ def _next_version(
 ) -> tuple[pa.Table, MergeOutcome]:
     """The rows that were there, and the merged ones."""
     # Partition path and file name are equal in all rows and written anew: not read, not merged.
-    base = read_base_file(storage, base_path, schema=_merged_schema(schema))
+    base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
     if task.virtual_keys is not None and task.operation not in _APPENDING:
         keys = task.virtual_keys.of(base)
         base = base.set_column(
@@ -378,7 +387,7 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
         return None
     rows = outcome.table.num_rows
     if task.base_path is not None:
-        footer = read_footer(storage, task.base_path)
+        footer = read_footer(storage, task.base_path, kept=True)
         if footer.bloom_base64 is not None:
             try:
                 old = BloomFilter.load(footer.bloom_base64, footer.bloom_kind, task.bloom)

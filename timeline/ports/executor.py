@@ -31,6 +31,9 @@ class Executor(Protocol):
         The first exception is raised after all started tasks ended (PUB-2: no straggler).
         """
 
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """As ``map``, for calls that do nothing but wait for the storage."""
+
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
         """Call ``work`` every ``interval_ms`` until stopped; its exceptions end in an event."""
 

@@ -27,6 +27,7 @@ __all__ = [
     "StorageCapabilities",
     "WorksAhead",
     "close_storage",
+    "open_kept",
     "staged",
     "sync_soon",
 ]
@@ -73,6 +74,7 @@ class StorageCapabilities:
     shared_between_processes: bool
     local_root: str | None  # absolute folder when the table lies on this machine's disk
     slots: str = "storage"  # what decides commit slots, equal for all that mean the same (SLOT-6)
+    far: bool = False  # every call is a way there and back: some side by side take the time of one
 
 
 class Storage(Protocol):
@@ -148,7 +150,8 @@ class Storage(Protocol):
         Leaving a ``with`` block by an exception removes the unfinished file.
 
         Raises:
-            ObjectExistsError: The name is taken (data file names are never reused).
+            ObjectExistsError: The name is taken (data file names are never reused); here, or
+                when the file is closed.
         """
 
     def sync_folders(self, folders: Iterable[str]) -> None:
@@ -188,6 +191,17 @@ def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[N
         storage, "stage", None
     )
     return nullcontext() if ahead is None else ahead(path, data)
+
+
+def open_kept(storage: Storage, path: str) -> IO[bytes]:
+    """
+    As ``open_input``, for a write that reads a data file again or soon after it was written.
+
+    A storage that is far away may answer from memory: data files never change, and their names
+    are never used again. So it says what is in the file, not that it is still there.
+    """
+    kept: Callable[[str], IO[bytes]] | None = getattr(storage, "open_kept", None)
+    return storage.open_input(path) if kept is None else kept(path)
 
 
 def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar, overload
 
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
@@ -13,6 +15,10 @@ from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
 
 __all__ = ["World"]
+
+One = TypeVar("One")
+Two = TypeVar("Two")
+Three = TypeVar("Three")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +32,27 @@ class World:
     executor: Executor
     lock: Lock
     mergers: tuple[RecordMerger, ...] = ()  # of the plug-ins that the caller allows
+
+    @overload
+    def together(self, one: Callable[[], One], two: Callable[[], Two], /) -> tuple[One, Two]: ...
+
+    @overload
+    def together(
+        self, one: Callable[[], One], two: Callable[[], Two], three: Callable[[], Three], /
+    ) -> tuple[One, Two, Three]: ...
+
+    @overload
+    def together(self, *calls: Callable[[], One]) -> tuple[One, ...]: ...
+
+    def together(self, *calls: Callable[[], Any]) -> tuple[Any, ...]:
+        """
+        Make calls that do not wait for each other, and return their answers in their order.
+
+        Where the storage is far away they are under way at once, in any order, and take the
+        time of the longest; else they are made one after the other, because a call on this
+        machine is over before a thread has begun. The first failure is raised when all have
+        ended that had begun.
+        """
+        if len(calls) > 1 and self.storage.capabilities.far:
+            return tuple(self.executor.at_once(calls))
+        return tuple(call() for call in calls)

@@ -113,7 +113,10 @@ def _try_begin(
     world = context.world
     before = _without_restore(context, before or context.snapshot())
     timeline = before.active
-    known = (timeline.newest_time, least, context.drawn.newest)
+    # The newest slot may still lack the file that shows its times.
+    last = context.chain.read(before.head) if before.head else None
+    decided = None if last is None else last.newest_time
+    known = (timeline.newest_time, decided, least, context.drawn.newest)
     newest = max(filter(None, known), default=None)
     requested_time = next_instant_time(
         WallMs(world.clock.now_ms()), newest, begin_residue(action), limits=context.limits.skew

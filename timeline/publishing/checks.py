@@ -23,8 +23,9 @@ from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
+from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
-from timeline.properties.properties_file import load_config
+from timeline.publishing.publish import Check
 from timeline.reading.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
 from timeline.rules.bucketing import bucket_of
 from timeline.rules.conflicts import Refused, Rival, RuleId
@@ -48,22 +49,22 @@ class WhatIPublish:
     in_buckets: bool = False  # a bucket has one file group in its partition
 
 
-def further_checks(
-    context: TableContext, mine: WhatIPublish
-) -> Callable[[ActiveTimeline, list[Rival]], Refused | None]:
+def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
     """
-    The check of one candidate, to be asked with the timeline and the rivals since the last look.
+    The check of one candidate.
 
     Outside, per question: 1 get (properties); 1 get per pending plan; the new files of both where both
     inserted into one partition.
     """
 
-    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
+    def check(
+        timeline: ActiveTimeline, rivals: list[Rival], config_now: Callable[[], TableConfig]
+    ) -> Refused | None:
         refused = _replaced_ground(mine, rivals)
         if refused is not None:
             return refused
         # Through the backup when another writer is changing the properties just now (fmt 1.3).
-        config = load_config(context.world.storage)
+        config = config_now()
         if config.table_version != context.config.table_version:
             return Refused(
                 RuleId.TABLE_UPGRADED,

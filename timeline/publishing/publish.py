@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
 from timeline.boundary import assert_held
@@ -25,7 +27,10 @@ from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, Slot, SlotKind
+from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_names import PublishLock
 from timeline.publishing.begin import Begun
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.plan_ending import make_way
@@ -40,6 +45,7 @@ from timeline.rules.succession import Residue
 
 __all__ = [
     "Candidate",
+    "Check",
     "Met",
     "Published",
     "Seen",
@@ -63,6 +69,12 @@ class Seen:
         return Seen(head=snapshot.head, completed=snapshot.active.completed_times)
 
 
+#: With the timeline, the rivals since the last look, and how the table's properties are got.
+Check: TypeAlias = Callable[
+    [ActiveTimeline, list[Rival], Callable[[], TableConfig]], Refused | None
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What a begun write wants to publish."""
@@ -76,7 +88,7 @@ class Candidate:
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
     logs_may_meet: bool = False  # NBCC-1
-    check: Callable[[ActiveTimeline, list[Rival]], Refused | None] | None = None
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +169,10 @@ def _try_publish(
     context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
 ) -> Published | Met:
     begun.heartbeat.check()
-    verdict, seen = _judge_unlocked(context, begun, candidate, seen)
-    if not isinstance(verdict, Clean):
-        return Met(verdict=verdict, seen=seen)
+    if not _turn_tells_soon(context):
+        verdict, seen = _judge_unlocked(context, begun, candidate, seen)
+        if not isinstance(verdict, Clean):
+            return Met(verdict=verdict, seen=seen)
     body = CommitBody(candidate.metadata)
     nonce = context.world.ids.nonce()
     state = {"seen": seen}
@@ -176,7 +189,13 @@ def _try_publish(
         if unread:
             return None
         verdict, state["seen"] = _judge_since(
-            context, begun, candidate, state["seen"], turn.timeline, head=turn.head
+            context,
+            begun,
+            candidate,
+            state["seen"],
+            turn.timeline,
+            head=turn.head,
+            config=turn.config,
         )
         if not isinstance(verdict, Clean):
             met.append(Met(verdict=verdict, seen=state["seen"]))
@@ -200,12 +219,12 @@ def _try_publish(
 
     known = context.chain.last_own or begun.snapshot.head
     purpose = f"publish {begun.requested_time}"
-    slot, lost = take_turn(context, purpose, decide)
+    slot, lost = take_turn(context, purpose, decide, asks_config=True)
     while slot is None:
         if met:
             return met[-1]
         wait.wait(unread)
-        slot, lost = take_turn(context, purpose, decide)
+        slot, lost = take_turn(context, purpose, decide, asks_config=True)
     mine = Instant(
         action=begun.action.completes_as,
         requested_time=begun.requested_time,
@@ -292,6 +311,7 @@ def _judge_since(
     timeline: ActiveTimeline,
     *,
     head: int,
+    config: Callable[[], TableConfig],
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
     """Judge against all that became visible since ``seen``: slots up to ``head``, and foreign."""
     rivals, now_seen = rivals_since(context, seen, timeline, head=head)
@@ -301,7 +321,7 @@ def _judge_since(
     # Asked also when a file group can be redone: the redo never sees these rivals again, and
     # merging anew answers neither a changed schema nor a key inserted elsewhere.
     if candidate.check is not None and not isinstance(verdict, Refused):
-        refused = candidate.check(timeline, rivals)
+        refused = candidate.check(timeline, rivals, config)
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
@@ -322,6 +342,18 @@ def verdict_on(
     return objection_to(judged, rivals, context.limits.strategy) or verdict
 
 
+def _turn_tells_soon(context: TableContext) -> bool:
+    """
+    Whether a look before the turn would cost more than it may spare (PUB-1).
+
+    Far away it costs a whole way there and back. It spares nothing where no queue comes before
+    the turn's own look, and hardly ever anything while nobody else publishes.
+    """
+    if not context.world.storage.capabilities.far:
+        return False
+    return context.limits.publish_lock is not PublishLock.LOCK or not context.chain.is_busy
+
+
 def _judge_unlocked(
     context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
@@ -339,7 +371,10 @@ def _judge_unlocked(
     if head == seen.head:
         return Clean(), seen
     timeline = context.active()
-    verdict, now_seen = _judge_since(context, begun, candidate, seen, timeline, head=head)
+    config = partial(load_config, context.world.storage)
+    verdict, now_seen = _judge_since(
+        context, begun, candidate, seen, timeline, head=head, config=config
+    )
     if not isinstance(verdict, Clean):
         [last] = context.chain.between(head - 1, head)  # judged just now, hence known
         if not is_settled(last, timeline):

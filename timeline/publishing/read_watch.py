@@ -19,9 +19,10 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.schema import COMMIT_TIME_COLUMN
+from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.publishing.begin import Begun
-from timeline.publishing.publish import Seen, rivals_since
+from timeline.publishing.publish import Check, Seen, rivals_since
 from timeline.publishing.settle import is_settled
 from timeline.reading.read import plan_scan, scan, view_of
 from timeline.reading.read_set import READS_KEY, ReadSet
@@ -30,8 +31,6 @@ from timeline.rules.conflicts import Refused, Rival, RuleId
 from timeline.rules.isolation import judge_reads
 
 __all__ = ["ReadWatch"]
-
-Check = Callable[[ActiveTimeline, list[Rival]], Refused | None]
 
 
 class ReadWatch:
@@ -79,8 +78,10 @@ class ReadWatch:
     def before(self, check: Check, mine: Claim) -> Check:
         """A candidate's check with the reads judged first."""
 
-        def both(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused | None:
-            return self.judge(mine, rivals) or check(timeline, rivals)
+        def both(
+            timeline: ActiveTimeline, rivals: list[Rival], config: Callable[[], TableConfig]
+        ) -> Refused | None:
+            return self.judge(mine, rivals) or check(timeline, rivals, config)
 
         return both
 

@@ -30,9 +30,11 @@ from timeline.errors import (
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs
 from timeline.places import timeline_path
 from timeline.ports.lock import Lease
+from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.second_look import seen_by, still_stands
 from timeline.publishing.settle import completed_ahead, completed_name, finish, is_settled, settle
@@ -53,6 +55,7 @@ class Turn:
     newest_time: InstantTime | None
     owner: SlotOwner
     before: str = ""  # digest of the head slot, empty when there is none
+    config: Callable[[], TableConfig]  # the table's properties now
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
         """A time above everything in this turn (PUB-7)."""
@@ -100,13 +103,18 @@ class Turn:
 
 
 def take_turn(
-    context: TableContext, purpose: str, decide: Callable[[Turn], Slot | None]
+    context: TableContext,
+    purpose: str,
+    decide: Callable[[Turn], Slot | None],
+    *,
+    asks_config: bool = False,
 ) -> tuple[Slot | None, int]:
     """
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
 
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
-    from it ends the turn without a slot. Returns the slot and the number of lost ones.
+    from it ends the turn without a slot; ``asks_config`` says that it will ask for the table's
+    properties. Returns the slot and the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
@@ -120,7 +128,7 @@ def take_turn(
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
             try:
-                turn = look(context, lease)
+                turn = look(context, lease, asks_config=asks_config)
                 if undecided is not None:
                     if _counts(context, turn, undecided, lease):
                         return undecided, lost
@@ -262,7 +270,7 @@ def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextMan
     return context.world.lock.acquire(purpose)
 
 
-def look(context: TableContext, lease: Lease | None) -> Turn:
+def look(context: TableContext, lease: Lease | None, *, asks_config: bool = False) -> Turn:
     """
     Chain, then timeline, with everything up to the head settled (PUB-3).
 
@@ -275,13 +283,16 @@ def look(context: TableContext, lease: Lease | None) -> Turn:
         HeartbeatExpiredError: As ``assert_not_overrun``.
     """
     while True:
-        head = context.chain.head()
+        config: Callable[[], TableConfig] = partial(load_config, context.world.storage)
+        if asks_config:
+            head, timeline, config = context.look_with(config)
+        else:
+            head, timeline = context.look()
         assert_not_overrun(context)
-        timeline = context.active()
         last = context.chain.read(head) if head else None
         gone = last is not None and _is_gone(context, last, timeline)
         if last is None or (is_settled(last, timeline) and not gone):
-            return _turn(context, head, last, timeline, lease)
+            return replace(_turn(context, head, last, timeline, lease), config=config)
         context.world.events.emit("publish.helped", number=last.number)
         if not last.foreign:
             finish(context, last)
@@ -351,6 +362,7 @@ def _turn(
         timeline=timeline,
         newest_time=newest,
         before=last.digest if last else "",
+        config=partial(load_config, context.world.storage),
         owner=SlotOwner(
             host=who.host,
             pid=who.pid,

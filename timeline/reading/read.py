@@ -74,6 +74,7 @@ def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
         snapshot=snapshot,
         pending_compactions=plans,
         history=context.history,
+        together=context.world.together,
     )
 
 

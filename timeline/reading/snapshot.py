@@ -7,7 +7,7 @@ instant is committed at all follows fmt 6.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,11 +35,18 @@ class CommitReader:
     Reads completed commit metadata; what is completed never changes, so it is kept.
 
     A snapshot may be held for long: what was archived meanwhile is read from the history.
+    ``told`` gives the content of a completed file by requested and completion time where it is
+    known from elsewhere: a commit slot has it, too (SLOT-5).
     """
 
     def __init__(
-        self, storage: Storage, folder: str = TIMELINE, history: History | None = None
+        self,
+        storage: Storage,
+        folder: str = TIMELINE,
+        history: History | None = None,
+        told: Callable[[InstantTime, InstantTime], bytes | None] = lambda *_: None,
     ) -> None:
+        self._told = told
         self._storage = storage
         self._folder = folder
         self._history = history
@@ -59,7 +66,8 @@ class CommitReader:
             return kept
         path = f"{self._folder}/{name}"
         try:
-            data = self._storage.read(path)
+            told = self._told(instant.requested_time, instant.completion_time or "")
+            data = told if told is not None else self._storage.read(path)
         except ObjectMissingError as error:
             decoded = self._archived(instant)
             if decoded is None:

@@ -8,9 +8,9 @@ are found by the ``.hoodie_partition_metadata`` file Java Hudi looks for (fmt 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from timeline.errors import CorruptTableError
 from timeline.history import ArchivedTimes, History
@@ -18,7 +18,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
-from timeline.ports.storage import Storage
+from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
@@ -26,6 +26,7 @@ __all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
+_LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
 
 
 def list_partition_paths(storage: Storage) -> list[str]:
@@ -73,6 +74,7 @@ class FileSystemView:
 
     ``pending_compactions`` names, per file group, requested times of pending compactions.
     ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
+    ``together`` lists several partitions side by side, where that pays (``World.together``).
     ``history`` tells which instants are archived, and when they completed, which decides the
     slice of their logs.
     """
@@ -82,7 +84,10 @@ class FileSystemView:
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     show_replaced: bool = False
     history: History | None = None
+    together: Callable[..., tuple[Stats, ...]] | None = None
+    _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
+    _marked: set[str] = field(default_factory=set)
 
     def partition_paths(self) -> list[str]:
         """Every partition path with a folder, sorted. Outside: one list per folder."""
@@ -94,6 +99,11 @@ class FileSystemView:
         if known is None:
             known = self._slices[partition_path] = self._build(partition_path)
         return known
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """The partitions listed so far that have their metadata file, which never goes away."""
+        return frozenset(self._marked)
 
     def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
         """
@@ -124,8 +134,21 @@ class FileSystemView:
                     found.append(replace(newest, log_files=()))
         return found
 
-    def _chosen(self, partitions: Iterable[str] | None) -> list[str]:
-        return self.partition_paths() if partitions is None else sorted(set(partitions))
+    def _chosen(self, partitions: Iterable[str] | None) -> Iterator[str]:
+        chosen = self.partition_paths() if partitions is None else sorted(set(partitions))
+        for start in range(0, len(chosen), _LISTED_AT_ONCE):
+            some = chosen[start : start + _LISTED_AT_ONCE]
+            self._list([path for path in some if path not in self._slices])
+            yield from some
+
+    def _list(self, partition_paths: list[str]) -> None:
+        """List partitions side by side, where that takes the time of one."""
+        if self.together is None or not self.storage.capabilities.far:
+            return
+        for path in partition_paths:
+            check_partition_path(path)
+        listings = self.together(*(partial(self.storage.list, path) for path in partition_paths))
+        self._listed.update(zip(partition_paths, listings, strict=True))
 
     def _pending(self, file_group: FileGroupId) -> list[InstantTime]:
         return self.pending_compactions.get(file_group, [])
@@ -140,8 +163,12 @@ class FileSystemView:
         whole = self.snapshot
         if whole.as_of is not None:
             whole = replace(whole, as_of=None)
-        for entry in self.storage.list(partition_path):
+        listed = self._listed.pop(partition_path, None)
+        for entry in self.storage.list(partition_path) if listed is None else listed:
             if entry.is_folder:
+                continue
+            if entry.name == PARTITION_METADATA:
+                self._marked.add(partition_path)
                 continue
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
             if base is not None:

@@ -20,7 +20,6 @@ from typing import IO, Any, cast
 
 import pyarrow as pa
 
-from timeline.errors import StorageUnavailableError
 from timeline.machine import SystemClock, SystemIds
 from timeline.model.paths import check_relative_path
 from timeline.ports.clock import Clock
@@ -34,6 +33,7 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
+from timeline.storage.kept_files import KeptFiles
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
 from timeline.storage.object_answers import Fate, fate_of, is_no_such_range, unavailable
@@ -91,6 +91,7 @@ class ObjectStorage:
         self._store_clock = StoreClock(self._clock, self._stamp_now)
         self._guard = threading.Lock()
         self._being_written: set[str] = set()
+        self._kept = KeptFiles()
         self._checksums: set[str] = set()  # paths of .crc files met so far
 
     @property
@@ -102,7 +103,7 @@ class ObjectStorage:
     def capabilities(self) -> StorageCapabilities:
         """Conditional creation, seen by everybody with access."""
         return StorageCapabilities(
-            atomic_create=True, shared_between_processes=True, local_root=None
+            atomic_create=True, shared_between_processes=True, local_root=None, far=True
         )
 
     def now_ms(self) -> int:
@@ -172,6 +173,7 @@ class ObjectStorage:
     def delete(self, path: str) -> None:
         """Remove an object and its ``.crc`` sibling, where one was met; absent is no error."""
         self._drop_checksum(path)
+        self._kept.forget(path)
         self._delete([self._key(path)], path)
 
     def delete_folder(self, folder: str) -> None:
@@ -194,6 +196,16 @@ class ObjectStorage:
         Raises: ``ObjectMissingError``. Outside: 1 get, which tells the size along with the end
         of the object; 1 more for each range that is read before it (Azure: and 1 head first).
         """
+        return self._open_input(path)
+
+    def open_kept(self, path: str) -> IO[bytes]:
+        """As ``open_input``. Outside: nothing for a small file that was at hand a moment ago."""
+        known = self._kept.find(path)
+        if known is None:
+            return self._open_input(path, keep=True)
+        return cast(IO[bytes], pa.BufferReader(known))
+
+    def _open_input(self, path: str, *, keep: bool = False) -> IO[bytes]:
         size_bytes, tail = self._end_of(path)
         key = self._key(path)
 
@@ -211,29 +223,26 @@ class ObjectStorage:
         if size_bytes > len(tail):
             copy.write(fetch(0, size_bytes - len(tail)))
         copy.write(tail)
-        return cast(IO[bytes], pa.BufferReader(copy.getvalue()))
+        whole = copy.getvalue()
+        if keep:
+            self._kept.keep(path, whole.to_pybytes())
+        return cast(IO[bytes], pa.BufferReader(whole))
 
     def open_output(self, path: str) -> IO[bytes]:
         """
         A new binary file; the object appears when it closes.
 
         Raises:
-            ObjectExistsError: The name is taken, or a file of this name is open here.
-            StorageUnavailableError: At closing: no answer, or the name was taken meanwhile.
+            ObjectExistsError: A file of this name is open here; at closing: the name is taken.
+            StorageUnavailableError: At closing: no answer.
 
-        Outside: 1 head; at closing 1 put, above 64 MiB 1 head and 1 put for each 16 MiB.
+        Outside: at closing 1 put, above 64 MiB 1 head and 1 put for each 16 MiB.
         """
         key = self._key(path)
         with self._guard:
             if key in self._being_written:
                 raise ObjectExistsError(path)
             self._being_written.add(key)
-        try:
-            if self._head(path) is not None:
-                raise ObjectExistsError(path)
-        except BaseException:
-            self._forget(key)
-            raise
         file = ObjectOutput(
             keep=lambda data: self._keep(path, data), done=lambda: self._forget(key)
         )
@@ -276,7 +285,7 @@ class ObjectStorage:
 
         if len(data) > _CONDITIONAL_BYTES_MAX:
             if self._head(path) is not None:
-                raise _taken(path)
+                raise ObjectExistsError(path)
             key = self._key(path)
             try:
                 obstore.put(
@@ -295,11 +304,12 @@ class ObjectStorage:
             self._put_if_absent(self._data, path, data)
         except ObjectExistsError as error:
             if self.read(path) != data:
-                raise _taken(path) from error
+                raise ObjectExistsError(path) from error
         except AmbiguousWriteError as error:
             cause = error.__cause__
             known = cause if isinstance(cause, Exception) else error
             raise unavailable(known, path, "writing a data file") from error
+        self._kept.keep(path, data)
 
     def _forget(self, key: str) -> None:
         with self._guard:
@@ -407,12 +417,6 @@ class ObjectStorage:
         if fate is Fate.MISSING:
             return ObjectMissingError(path)
         return unavailable(error, path, doing, fate)
-
-
-def _taken(path: str) -> StorageUnavailableError:
-    return StorageUnavailableError(
-        f"another object took the name of this data file, write again: {path!r}", path=path
-    )
 
 
 def _modified_ms(found: Any) -> int:

@@ -21,6 +21,7 @@ from timeline.ports.storage import (
     Stats,
     Storage,
     StorageCapabilities,
+    open_kept,
     sync_soon,
 )
 
@@ -98,6 +99,10 @@ class WrittenStorage:
     def open_input(self, path: str) -> IO[bytes]:
         """As the inner storage."""
         return self._inner.open_input(path)
+
+    def open_kept(self, path: str) -> IO[bytes]:
+        """As the inner storage."""
+        return open_kept(self._inner, path)
 
     def open_output(self, path: str) -> IO[bytes]:
         """As the inner storage: names of data files carry a nonce."""

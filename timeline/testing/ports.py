@@ -169,6 +169,9 @@ class SimExecutor:
             raise first
         return [results[place] for place in range(len(tasks))]
 
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        return self.map(_made, calls)
+
     def every(self, interval_ms: int, work: Callable[[], None]) -> SimTicker:
         def guarded() -> None:
             try:
@@ -185,6 +188,10 @@ class SimExecutor:
         )
         self._actor.tickers.append(ticker)
         return SimTicker(ticker)
+
+
+def _made(call: Callable[[], Result]) -> Result:
+    return call()
 
 
 class SimLease:
@@ -354,7 +361,7 @@ class Actor:
         clock_offset_ms: Error of its wall clock.
         drift_ppm: How much faster its clocks run, parts in a million.
         start_after: Name of the actor whose end or crash starts this one; None at once.
-        shuffled: Its executor takes tasks in drawn order.
+        shuffled: Its storage is far away, and its executor takes tasks in drawn order.
         atomic_create: False gives it a storage without create-if-absent.
         may_raise: What its body may end with; anything else fails the run.
     """
@@ -372,10 +379,10 @@ class Actor:
 def make_ports(
     world: World, actor: ActorState, *, shuffled: bool = False, atomic_create: bool = True
 ) -> ActorPorts:
-    """The ports of one actor; with ``shuffled`` its executor draws the order of tasks."""
+    """The ports of one actor; ``shuffled`` as of ``Actor``."""
     events = SimEvents(world, actor)
     return ActorPorts(
-        storage=SimStorage(world, actor, atomic_create=atomic_create),
+        storage=SimStorage(world, actor, atomic_create=atomic_create, far=shuffled),
         clock=SimClock(world, actor),
         ids=SimIds(world, actor),
         events=events,

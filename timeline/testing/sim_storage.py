@@ -45,12 +45,16 @@ class SimStorage:
         actor: Who calls.
         atomic_create: False makes create-if-absent look and write in two steps, for
             showing what a storage without it breaks.
+        far: What need not be in order is handed to the executor at once.
     """
 
-    def __init__(self, world: World, actor: ActorState, *, atomic_create: bool = True) -> None:
+    def __init__(
+        self, world: World, actor: ActorState, *, atomic_create: bool = True, far: bool = False
+    ) -> None:
         self._world = world
         self._actor = actor
         self._atomic_create = atomic_create
+        self._far = far
 
     @property
     def base_uri(self) -> str:
@@ -59,7 +63,10 @@ class SimStorage:
     @property
     def capabilities(self) -> StorageCapabilities:
         return StorageCapabilities(
-            atomic_create=self._atomic_create, shared_between_processes=True, local_root=None
+            atomic_create=self._atomic_create,
+            shared_between_processes=True,
+            local_root=None,
+            far=self._far,
         )
 
     def now_ms(self) -> int:

@@ -324,8 +324,8 @@ class StorageSuite:
     def test_data_file_never_takes_a_used_name(self, storage: Storage) -> None:
         """Neither a finished object's nor one that is being written."""
         storage.create("p/x", b"old")
-        with pytest.raises(ObjectExistsError):
-            storage.open_output("p/x")
+        with pytest.raises(ObjectExistsError), storage.open_output("p/x") as file:
+            file.write(b"new")
         with storage.open_output("p/y") as file:
             with pytest.raises(ObjectExistsError):
                 storage.open_output("p/y")

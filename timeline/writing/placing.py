@@ -180,7 +180,7 @@ def place(
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
     mode = context.config.change_log_mode
-    common = _TaskFacts(begun.requested_time, rules, schema, files, mode, opens_logs=free)
+    common = _TaskFacts(begun.requested_time, rules, schema, files, mode, free, view.marked)
     # Rows that fill a small file are found again in a base file only: it is written anew, as
     # Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
@@ -413,6 +413,7 @@ class _TaskFacts:
     files: FileRules
     change_log: ChangeLogMode | None = None
     opens_logs: bool = False  # a new file group begins with a log file
+    marked: frozenset[str] = frozenset()  # partitions whose metadata file is there
 
 
 def _task(
@@ -452,6 +453,7 @@ def _task(
         log=log,
         change_log=common.change_log,
         partial=rules.partial,
+        partition_marked=group.partition_path in common.marked,
     )
 
 

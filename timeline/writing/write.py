@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from timeline.boundary import keep_up
-from timeline.context import GLANCE_MS, TableContext
+from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
     ConflictError,
@@ -31,7 +32,7 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema
 from timeline.model.times import InstantTime
-from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.begin import Begun, begin
 from timeline.publishing.held_queue import holding_the_queue
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.publish import Met, Published, Seen, publish
@@ -41,6 +42,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import Redo, pause_ms, spent_bound
 from timeline.undoing.undo import abandon
+from timeline.writing.announce import announce
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
@@ -107,7 +109,7 @@ def write(
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()
     tries = _Tries(started_ms=started)
-    fresh = looked if started - asked_at_ms <= GLANCE_MS else None
+    fresh = looked if started - asked_at_ms <= context.glance_ms else None
     return _to_its_end(work, tries, _attempt(work, tries, fresh))
 
 
@@ -287,26 +289,24 @@ def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met
     if stale is not None:
         refusals.append(report_of(begun.requested_time, stale))
         return Met(verdict=stale, seen=Seen.by(begun.snapshot))
-    make_inflight(context, begun, placement.profile)
     seen = Seen.by(begun.snapshot)
     # A key of a global index may have moved to another file group: it must be found again.
     # One that a partial update changes may be gone.
     anew = plan.rules.lookup.whole_table or plan.rules.partial
-    if plan.detect_early:
-        # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
-        # batch, keys inserted by both) can only be asked once the files are written.
-        # Who holds the queue is waited for, and must not wait.
-        gives_way = context.limits.gives_way and plan.paced and not work.queued
-        elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
-        verdict, met = look_early(
-            context, begun, placement, gives_way=gives_way, elapsed_ms=elapsed_ms
-        )
-        if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
-            refusals.append(report_of(begun.requested_time, verdict))
-            return Met(verdict=verdict, seen=met)
-        if isinstance(verdict, Rebaseable):
-            context.world.events.emit("write.rebased_early", rt=begun.requested_time)
-            placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
+    # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
+    # batch, keys inserted by both) can only be asked once the files are written.
+    # Who holds the queue is waited for, and must not wait.
+    gives_way = context.limits.gives_way and plan.paced and not work.queued
+    elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
+    look = partial(look_early, gives_way=gives_way, elapsed_ms=elapsed_ms)
+    early = look if plan.detect_early else None
+    placement, (verdict, met) = announce(context, begun, placement, early, then=gives_way)
+    if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
+        refusals.append(report_of(begun.requested_time, verdict))
+        return Met(verdict=verdict, seen=met)
+    if isinstance(verdict, Rebaseable):
+        context.world.events.emit("write.rebased_early", rt=begun.requested_time)
+        placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
     stats = workload.rewrite(placement.tasks) if workload is not None else []
     written = Written(
         placement=placement,
@@ -393,6 +393,7 @@ def _redo(
             replace(
                 task,
                 write_token=f"{task.task_number}-{tries.groups_redone}-0",
+                announced=False,
                 base_path=base_path,
                 base_requested_time=base_time,
             )
@@ -441,8 +442,10 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
 def clean_up(context: TableContext, begun: Begun) -> None:
     """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
     try:
-        delete_markers(context.world.storage, begun.requested_time)
-        begun.heartbeat.stop()
+        storage = context.world.storage
+        context.world.together(
+            partial(delete_markers, storage, begun.requested_time), begun.heartbeat.stop
+        )
         keep_up(context)
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))

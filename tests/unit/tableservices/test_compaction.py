@@ -342,7 +342,8 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
             missed_in=(),
             inserted_into=(),
         )
-        return further_checks(table.context, mine)(table.context.active(), []) is not None
+        check = further_checks(table.context, mine)
+        return check(table.context.active(), [], lambda: table.config) is not None
 
     assert refused(Touch.BASE, before.requested_time)
     assert not refused(Touch.LOG, before.requested_time)

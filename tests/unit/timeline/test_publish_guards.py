@@ -29,6 +29,7 @@ from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.slot import Batch, SlotKind
+from timeline.model.table_config import TableConfig
 from timeline.places import timeline_path
 from timeline.publishing.publish import (
     Candidate,
@@ -164,8 +165,11 @@ def test_the_queue_is_told_who_wants_to_publish():
 # ---------------------------------------------------------------- plans in the way
 
 
+Config = Callable[[], TableConfig]
+
+
 def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Refused]:
-    def check(timeline: ActiveTimeline, rivals: list[Rival]) -> Refused:
+    def check(timeline: ActiveTimeline, rivals: list[Rival], config: Config) -> Refused:
         calls.append(len(rivals))
         plans = (plan,) if plan else ()
         return Refused(RuleId.PENDING_PLAN_OWNS_FILE_GROUP, "a plan owns it", (), plans=plans)
@@ -320,7 +324,7 @@ def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
         calls: list[int] = []
 
         def check(
-            timeline: ActiveTimeline, rivals: list[Rival], calls: list[int] = calls
+            timeline: ActiveTimeline, rivals: list[Rival], config: Config, calls: list[int] = calls
         ) -> Refused:
             calls.append(len(rivals))
             return Refused(RuleId.SAME_NEW_KEY, "one key is new to both", tuple(rivals))
@@ -337,7 +341,7 @@ def test_a_check_that_has_no_objection_lets_it_stand():
     begun = started(mine)
     publish_one(other, B)
     published = publish(
-        mine.context, begun, candidate(A, check=lambda timeline, rivals: None), seen_by(begun)
+        mine.context, begun, candidate(A, check=lambda *asked: None), seen_by(begun)
     )
     assert isinstance(published, Published)
 

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""
+How many requests a write makes, and how many of them one after the other.
+
+A writer far from its store pays for *rounds*: requests that do not wait for each other cost as
+much time as one. Here the store lies in this process and answers at once, work that the engine
+hands out side by side is played one piece after the other, and of pieces that lie beside each
+other the longest counts. So a number of rounds is a fact of the code, whatever the machine does.
+
+``python benchmarks/farstore/rounds.py`` prints every request of the usual writes with its round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import hoodoo
+from benchmarks.farstore.client import BUCKET, HOST, s3_options
+from benchmarks.farstore.server import Connection, Store
+from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from hoodoo.table import Table
+from timeline.machine import NullEvents, SystemClock, ThreadExecutor
+from timeline.table import Table as CoreTable
+
+ROUND_MS = 60
+START_MS = 1_900_000_000_000  # later than whatever made the table
+
+__all__ = ["CountedStore", "Request", "Told", "open_counted"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to the store."""
+
+    round: int  # of the call it belongs to, from 1
+    kind: str
+    key: str  # below the table
+    status: int
+
+    @property
+    def text(self) -> str:
+        """As it is printed."""
+        return f"{self.round:3} {self.kind:6} {self.status} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What some work asked of the store."""
+
+    requests: tuple[Request, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Requests that waited for each other."""
+        return max((one.round for one in self.requests), default=0)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Requests by kind; a lookup without content counts as a GET."""
+        found: dict[str, int] = {}
+        for one in self.requests:
+            kind = "GET" if one.kind == "HEAD" else one.kind
+            found[kind] = found.get(kind, 0) + 1
+        return found
+
+
+class CountedStore:
+    """A far store without delay in this process; ``with CountedStore() as store``."""
+
+    def __init__(self) -> None:
+        self._store = Store(0.0)
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="counted-store", daemon=True)
+        self._rounds: list[int] = []  # of the requests in the store's log
+        self._now = 0
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+
+        async def begin() -> None:
+            server = await self._loop.create_server(lambda: Connection(self._store), HOST, 0)
+            self.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
+            self._ready.set()
+
+        self._loop.run_until_complete(begin())
+        self._loop.run_forever()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """How a table in it is reached."""
+        told = s3_options(self.url)
+        return {
+            "fs.s3a.endpoint": told["endpoint"],
+            "fs.s3a.endpoint.region": told["region"],
+            "fs.s3a.access.key": told["access_key_id"],
+            "fs.s3a.secret.key": told["secret_access_key"],
+        }
+
+    def address(self, table: str) -> str:
+        """Where a table lies in it."""
+        return f"s3://{BUCKET}/{table}"
+
+    def round(self) -> int:
+        """The round of the newest request."""
+        for _ in range(len(self._store.log) - len(self._rounds)):
+            self._now += 1
+            self._rounds.append(self._now)
+        return self._now
+
+    def rewind(self, number: int) -> None:
+        """What comes now does not wait for what came after that round."""
+        self._now = number
+
+    def told(self, table: str, work: Callable[[], object]) -> Told:
+        """Do some work and tell what it asked of the store."""
+        first = self.round()
+        start = len(self._rounds)
+        work()
+        self.round()
+        made = zip(self._store.log[start:], self._rounds[start:], strict=True)
+        return Told(
+            tuple(
+                Request(number - first, row[2], row[3].removeprefix(f"{table}/"), row[4])
+                for row, number in made
+            )
+        )
+
+
+class _Clock(SystemClock):
+    """A clock on which every round takes as long as on a way around the world."""
+
+    def __init__(self, store: CountedStore) -> None:
+        self._store = store
+
+    def now_ms(self) -> int:
+        return START_MS + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return self._store.round() * ROUND_MS
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Nobody is waited for here."""
+
+
+class _Counted:
+    """An executor that plays tasks one after the other and counts them as side by side."""
+
+    def __init__(self, store: CountedStore) -> None:
+        self._store = store
+        self._background = ThreadExecutor(1)
+
+    def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        first = last = self._store.round()
+        results = []
+        for task in tasks:
+            self._store.rewind(first)
+            results.append(work(task))
+            last = max(last, self._store.round())
+        self._store.rewind(last)
+        return results
+
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        return self.map(lambda call: call(), calls)
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        return self._background.every(interval_ms, work)
+
+
+def open_counted(store: CountedStore, table: str, properties: Mapping[str, str]) -> Table:
+    """A table of the store whose work is counted."""
+    address = store.address(table)
+    effective, settings = properties_of_table(address, Layers(code=properties))
+    world = assemble(address, effective, events=NullEvents())
+    world = replace(world, executor=_Counted(store), clock=_Clock(store))
+    core = CoreTable.open(world, limits_of(settings, effective))
+    return Table(core, effective, settings)
+
+
+WRITERS = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.provider": "storage_based",
+    "hoodie.clean.automatic": "false",
+}
+ROWS = 100
+
+
+def rows(start: int, part: str, *, stamp: int = 0, count: int = ROWS) -> pa.Table:
+    """Some rows of a partition."""
+    return pa.table(
+        {
+            "id": [f"{part}-{number:06}" for number in range(start, start + count)],
+            "part": [part] * count,
+            "ts": [stamp] * count,
+            "amount": [float(number) for number in range(count)],
+        }
+    )
+
+
+def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
+    """What the usual calls ask of a store, in their order; nobody else writes."""
+    properties = {**store.properties, **WRITERS, "hoodoo.publish.lock": lock}
+    made = hoodoo.create_table(
+        store.address(table),
+        schema=rows(0, "a").schema,
+        record_key=["id"],
+        partition_by=["part"],
+        ordering=["ts"],
+        properties=properties,
+    )
+    made.bulk_insert(pa.concat_tables([rows(0, "a"), rows(0, "b")]))
+    made.close()
+    opened: list[Table] = []
+    both = pa.concat_tables([rows(0, "a", stamp=3), rows(0, "b", stamp=3)])
+    works: dict[str, Callable[[], object]] = {
+        "open": lambda: opened.append(open_counted(store, table, properties)),
+        "first upsert": lambda: opened[0].upsert(rows(0, "a", stamp=1)),
+        "upsert": lambda: opened[0].upsert(rows(0, "a", stamp=2)),
+        "insert": lambda: opened[0].insert(rows(1000, "a")),
+        "upsert of two partitions": lambda: opened[0].upsert(both),
+        "insert into a new partition": lambda: opened[0].insert(rows(0, "c")),
+        "read": lambda: opened[0].to_arrow(columns=["id"]),
+    }
+    told = {title: store.told(table, work) for title, work in works.items()}
+    return {**told, "close": store.told(table, opened[0].close)}
+
+
+def main() -> int:
+    """Print what the usual writes ask of a store."""
+    with CountedStore() as store:
+        for lock in ("none", "lock"):
+            for title, told in usual_writes(store, f"t-{lock}", lock).items():
+                print(f"--- {lock}: {title}: {told.rounds} rounds, {told.kinds}")
+                for request in told.requests:
+                    print(request.text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

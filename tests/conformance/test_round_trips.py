@@ -1,0 +1,79 @@
+"""
+What writes on a store far away may cost: requests, and how many of them wait for each other.
+
+Each bound is what the write needs, request by request (protocol, section 4); who adds one finds
+it here. ``python benchmarks/farstore/rounds.py`` tells which requests they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.farstore.rounds import CountedStore, Told, usual_writes
+
+Kinds = dict[str, int]
+
+#: Of a write whose process has the table open: rounds, requests.
+BUDGET: dict[tuple[str, str], tuple[int, Kinds]] = {
+    ("none", "upsert"): (11, {"PUT": 7, "GET": 4, "LIST": 4, "DELETE": 2}),
+    ("none", "insert"): (11, {"PUT": 7, "GET": 4, "LIST": 4, "DELETE": 2}),
+    ("none", "upsert of two partitions"): (12, {"PUT": 9, "GET": 5, "LIST": 5, "DELETE": 2}),
+    ("none", "insert into a new partition"): (14, {"PUT": 8, "GET": 5, "LIST": 5, "DELETE": 2}),
+    ("lock", "upsert"): (13, {"PUT": 9, "GET": 4, "LIST": 4, "DELETE": 2}),
+    ("lock", "insert"): (13, {"PUT": 9, "GET": 4, "LIST": 4, "DELETE": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[dict[tuple[str, str], Told]]:
+    with CountedStore() as store:
+        yield {
+            (lock, title): one
+            for lock in ("none", "lock")
+            for title, one in usual_writes(store, f"t-{lock}", lock).items()
+        }
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("write", sorted(BUDGET))
+def test_a_write_makes_no_request_and_no_round_too_many(
+    told: dict[tuple[str, str], Told], write: tuple[str, str]
+) -> None:
+    asked = "\n".join(request.text for request in told[write].requests)
+    assert (told[write].rounds, told[write].kinds) == BUDGET[write], asked
+
+
+def test_opening_takes_no_more_than_three_requests(told: dict[tuple[str, str], Told]) -> None:
+    assert told["none", "open"].kinds == {"GET": 3}
+
+
+@pytest.mark.parametrize(("lock", "rounds"), [("none", 28), ("lock", 34)])
+def test_the_first_write_of_a_process_makes_itself_known_within_so_many_rounds(
+    told: dict[tuple[str, str], Told], lock: str, rounds: int
+) -> None:
+    assert told[lock, "first upsert"].rounds <= rounds
+
+
+def test_after_the_data_only_look_slot_and_completed_file_come_before_the_ack(
+    told: dict[tuple[str, str], Told],
+) -> None:
+    requests = told["none", "upsert"].requests
+    data = next(one.round for one in requests if one.key.startswith("a/") and one.kind == "PUT")
+    shown = next(one.round for one in requests if one.key.endswith(".commit"))
+    assert shown - data == 3
+
+
+def test_no_data_file_is_begun_before_its_marker_and_the_inflight_file_are_there(
+    told: dict[tuple[str, str], Told],
+) -> None:
+    requests = told["none", "upsert of two partitions"].requests
+    announced = [
+        one.round
+        for one in requests
+        if one.key.endswith(".inflight") or one.key.startswith(".hoodie/.temp/")
+    ]
+    data = [one.round for one in requests if one.key.endswith(".parquet") and one.kind == "PUT"]
+    assert len(announced) == 4  # the inflight file, two markers, and the listing at the end
+    assert sorted(announced)[2] < min(data)

@@ -1,0 +1,188 @@
+"""A storage far away: what is asked side by side, and what is not asked again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from tests.unit.timeline.engine import StillClock, new_table, opened, upsert
+from timeline.context import GLANCE_MS, TableContext
+from timeline.machine import SystemIds, ThreadExecutor
+from timeline.places import slot_path
+from timeline.ports.storage import ObjectMissingError, StorageCapabilities, open_kept
+from timeline.slots import SlotChain
+from timeline.storage.kept_files import KeptFiles
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.object_address import parse_object_address
+from timeline.storage.object_store import ObjectStorage
+from timeline.storage.observed import ObservedStorage
+from timeline.table import Table
+
+NOW = 1_790_000_000_000
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+
+
+class FarAway(MemoryStorage):
+    """Memory that says that every call is a way there and back."""
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        return replace(super().capabilities, far=True)
+
+
+class Backwards(ThreadExecutor):
+    """Takes the calls that are under way together in the opposite order, and notes how many."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.together: list[int] = []
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.together.append(len(calls))
+        return [call() for call in reversed(calls)][::-1]
+
+
+def far_table(clock: Any = None) -> Table:
+    return new_table(ObservedStorage(FarAway()), clock=clock)
+
+
+def backwards(table: Table) -> tuple[TableContext, Backwards]:
+    executor = Backwards()
+    world = replace(table.context.world, executor=executor)
+    context = replace(table.context, world=world, chain=SlotChain(world, table.context.table_id))
+    return context, executor
+
+
+def test_what_the_timeline_shows_lies_at_or_below_the_head_whatever_is_asked_first() -> None:
+    table = far_table()
+    context, _ = backwards(table)
+    assert context.look()[0] == 0
+    for expected in (1, 2):
+        upsert(opened(table), ROWS)
+        head, active = context.look()
+        assert head == expected
+        assert len(active.completed_writes) == expected
+
+
+def test_as_many_slots_are_looked_for_at_once_as_came_last_time() -> None:
+    table = far_table()
+    context, executor = backwards(table)
+    other = opened(table)
+    upsert(other, ROWS)
+    context.look()
+    assert not context.chain.is_busy
+    for _ in range(3):
+        upsert(other, ROWS)
+    context.look()
+    assert context.chain.is_busy
+    executor.together.clear()
+    assert context.chain.head() == 4
+    assert executor.together == [2]  # the look ended with four that were not there
+    assert not context.chain.is_busy
+
+
+def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
+    table = far_table()
+    context, _ = backwards(table)
+    other = opened(table)
+    for expected in (1, 3):  # then three are looked for at once
+        while other.context.chain.head() < expected:
+            upsert(other, ROWS)
+        assert context.chain.head() == expected
+    for _ in range(3):
+        upsert(other, ROWS)
+    context.world.storage.delete(slot_path(4))
+    assert context.chain.head() == 3
+
+
+def test_near_storage_is_asked_in_order_on_the_calling_thread() -> None:
+    table = new_table()
+    threads: list[int] = []
+    table.context.world.together(*[lambda: threads.append(threading.get_ident())] * 3)
+    assert threads == [threading.get_ident()] * 3
+
+
+def test_calls_that_wait_are_under_way_together() -> None:
+    meeting = threading.Barrier(5, timeout=20)
+    with ThreadExecutor(1) as executor:
+        assert sorted(executor.at_once([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
+
+
+def test_the_first_failure_is_raised_when_all_have_ended() -> None:
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise ObjectMissingError("x")
+
+    with ThreadExecutor(1) as executor, pytest.raises(ObjectMissingError):
+        executor.at_once([lambda: ended.append("first"), fail])
+    assert ended in ([], ["first"])
+
+
+@pytest.mark.parametrize(("took_ms", "glance_ms"), [(0, 100), (60, 600), (900, 2_000)])
+def test_a_look_may_be_as_old_as_ten_like_it_take(took_ms: int, glance_ms: int) -> None:
+    near, far = new_table(clock=StillClock(NOW)), far_table(StillClock(NOW))
+    for table in (near, far):
+        table.context.looked.took_ms = took_ms
+    assert (near.context.glance_ms, far.context.glance_ms) == (GLANCE_MS, glance_ms)
+
+
+# ---------------------------------------------------------------- kept files
+
+
+def object_storage() -> ObjectStorage:
+    store = MemoryStore()
+    place = parse_object_address("s3://lake/t")
+    return ObjectStorage(place, ids=SystemIds(), clients=(store, store, store))
+
+
+def behind(storage: ObjectStorage, path: str) -> None:
+    """Take an object away without this process's knowing."""
+    import obstore
+
+    obstore.delete(storage._plain, f"t/{path}")
+
+
+def test_what_this_process_wrote_or_read_again_is_told_from_memory() -> None:
+    storage = object_storage()
+    with storage.open_output("p/mine") as file:
+        file.write(b"mine")
+    storage.create("p/read", b"read")
+    for name in ("mine", "read"):
+        with open_kept(storage, f"p/{name}") as kept:
+            assert kept.read() == name.encode()
+        behind(storage, f"p/{name}")
+        with open_kept(storage, f"p/{name}") as kept:
+            assert kept.read() == name.encode()
+        with pytest.raises(ObjectMissingError):  # who looks whether it is there asks the store
+            storage.open_input(f"p/{name}")
+
+
+def test_a_file_that_was_deleted_here_is_forgotten() -> None:
+    storage = object_storage()
+    with storage.open_output("p/x") as file:
+        file.write(b"mine")
+    storage.delete("p/x")
+    with pytest.raises(ObjectMissingError):
+        open_kept(storage, "p/x")
+
+
+def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kept() -> None:
+    kept = KeptFiles(bytes_max=10)
+    kept.keep("a", b"12345")
+    kept.keep("b", b"12345")
+    assert kept.find("a") == b"12345"
+    kept.keep("c", b"1")
+    assert (kept.find("a"), kept.find("b"), kept.find("c")) == (b"12345", None, b"1")
+    kept.keep("a", b"1234")
+    kept.keep("d", b"12345")
+    assert (kept.find("a"), kept.find("c"), kept.find("d")) == (b"1234", b"1", b"12345")
+    roomy = KeptFiles()
+    roomy.keep("big", bytes((1 << 20) + 1))
+    roomy.keep("fits", bytes(1 << 20))
+    assert (roomy.find("big"), len(roomy.find("fits") or b"")) == (None, 1 << 20)
