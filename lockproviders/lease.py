@@ -31,6 +31,7 @@ _LOG = logging.getLogger("hoodoo.lock")
 
 MARGIN_SHARE = 10  # one tenth of the lease
 RENEWALS_PER_LEASE = 3
+ROOM_SHARE = 6  # of a fresh lease's time; with renewals more than that is always left
 TICK_MS_MIN = 10
 
 
@@ -108,6 +109,16 @@ class HeldLease:
         """Time until the lease must be treated as lost, margin taken off; None without an end."""
         left = self._holding.expires_in_ms()
         return None if left is None else max(0, left - self._margin_ms)
+
+    def has_room(self) -> bool:
+        """
+        Whether enough is left for one request that nothing takes back (FOR-8); no look at the lock.
+
+        A process that is stopped right after it does harm only when it sleeps longer than that.
+        """
+        left = self.remaining_ms()
+        fresh_ms = (self._lease_ms or 0) - self._margin_ms
+        return left is None or left >= fresh_ms // ROOM_SHARE
 
     def held_ms(self) -> int:
         """Time since it was acquired."""

@@ -27,6 +27,9 @@ class Lease(Protocol):
     def remaining_ms(self) -> int | None:
         """Time until the lease must be treated as lost, None when it has no end."""
 
+    def has_room(self) -> bool:
+        """Whether enough of it is left for one more request that nothing takes back (FOR-8)."""
+
     def assert_held(self) -> None:
         """Raises: ``LeaseLostError`` when the lease ended, was lost or was inherited by a fork."""
 

@@ -87,6 +87,10 @@ class _Borrowed:
         """As the lease's own."""
         return self.lease.remaining_ms()
 
+    def has_room(self) -> bool:
+        """As the lease's own."""
+        return self.lease.has_room()
+
     def assert_held(self) -> None:
         """As the lease's own."""
         self.lease.assert_held()

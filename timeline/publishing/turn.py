@@ -235,8 +235,13 @@ def _unknown(slot: Slot, why: str) -> OutcomeUnknownError:
 
 
 def _may_show(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
-    """The second look, and the lock after it (FOR-3, FOR-4). Outside: 1 list, 1 look at the lock."""
-    return still_stands(slot, context.active()) and _is_held(lease)
+    """
+    The second look, and the lock after it (FOR-3, FOR-4), with time for the request (FOR-8).
+
+    Outside: 1 list, 1 look at the lock.
+    """
+    held = still_stands(slot, context.active()) and _is_held(lease)
+    return held and (lease is None or lease.has_room())
 
 
 def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) -> bool:

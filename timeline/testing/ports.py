@@ -218,6 +218,9 @@ class SimLease:
             self._actor.observe(remaining)
         return remaining
 
+    def has_room(self) -> bool:
+        return self.remaining_ms() != 0
+
     def assert_held(self) -> None:
         def apply() -> None:
             if not self._is_held():

@@ -31,6 +31,22 @@ def test_margin_of_the_provider_wins_when_larger(machine) -> None:
     assert lease.remaining_ms() == 40_000
 
 
+@pytest.mark.parametrize(("margin_ms", "room_until_ms"), [(0, 45_000), (20_000, 33_334)])
+def test_a_lease_has_room_until_a_sixth_of_its_time_is_left(
+    machine, margin_ms: int, room_until_ms: int
+) -> None:
+    lease = lease_over(machine, machine.holding(60_000), margin_ms=margin_ms)
+    machine.clock.time_ms += room_until_ms
+    assert lease.has_room()
+    machine.clock.time_ms += 1
+    assert not lease.has_room()
+    lease.assert_held()
+
+
+def test_a_lease_without_end_has_room(machine) -> None:
+    assert lease_over(machine, machine.holding()).has_room()
+
+
 def test_lease_without_end_stays_held(machine) -> None:
     lease = lease_over(machine, machine.holding())
     machine.clock.time_ms += 10_000_000

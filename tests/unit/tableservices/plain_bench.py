@@ -92,6 +92,9 @@ class PlainLease:
     def remaining_ms(self) -> int | None:
         return None
 
+    def has_room(self) -> bool:
+        return True
+
     def assert_held(self) -> None:
         pass
 

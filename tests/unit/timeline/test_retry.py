@@ -192,6 +192,9 @@ class _Lease:
     def remaining_ms(self) -> int | None:
         return None
 
+    def has_room(self) -> bool:
+        return self.held
+
     def assert_held(self) -> None:
         if not self.held:
             raise LeaseLostError("lost", owner=self.owner)
@@ -225,6 +228,7 @@ def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
     with holding_the_queue(context, "redo") as held:
         with held.world.lock.acquire("publish") as lease:
             assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
+            assert lease.has_room()
         assert first.released == 0
         first.held = False
         assert held.world.lock.acquire("publish") is second

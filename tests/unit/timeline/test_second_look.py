@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.timeline.engine import BRISK, new_table, opened, upsert
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    heard,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+    world_of,
+)
 from timeline.active import ActiveTimeline
 from timeline.codecs.slot import encode_slot
 from timeline.model.instant import Action
@@ -15,6 +24,7 @@ from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.second_look import seen_by, still_stands, without_void
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
+from timeline.table import Table
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 EARLY, RT, MID, CT, LATE = (f"20260102030405{ms:03}" for ms in (0, 4, 8, 11, 20))
@@ -94,3 +104,40 @@ def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(lim
     )
     shown = next(at for at, call in enumerate(calls) if call.endswith(".commit"))
     assert calls[taken + 1 : shown] == ["names .hoodie/timeline"] * looks
+
+
+class Tight(Behind):
+    """A lock whose leases have room for one more request or not, look by look."""
+
+    def __init__(self, inner: object, rooms: list[bool]) -> None:
+        super().__init__(inner)
+        self.rooms = rooms
+
+    def acquire(self, purpose: str) -> TightLease:
+        return TightLease(self.inner.acquire(purpose), self.rooms)
+
+
+class TightLease(Tight):
+    def has_room(self) -> bool:
+        return self.rooms.pop(0) if self.rooms else True
+
+    def __enter__(self) -> TightLease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.release()
+
+
+def test_a_lease_that_is_nearly_over_sends_no_completed_file() -> None:
+    """FOR-8: a stop would outlast it; the next turn, with a fresh lease, tells what holds."""
+    first = new_table(MemoryStorage())
+    upsert(first, ROWS)
+    world = world_of(first.context.world.storage)
+    tight = replace(world, lock=Tight(world.lock, [False]))
+    table = Table.open(tight, SHARED)
+    before = first.context.world.storage.names(".hoodie/timeline")
+    receipt = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
+    assert [one["number"] for one in heard(table, "publish.undecided")] == [2]
+    after = set(first.context.world.storage.names(".hoodie/timeline")) - set(before)
+    assert f"{receipt.requested_time}_{receipt.completion_time}.commit" in after
+    assert rows_of(first, "id", "v") == [("a", 2)]
