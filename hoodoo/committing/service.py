@@ -14,6 +14,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from hoodoo.assembly import plan_of
@@ -32,8 +33,9 @@ from timeline.grouping.group_messages import (
     plan_texts,
 )
 from timeline.grouping.group_remote import remote_work
-from timeline.grouping.group_write import Left, may_share, write_together
+from timeline.grouping.group_write import Left, may_share, not_known_to_meet, write_together
 from timeline.machine import ThreadExecutor
+from timeline.model.claim import FileGroupId
 from timeline.model.operations import ConcurrencyMode, WriteOperation
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.writing.receipt import Receipt, WritePlan
@@ -142,6 +144,7 @@ class _Waiting:
     channel: SocketChannel
     work: Work
     since_ms: int
+    met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
 
 
 @dataclass(slots=True)
@@ -307,7 +310,8 @@ class Committer:
     def _lead(self, desk: _Desk) -> None:
         first = desk.waiting[0]
         others = (one for one in desk.waiting[1:] if may_share(first.work, one.work))
-        group = [first, *others][: desk.served.writes_max]
+        group = not_known_to_meet([first, *others], lambda one: one.met_on)
+        group = group[: desk.served.writes_max]
         began_ms = self._clock.monotonic_ms()
         answers = self._answers(desk.served, group)
         desk.answered = set()
@@ -336,7 +340,8 @@ class Committer:
     ) -> Sequence[Receipt | Left | IsUnknown]:
         try:
             served.before()
-            answers = write_together(served.context, [one.work for one in group])
+            works = [one.work for one in group]
+            answers = write_together(served.context, works, meeting=partial(_note, group))
         except OutcomeUnknownError as error:
             self._failed(error)
             return [IsUnknown()] * len(group)
@@ -387,6 +392,10 @@ class Committer:
         self.report.lost += 1
         desk.waiting = [one for one in desk.waiting if one.channel is not channel]
         return True
+
+
+def _note(group: Sequence[_Waiting], number: int, file_groups: frozenset[FileGroupId]) -> None:
+    group[number].met_on = file_groups
 
 
 def _told(receipt: Receipt) -> WasPublished:

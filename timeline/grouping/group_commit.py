@@ -16,7 +16,15 @@ from functools import partial
 
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.grouping.group_write import Left, Outcome, Part, may_share, write_together
+from timeline.grouping.group_write import (
+    Left,
+    Outcome,
+    Part,
+    may_share,
+    not_known_to_meet,
+    write_together,
+)
+from timeline.model.claim import FileGroupId
 from timeline.model.times import InstantTime
 from timeline.reading.snapshot import Snapshot
 from timeline.writing.pacing import keep_pace
@@ -33,6 +41,7 @@ class _Entry:
 
     work: Work
     alone: bool = False
+    met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
     part: Part | None = None  # files to write, for its own thread
     outcome: Outcome | None = None  # of that part
     gone: bool = False  # its thread was interrupted and waits no more
@@ -194,15 +203,20 @@ class GroupCommitter:
             for one in self._waiting
             if one is not leader and not one.alone and may_share(leader.work, one.work)
         )
-        return [leader, *others][: self._writes_max]
+        apart = not_known_to_meet([leader, *others], lambda one: one.met_on)
+        return apart[: self._writes_max]
 
     def _run(self, group: list[_Entry], publishing: list[InstantTime]) -> None:
         if len(group) == 1:
             group[0].receipt = write_prepared(group[0].work)
             return
         works = [entry.work for entry in group]
+
+        def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
+            group[number].met_on = file_groups
+
         answers = write_together(
-            self._context, works, publishing.append, partial(self._side_by_side, group)
+            self._context, works, publishing.append, partial(self._side_by_side, group), meeting
         )
         for entry, answer in zip(group, answers, strict=True):
             if isinstance(answer, Receipt):

@@ -8,10 +8,11 @@ whoever meets one of them is not in this group. Whoever fails leaves nothing in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 from timeline.context import TableContext
 from timeline.errors import (
@@ -23,7 +24,7 @@ from timeline.errors import (
     RolledBackError,
 )
 from timeline.grouping.group_messages import PeerLostError
-from timeline.model.claim import Claim
+from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
 from timeline.model.operations import WriteOperation
@@ -33,7 +34,7 @@ from timeline.publishing.checks import refused_by
 from timeline.publishing.publish import Candidate, Published, Seen, publish, verdict_on
 from timeline.reading.read import view_of
 from timeline.reading.view import FileSystemView
-from timeline.rules.conflicts import Clean, Rival
+from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival
 from timeline.undoing.undo import abandon, rollback
 from timeline.writing.candidate import Written, candidate_of, facts_of, planned_claim, reconcile
 from timeline.writing.placing import Placement, place
@@ -42,12 +43,24 @@ from timeline.writing.workload import Workload
 from timeline.writing.write import Work, action_of, clean_up, receipt_of
 from timeline.writing.write_schema import schema_for
 
-__all__ = ["GROUP_KEY", "Left", "Outcome", "Part", "SideBySide", "may_share", "write_together"]
+__all__ = [
+    "GROUP_KEY",
+    "Left",
+    "Meeting",
+    "Outcome",
+    "Part",
+    "SideBySide",
+    "may_share",
+    "not_known_to_meet",
+    "write_together",
+]
 
 #: What a member's part came to: a stat tuple for each of its tasks, or why there is none.
 Outcome = Sequence[tuple[WriteStat, ...]] | Exception
 Part = Callable[[], Outcome]
 SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
+Meeting = Callable[[int, frozenset[FileGroupId]], object]
+_Waiting = TypeVar("_Waiting")
 
 #: Extra metadata of a commit: how many writes share it.
 GROUP_KEY = "hoodoo.group"
@@ -100,11 +113,33 @@ def may_share(first: Work, other: Work) -> bool:
     return replace(first.plan, batch_id=None) == replace(other.plan, batch_id=None)
 
 
+def not_known_to_meet(
+    waiting: Iterable[_Waiting], met_on: Callable[[_Waiting], frozenset[FileGroupId]]
+) -> list[_Waiting]:
+    """
+    Those of some waiting writes that did not meet in an earlier group what one before them did.
+
+    Writes that meet are placed anew in each group they are offered to, only to meet again; the
+    first of them goes now, and the others in their order.
+
+    Args:
+        waiting: In their order.
+        met_on: On which file groups one met somebody, when it was last offered.
+    """
+    chosen, taken = [], set[FileGroupId]()
+    for one in waiting:
+        if taken.isdisjoint(met_on(one)):
+            chosen.append(one)
+            taken |= met_on(one)
+    return chosen
+
+
 def write_together(
     context: TableContext,
     works: Sequence[Work],
     publishing: Callable[[InstantTime], None] = lambda _: None,
     side_by_side: SideBySide | None = None,
+    meeting: Meeting = lambda _number, _groups: None,
 ) -> list[Receipt | Left]:
     """
     Publish as many of some writes as do not meet in one instant.
@@ -116,6 +151,7 @@ def write_together(
             interruption leaves an unknown outcome.
         side_by_side: Carries out the members' parts, by their number, where there are better
             threads for them than the executor's; answers when the last one ended (PUB-2).
+        meeting: Told the number of a write that met one before it, and on which file groups.
 
     Returns:
         For each write its receipt, or why it has none.
@@ -130,7 +166,8 @@ def write_together(
     placed: dict[int, _Member] = {}
     try:
         run = side_by_side or partial(_by_executor, context)
-        placed = _placed(context, begun, works, answers, _view_for(context, begun, works, run))
+        view = _view_for(context, begun, works, run)
+        placed = _placed(context, begun, works, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
         if written:
             publishing(begun.requested_time)
@@ -201,6 +238,8 @@ def _placed(
     works: Sequence[Work],
     answers: list[Receipt | Left],
     view: FileSystemView,
+    *,
+    meeting: Meeting,
 ) -> dict[int, _Member]:
     """Those of the writes that do not meet, by their number, with tokens of their own."""
     members: dict[int, _Member] = {}
@@ -218,6 +257,10 @@ def _placed(
         if isinstance(member, Left):
             answers[number] = member
             continue
+        if not isinstance(member, _Member):
+            answers[number] = Left.MEETS
+            meeting(number, frozenset(member.file_groups))
+            continue
         renumbered = tuple(
             replace(task, task_number=place, write_token=f"{place}-0-0")
             for place, task in enumerate(member.placement.tasks, start=tasks)
@@ -233,7 +276,7 @@ def _placed_beside(
     work: Work,
     before: dict[int, _Member],
     view: FileSystemView,
-) -> _Member | Left:
+) -> _Member | Left | Rebaseable | Refused:
     plan, workload = work.plan, work.workload
     if workload is None:
         raise InvariantError("a write without rows was offered to a group")
@@ -257,7 +300,19 @@ def _placed_beside(
         verdict = verdict_on(context, planned, begun.requested_time, rivals)
         if isinstance(verdict, Clean):
             return member
-    return Left.MEETS
+        met = verdict
+        if met.file_groups and _updates(placement).issuperset(met.file_groups):
+            break  # wherever new rows go
+    return met
+
+
+def _updates(placement: Placement) -> frozenset[FileGroupId]:
+    """The file groups with keys that a write changes, whatever new rows fill."""
+    return frozenset(
+        FileGroupId(path, stat.file_id)
+        for path, (_, *known) in placement.profile.partition_to_write_stats.items()
+        for stat in known
+    )
 
 
 def _as_rival(begun: Begun, member: _Member) -> Rival:

@@ -256,11 +256,11 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
     table_at(tmp_path / "t").close()
     heard, real = Heard(), service.write_together
 
-    def broken_off(*arguments: Any) -> Any:
+    def broken_off(*arguments: Any, **named: Any) -> Any:
         def interrupt(_: str) -> None:
             raise KeyboardInterrupt
 
-        real(*arguments, *([] if published else [interrupt]))
+        real(*arguments, *([] if published else [interrupt]), **named)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(service, "write_together", broken_off)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.grouping.group_commit import GroupCommitter
+from timeline.grouping.group_write import not_known_to_meet
 from timeline.machine import Started, ThreadExecutor, start_beside
+from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
@@ -125,6 +128,48 @@ def test_writes_of_one_key_come_one_after_another() -> None:
     answers = threads.answers()
     assert [each.group for each in answers] == [1, 1]
     assert rows_of(threads.table, "id", "v") == [("a", 3)]
+
+
+class Counted(Meddled):
+    """Counts how often its keys are looked for."""
+
+    tagged = 0
+
+    def tag(self, candidates: Any) -> Any:
+        self.tagged += 1
+        return self._inner.tag(candidates)
+
+
+@pytest.mark.spec("GRP-2")
+def test_who_met_is_not_placed_again_before_its_turn() -> None:
+    """Once beside the first one, once when it goes itself: not once for each that goes before."""
+    threads = Threads()
+    threads.write(row("a", "x", 0))()
+    workloads: list[Counted] = []
+
+    def counted(value: int) -> Write:
+        inner = LocalWorkload(threads.table.context.world, as_table([row("a", "x", value)]))
+        workloads.append(Counted(inner))
+        plan = planned(threads.table, WriteOperation.UPSERT)
+        return partial(threads.committer.write, plan, workloads[-1])
+
+    threads.first(*[counted(value) for value in (1, 2, 3)])
+    assert [each.group for each in threads.answers()] == [1, 1]
+    assert [each.tagged for each in workloads] == [1, 2, 2]
+    assert rows_of(threads.table, "id", "v") == [("a", 3)]
+
+
+def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
+    one, two = FileGroupId("x", "f1"), FileGroupId("x", "f2")
+    met_on = {
+        "fresh": frozenset[FileGroupId](),
+        "first": frozenset({one}),
+        "behind it": frozenset({one, two}),
+        "apart": frozenset({two}),
+        "fresh, too": frozenset[FileGroupId](),
+    }
+    chosen = not_known_to_meet(met_on, met_on.__getitem__)
+    assert chosen == ["fresh", "first", "apart", "fresh, too"]
 
 
 def test_a_write_that_fails_in_the_group_is_tried_again_alone() -> None:
