@@ -40,7 +40,7 @@ from timeline.properties.option_table import READ_OPTIONS
 from timeline.properties.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.properties.pace_options import pace_of
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.properties.settings import IndexType, InsertDuplicates, WriteSettings
 from timeline.properties.unsupported import UNSUPPORTED
 from timeline.reading.read_set import ReadSet
@@ -204,6 +204,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
             policy=settings.retry_policy,
             wasted_bytes_max=settings.retry_wasted_bytes_max,
             queue_after=settings.retry_queue_after,
+            queue_short_ms=_queue_short_ms(settings),
         ),
         reader_lease_ms=_lease_ms(properties),
         instant_files_max=settings.timeline_instants_max * 3,
@@ -218,6 +219,13 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         pace=pace_of(settings),
         sealing=sealing_of(properties),
     )
+
+
+def _queue_short_ms(settings: WriteSettings) -> int:
+    """Nobody holds the lock for a redo where others do not wait for it, or would give up (PUB-11)."""
+    all_wait = settings.publish_lock is PublishLock.LOCK
+    ours = settings.foreign_writers is ForeignWriters.NONE
+    return settings.retry_queue_short_ms if all_wait and ours else 0
 
 
 def _lease_ms(properties: PropertySet) -> int:

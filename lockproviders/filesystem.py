@@ -50,6 +50,10 @@ FILE_NAME = "hoodoo.lock"
 FILE_MODE = 0o640
 RECORD_BYTES_MAX = 4096  # one page: written and read whole
 REPLACED_TRIES_MAX = 8
+# The kernel wakes nobody in time and is asked in microseconds, while most holders need a few
+# milliseconds: whoever slept a quarter of a second would leave the lock free for longer than it
+# was held, and be overtaken by all who came later.
+POLL_MAX_MS = 20
 
 # Open lock files of this process, so that a forked child can drop its copies.
 _OPEN_FILES: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
@@ -360,4 +364,5 @@ ENTRY = LockProviderEntry(
     ),
     jvm_class_names=(JAVA_CLASS,),
     options=(LOCK_OPTIONS["filesystem_path"], LOCK_OPTIONS["filesystem_expire_minutes"]),
+    poll_max_ms=POLL_MAX_MS,
 )

@@ -176,4 +176,5 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.client.transaction.lock.InProcessLockProvider",),
+    poll_max_ms=20,  # nothing is asked for less
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from tests.simulation.engine_kit import (
     LIMITS,
@@ -12,6 +15,8 @@ from tests.simulation.engine_kit import (
     Job,
     heal,
     open_table,
+    play,
+    rows_now,
     seeded,
     writer,
 )
@@ -20,22 +25,38 @@ from timeline.errors import HoodooError
 from timeline.ports.world import World as EngineWorld
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
+from timeline.testing.script import Pause, Stage, Tick, Until, UntilEnd
 from timeline.writing.write import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 AFTER = 2
+IMPATIENT_MS = 1_000  # no attempt takes that long, but where time jumps
+MARKER = "create .hoodie/.temp/"  # before a file
 NAMES = ("A", "B", "C", "D")
 
-
-def open_queueing(world: EngineWorld) -> TableContext:
-    retry = replace(LIMITS.retry, queue_after=AFTER)
-    return open_table(world, replace(LIMITS, retry=retry))
+Opens = Callable[[EngineWorld], TableContext]
 
 
-def test_nobody_loses_more_often_than_the_queue_allows() -> None:
+def opens(**retry: int) -> Opens:
+    limits = replace(LIMITS, retry=replace(LIMITS.retry, **retry))
+    return lambda world: open_table(world, limits)
+
+
+open_queueing = opens(queue_after=AFTER)
+open_short = opens(queue_short_ms=600_000)
+open_impatient = opens(queue_short_ms=IMPATIENT_MS)
+
+
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("make_context", "refusals_max"), [(open_queueing, AFTER), (open_short, 1)]
+)
+def test_nobody_loses_more_often_than_the_queue_allows(
+    make_context: Opens, refusals_max: int
+) -> None:
     """Four writers of one file group, two writes each: somebody must have asked for the queue."""
     queued = 0
-    for seed in range(300 if NIGHTLY else 12):
+    for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue", ("a1",))
         answers: dict[str, Receipt | HoodooError] = {}
         facts = EngineFacts(world, commits_retained=RETAINED)
@@ -43,7 +64,7 @@ def test_nobody_loses_more_often_than_the_queue_allows() -> None:
             writer(
                 name,
                 [Job(operation=f"{name}{turn}", keys=("a1",)) for turn in range(2)],
-                make_context=open_queueing,
+                make_context=make_context,
                 answers=answers,
             )
             for name in NAMES
@@ -53,19 +74,49 @@ def test_nobody_loses_more_often_than_the_queue_allows() -> None:
         assert len(answers) == 2 * len(NAMES)
         for operation, answer in answers.items():
             assert isinstance(answer, Receipt), f"seed {seed}: {operation}: {answer}"
-            assert len(answer.refusals) <= AFTER, f"seed {seed}: {operation}"
+            assert len(answer.refusals) <= refusals_max, f"seed {seed}: {operation}"
         queued += world.counters["write.queued"]
         healing = heal(world, facts)
         assert healing.failure is None, f"seed {seed}: {healing.failure}\n{healing.story()}"
     assert queued
 
 
-def test_a_lost_lease_or_a_death_in_the_queue_costs_no_row() -> None:
-    for seed in range(300 if NIGHTLY else 12):
+@pytest.mark.spec("PUB-11")
+def test_a_redo_that_turns_out_long_gives_the_queue_back_and_goes_on() -> None:
+    """B wins over A's first attempt; while A does it again for too long, C is let through."""
+    world = seeded("held-queue-late", ("a1",))
+    answers: dict[str, Receipt | HoodooError] = {}
+    actors = [
+        writer(
+            name, [Job(operation=name, keys=("a1",))], make_context=open_impatient, answers=answers
+        )
+        for name in ("A", "B", "C")
+    ]
+    stages: list[Stage] = [
+        Until("A", MARKER),
+        UntilEnd("B"),
+        Until("A", "acquire"),
+        Until("A", MARKER),
+        Pause(2),
+        Tick(),
+        Until("A", "close"),
+        UntilEnd("C"),
+        UntilEnd("A"),
+    ]
+    trace = play(world, actors, stages, jump_ms=IMPATIENT_MS)
+    assert trace.failure is None, trace.story()
+    assert world.counters["write.queue_given_back"] == 1
+    assert [answers[name].attempts for name in "ABC"] == [3, 1, 1]
+    assert rows_now(world) == {"a1": "A"}
+
+
+@pytest.mark.parametrize("make_context", [open_queueing, open_short, open_impatient])
+def test_a_lost_lease_or_a_death_in_the_queue_costs_no_row(make_context: Opens) -> None:
+    for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue-faults", ("a1",))
         facts = EngineFacts(world, commits_retained=RETAINED)
         actors = [
-            writer(name, [Job(operation=name, keys=("a1", name))], make_context=open_queueing)
+            writer(name, [Job(operation=name, keys=("a1", name))], make_context=make_context)
             for name in NAMES
         ]
         budgets = {Fault.LEASE_LOST: 2, Fault.CRASH_BEFORE: seed % 2, Fault.AMBIGUOUS_LATE: 1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.options import DEFAULT_LAYER, Option, OptionKind
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.rules.retry import RETRY_PRESETS, RetryPolicy, RetryPreset
 
@@ -75,8 +75,16 @@ RETRY_OPTIONS: Final[dict[str, Option]] = {
         key="hoodoo.retry.queue.after",
         default="0",
         kind=OptionKind.INT,
-        doc="After so many conflicts a write holds the table's lock while it is done again, so "
-        "that it cannot lose once more; others wait. 0: never.",
+        doc="After so many conflicts a write holds the table's lock while it is done again, however "
+        "long that lasts, so that it cannot lose once more; others wait. 0: never.",
+    ),
+    "retry_queue_short_ms": Option(
+        key="hoodoo.retry.queue.short.ms",
+        default="500",
+        kind=OptionKind.MS,
+        doc="A refused write whose last attempt took no longer holds the table's lock while it is "
+        "done again, for this long at most; not where writers publish without it, or other engines "
+        "write. 0: never.",
     ),
 }
 
@@ -106,18 +114,18 @@ def contradictions_of_retries(settings: WriteSettings) -> tuple[str, str, str] |
             "the first pause between attempts is above the longest one",
             f"use at most {settings.commit_retry_cap_ms}",
         )
-    if not settings.retry_queue_after:
-        return None
-    if settings.publish_lock is not PublishLock.LOCK:
-        return (
-            "retry_queue_after",
-            "writers that publish without the lock do not wait for one that holds it",
-            "use hoodoo.publish.lock=lock on all writers, or leave it out",
-        )
-    if settings.foreign_writers is ForeignWriters.EXPECTED:
-        return (
-            "retry_queue_after",
-            "another engine's writers give up when the lock is held as long as a write lasts",
-            "leave it out",
-        )
+    for field in ("retry_queue_after", "retry_queue_short_ms"):
+        asked = settings.origin(field) != DEFAULT_LAYER and getattr(settings, field)
+        if asked and settings.publish_lock is not PublishLock.LOCK:
+            return (
+                field,
+                "writers that publish without the lock do not wait for one that holds it",
+                "use hoodoo.publish.lock=lock on all writers, or leave it out",
+            )
+        if asked and settings.foreign_writers is ForeignWriters.EXPECTED:
+            return (
+                field,
+                "another engine's writers give up when the lock is held as long as a write lasts",
+                "leave it out",
+            )
     return None

@@ -216,6 +216,7 @@ class WriteSettings(_Settings):
     retry_preset: RetryPreset | None = None
     retry_wasted_bytes_max: _Count = 0
     retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = 0
+    retry_queue_short_ms: _Count = 500
     pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = 0
     pace_burst: Annotated[int, Field(ge=1, le=1000)] = 1
     pace_wait_ms_max: _Count = 600_000

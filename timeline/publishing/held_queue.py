@@ -2,15 +2,16 @@
 The queue held for a whole redo: whoever lost too often cannot lose again.
 
 Nobody else publishes while the table's lock is held, so a write that begins, writes and
-publishes under it meets nothing new. Others wait as long as that lasts, which is why a
-write asks for it only after several conflicts (``hoodoo.retry.queue.after``).
+publishes under it meets nothing new. Others wait as long as that lasts. So a write holds it when
+its last attempt was short, and gives it back when this one is not (``hoodoo.retry.queue.short.ms``);
+to the end it holds it only where the user says so (``hoodoo.retry.queue.after``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -22,28 +23,50 @@ __all__ = ["holding_the_queue"]
 
 
 @contextmanager
-def holding_the_queue(context: TableContext, purpose: str) -> Iterator[TableContext]:
+def holding_the_queue(
+    context: TableContext, purpose: str, *, ms_max: int = 0
+) -> Iterator[TableContext]:
     """
     The table with its lock held; what asks for the lock in there has it already.
 
-    A lease that is lost meanwhile costs the privilege, never data: the lock is then asked for
-    as usual, and the commit slots decide (SLOT-1).
+    A lease that is lost or given back meanwhile costs the privilege, never data: the lock is then
+    asked for as usual, and the commit slots decide (SLOT-1).
+
+    Args:
+        context: The table.
+        purpose: Shown to those who wait.
+        ms_max: After that long it is given back, unless a turn is being taken then; 0 for never.
 
     Raises:
         LockTimeoutError: The lock was not free in time.
     """
-    lock = context.world.lock
-    with lock.acquire(purpose) as lease:
-        context.world.events.emit("write.queued", purpose=purpose)
-        yield replace(context, world=replace(context.world, lock=_HeldLock(lock, lease)))
+    world = context.world
+    with world.lock.acquire(purpose) as lease:
+        world.events.emit("write.queued", purpose=purpose)
+        held = _HeldLock(world.lock, lease)
+
+        def give_back() -> None:
+            if not held.turns and not held.given_back:
+                held.given_back = True
+                lease.release()
+                world.events.emit("write.queue_given_back", purpose=purpose, held_ms=ms_max)
+
+        beat = world.executor.every(ms_max, give_back) if ms_max else None
+        try:
+            yield replace(context, world=replace(world, lock=held))
+        finally:
+            if beat is not None:
+                beat.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _HeldLock:
     """A lock whose holder asks again."""
 
     inner: Lock
     lease: Lease
+    turns: list[object] = field(default_factory=list)  # that are being taken with the lease
+    given_back: bool = False
 
     @property
     def provider(self) -> str:
@@ -57,21 +80,26 @@ class _HeldLock:
 
     def acquire(self, purpose: str) -> Lease:
         """The lease that is held, which its holder gives back; a new one when it was lost."""
+        borrowed = _Borrowed(self.lease, self.turns)
+        # Noted first: should it be given back in this moment, the turn finds out by itself.
+        self.turns.append(borrowed)
         try:
             self.lease.assert_held()
         except LeaseLostError:
+            self.turns.remove(borrowed)
             return self.inner.acquire(purpose)
-        return _Borrowed(self.lease)
+        return borrowed
 
     def close(self) -> None:
         """Nothing: the lock is its owner's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Borrowed:
     """A lease that somebody else releases."""
 
     lease: Lease
+    turns: list[object]
 
     @property
     def fencing_token(self) -> int | None:
@@ -96,7 +124,9 @@ class _Borrowed:
         self.lease.assert_held()
 
     def release(self) -> None:
-        """Nothing: whoever took it gives it back."""
+        """Only the turn is over: whoever took the lease gives it back."""
+        if self in self.turns:
+            self.turns.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -107,4 +137,4 @@ class _Borrowed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        return None
+        self.release()

@@ -2,9 +2,9 @@
 How often, after which pause and at what cost a refused publication is tried again.
 
 Bounded in attempts, time and bytes written in vain; the pause grows and is jittered, because
-writers that lost to each other would otherwise meet again in step (concurrency 9). A writer
-whose work is too dear to be lost for ever may take the queue for its redo: then nobody can
-publish before it.
+writers that lost to each other would otherwise meet again in step (concurrency 9). A write
+that is soon done again holds the queue for its redo, and so may one that is too dear to be lost
+for ever: then nobody can publish before it (PUB-11).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "RetryBudget",
     "RetryPolicy",
     "RetryPreset",
+    "hold_ms",
     "pause_ms",
     "spent_bound",
 ]
@@ -80,7 +81,8 @@ class RetryBudget:
     pause_cap_ms: int = 10_000
     total_ms_max: int = 1_800_000  # 0: no bound
     wasted_bytes_max: int = 0  # 0: no bound
-    queue_after: int = 0  # conflicts after which a redo holds the queue; 0: never
+    queue_after: int = 0  # conflicts after which any redo holds the queue; 0: never
+    queue_short_ms: int = 0  # a redo that is to last no longer holds it at once; 0: none does
 
 
 def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: int = 0) -> int:
@@ -107,6 +109,22 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
         case RetryPolicy.DECORRELATED_JITTER:
             widest = 3 * max(previous_ms, base)
             return min(base + int(jitter * (widest - base)), cap)
+
+
+def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int) -> int | None:
+    """
+    How long the next attempt may hold the queue (PUB-11): 0 for all its time, None for not at all.
+
+    Args:
+        budget: From how many conflicts on, and what is short.
+        conflicts: How often this write was refused.
+        work_ms: What its last attempt took until it asked to be published, or was refused before.
+    """
+    if 0 < budget.queue_after <= conflicts:
+        return 0
+    if conflicts and work_ms <= budget.queue_short_ms > 0:
+        return budget.queue_short_ms
+    return None
 
 
 def spent_bound(

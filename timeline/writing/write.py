@@ -10,7 +10,7 @@ publication is unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from timeline.boundary import keep_up
@@ -40,7 +40,7 @@ from timeline.publishing.read_watch import ReadWatch
 from timeline.publishing.refusal import RefusalReport, as_error, report_of
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
-from timeline.rules.retry import Redo, pause_ms, spent_bound
+from timeline.rules.retry import Redo
 from timeline.undoing.undo import abandon
 from timeline.writing.announce import announce
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
@@ -48,6 +48,7 @@ from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
 from timeline.writing.placing import Placement, place
 from timeline.writing.receipt import Receipt, WritePlan, published_batch
+from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
 from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
 
@@ -108,7 +109,7 @@ def write(
         return write_prepared(work)
     # Preparing a big batch takes long, which is no part of the retries' budget.
     started = context.world.clock.monotonic_ms()
-    tries = _Tries(started_ms=started)
+    tries = Tries(started_ms=started)
     fresh = looked if started - asked_at_ms <= context.glance_ms else None
     return _to_its_end(work, tries, _attempt(work, tries, fresh))
 
@@ -129,11 +130,11 @@ def write_prepared(work: Work) -> Receipt:
     known = published_batch(work.context, work.plan)
     if known is not None:
         return known
-    tries = _Tries(started_ms=work.context.world.clock.monotonic_ms())
+    tries = Tries(started_ms=work.context.world.clock.monotonic_ms())
     return _to_its_end(work, tries, _afresh(work, tries))
 
 
-def _to_its_end(work: Work, tries: _Tries, outcome: Receipt | Met) -> Receipt:
+def _to_its_end(work: Work, tries: Tries, outcome: Receipt | Met) -> Receipt:
     context, plan = work.context, work.plan
     while isinstance(outcome, Met):
         if isinstance(outcome.verdict, Refused):
@@ -147,57 +148,22 @@ def _to_its_end(work: Work, tries: _Tries, outcome: Receipt | Met) -> Receipt:
         bound = tries.spent_bound(context)
         if bound is not None:
             raise _given_up(tries.refusals, outcome.verdict.rule, bound)
-        tries.pause(context)
         outcome = _again(work, tries)
     return outcome
 
 
-@dataclass(slots=True)
-class _Tries:
-    """What the attempts of one write met, and what they cost."""
-
-    started_ms: int
-    begun: int = 0
-    groups_redone: int = 0  # in the attempt that is going on
-    wasted_bytes: int = 0
-    last_pause_ms: int = 0
-    refusals: list[RefusalReport] = field(default_factory=list)
-
-    def spent_bound(self, context: TableContext) -> str | None:
-        """The option that forbids to do it again; None while it may be."""
-        return spent_bound(
-            context.limits.retry,
-            conflicts=len(self.refusals),
-            elapsed_ms=context.world.clock.monotonic_ms() - self.started_ms,
-            wasted_bytes=self.wasted_bytes,
-        )
-
-    def queues(self, context: TableContext) -> bool:
-        """Whether it lost so often that it may hold the queue."""
-        return 0 < context.limits.retry.queue_after <= len(self.refusals)
-
-    def pause(self, context: TableContext) -> None:
-        """Let others pass before everything is done again."""
-        world = context.world
-        self.last_pause_ms = pause_ms(
-            self.begun - 1,
-            world.ids.jitter(),
-            context.limits.retry,
-            previous_ms=self.last_pause_ms,
-        )
-        world.clock.sleep_ms(self.last_pause_ms)
-
-
-def _again(work: Work, tries: _Tries) -> Receipt | Met:
-    """The next attempt, from a fresh look; in the queue when others won too often."""
-    if not tries.queues(work.context):
+def _again(work: Work, tries: Tries) -> Receipt | Met:
+    """The next attempt, from a fresh look; in the queue where it is short or lost too often."""
+    hold_ms = tries.hold_ms(work.context)
+    if hold_ms is None:
+        tries.pause(work.context)
         return _afresh(work, tries)
     purpose = f"write again after {len(tries.refusals)} conflicts"
-    with holding_the_queue(work.context, purpose) as held:
+    with holding_the_queue(work.context, purpose, ms_max=hold_ms) as held:
         return _afresh(replace(work, context=held, queued=True), tries)
 
 
-def _afresh(work: Work, tries: _Tries) -> Receipt | Met:
+def _afresh(work: Work, tries: Tries) -> Receipt | Met:
     return _attempt(work, tries, work.context.snapshot())
 
 
@@ -223,11 +189,10 @@ def action_of(context: TableContext, operation: WriteOperation) -> Action:
     return Action.DELTACOMMIT if merges else Action.COMMIT
 
 
-def _attempt(work: Work, tries: _Tries, snapshot: Snapshot | None) -> Receipt | Met:
+def _attempt(work: Work, tries: Tries, snapshot: Snapshot | None) -> Receipt | Met:
     """One instant from its begin to its end; a refused one leaves nothing behind."""
     context = work.context
-    tries.begun += 1
-    tries.groups_redone = 0
+    tries.begin(context)
     begun = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
         outcome = _write_and_publish(work, begun, tries)
@@ -272,7 +237,7 @@ def _met_by_error(
     return Met(verdict=verdict, seen=Seen.by(begun.snapshot))
 
 
-def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met:
+def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
     context, plan, workload = work.context, work.plan, work.workload
     refusals = tries.refusals
     # Another may have changed it since the look with which the rows were prepared.
@@ -295,11 +260,11 @@ def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met
     anew = plan.rules.lookup.whole_table or plan.rules.partial
     # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
     # batch, keys inserted by both) can only be asked once the files are written.
-    # Who holds the queue is waited for, and must not wait.
     gives_way = context.limits.gives_way and plan.paced and not work.queued
     elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
     look = partial(look_early, gives_way=gives_way, elapsed_ms=elapsed_ms)
-    early = look if plan.detect_early else None
+    # While it holds the queue nobody publishes, and nothing new is met.
+    early = look if plan.detect_early and not work.queued else None
     placement, (verdict, met) = announce(context, begun, placement, early, then=gives_way)
     if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
         refusals.append(report_of(begun.requested_time, verdict))
@@ -321,6 +286,7 @@ def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met
         attempted = frozenset[str]() if workload is None else workload.attempted()
         reconcile(context, begun, written, attempted)
         candidate = candidate_of(context, begun, plan, written)
+        tries.offer(context)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
             clean_up(context, begun)
@@ -334,8 +300,11 @@ def _write_and_publish(work: Work, begun: Begun, tries: _Tries) -> Receipt | Met
             )
         refusals.append(report_of(begun.requested_time, outcome.verdict))
         context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
-        queues = tries.queues(context) and not work.queued
-        if isinstance(outcome.verdict, Refused) or workload is None or anew or queues:
+        if isinstance(outcome.verdict, Refused) or workload is None or anew:
+            tries.wasted_bytes += written.bytes_of(None)
+            return outcome
+        groups_left = len(written.placement.tasks) - len(outcome.verdict.file_groups)
+        if not work.queued and tries.queues_rather(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
@@ -378,7 +347,7 @@ def _redo(
     workload: Workload,
     written: Written,
     verdict: Rebaseable,
-    tries: _Tries,
+    tries: Tries,
 ) -> Written:
     """Merge only the overlapping file groups again, on the winner's files."""
     stale = set(verdict.file_groups)
@@ -491,7 +460,7 @@ def receipt_of(
     return receipt
 
 
-def _redone(tries: _Tries, published: Published) -> Redo:
+def _redone(tries: Tries, published: Published) -> Redo:
     """The most that had to be done again."""
     if tries.begun > 1:
         return Redo.EVERYTHING

@@ -29,9 +29,9 @@ from timeline.writing.placing import FileRules
 from timeline.writing.workload import RowRules
 from timeline.writing.write import (
     Receipt,
+    Tries,
     Work,
     WritePlan,
-    _Tries,
     _write_and_publish,
     action_of,
     write,
@@ -275,7 +275,7 @@ def begun(
     )
 
     def finish() -> Receipt:
-        outcome = _write_and_publish(work, started, _Tries(started_ms=0))
+        outcome = _write_and_publish(work, started, Tries(started_ms=0))
         assert isinstance(outcome, Receipt)
         return outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoodoo.assembly import limits_of
 from tests.unit.timeline.engine import (
     BRISK,
     Rows,
@@ -23,9 +25,10 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError
 from timeline.model.operations import WriteOperation
+from timeline.properties.options import as_property_set
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.held_queue import holding_the_queue
-from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms, spent_bound
+from timeline.rules.retry import RetryBudget, RetryPolicy, hold_ms, pause_ms, spent_bound
 from timeline.table import Table
 
 BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
@@ -92,6 +95,27 @@ def test_a_bound_of_zero_is_none() -> None:
     assert spent_bound(budget, conflicts=1, elapsed_ms=10**9, wasted_bytes=10**15) is None
 
 
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("after", "short_ms", "conflicts", "work_ms", "held_ms"),
+    [
+        (0, 500, 1, 500, 500),  # it is soon done again
+        (0, 500, 1, 501, None),  # others would wait too long
+        (0, 500, 0, 1, None),  # nobody met it
+        (0, 0, 9, 0, None),  # nobody holds the queue
+        (2, 500, 2, 60_000, 0),  # asked for: to its end
+        (2, 500, 1, 60_000, None),
+        (2, 500, 1, 20, 500),
+        (2, 500, 2, 20, 0),
+    ],
+)
+def test_a_short_redo_holds_the_queue_at_once_and_a_long_one_where_that_is_asked_for(
+    after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
+) -> None:
+    budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
+    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
+
+
 # ---------------------------------------------------------------- properties
 
 
@@ -116,10 +140,30 @@ def test_a_backfill_has_no_bound_in_time_and_hudis_own_option_counts() -> None:
     "said",
     [{"hoodoo.publish.lock": "auto"}, {"hoodoo.foreign.writers": "expected"}],
 )
-def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str]) -> None:
+@pytest.mark.parametrize("key", ["hoodoo.retry.queue.after", "hoodoo.retry.queue.short.ms"])
+def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str], key: str) -> None:
     with pytest.raises(SettingError) as refused:
-        WriteSettings.from_properties({"hoodoo.retry.queue.after": "2", **said})
-    assert refused.value.fields["key"] == "hoodoo.retry.queue.after"
+        WriteSettings.from_properties({key: "2", **said})
+    assert refused.value.fields["key"] == key
+
+
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("said", "short_ms"),
+    [
+        ({}, 500),
+        ({"hoodoo.retry.queue.short.ms": "0"}, 0),
+        ({"hoodoo.publish.lock": "auto"}, 0),
+        ({"hoodoo.publish.lock": "none"}, 0),
+        ({"hoodoo.foreign.writers": "expected"}, 0),
+    ],
+)
+def test_a_redo_holds_the_queue_by_default_where_all_writers_stand_in_it(
+    said: dict[str, str], short_ms: int
+) -> None:
+    properties = as_property_set(said)
+    limits = limits_of(WriteSettings.from_properties(properties), properties)
+    assert (limits.retry.queue_after, limits.retry.queue_short_ms) == (0, short_ms)
 
 
 # ---------------------------------------------------------------- writes
@@ -181,6 +225,43 @@ def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
     upsert(other, [row("a", "x", 9, 9)])  # and gives it back
 
 
+@pytest.mark.spec("PUB-11")
+def test_a_short_write_that_was_refused_cannot_lose_once_more_and_does_not_pause() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+    waits: list[str] = []
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+
+    def impatient() -> None:
+        waits.append("held" if heard(mine, "write.queued") else "free")
+
+    receipt, _ = put_watched(mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, impatient)
+    assert waits == ["held"]
+    assert (receipt.attempts, clock.steady) == (2, 0)
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
+    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+
+
+@pytest.mark.spec("PUB-11")
+def test_a_long_write_that_was_refused_is_done_again_without_the_queue() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+
+    def slow_rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        clock.sleep_ms(501)
+
+    receipt = upsert(mine, [row("a", "x", 3, 3)], slow_rival)
+    assert receipt.attempts == 2
+    assert heard(mine, "write.queued") == []
+
+
 class _Lease:
     fencing_token = 7
     owner = "me"
@@ -235,3 +316,38 @@ def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
         held.world.lock.close()
     assert first.released == 1
     assert BRISK.retry.queue_after == 0
+
+
+class _Beats:
+    """An executor whose background work a test does."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.beat: Callable[[], None] = lambda: None
+        self.stopped = 0
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> _Beats:
+        self.asked.append(interval_ms)
+        self.beat = work
+        return self
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.spec("PUB-11")
+def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -> None:
+    first, second = _Lease(held=True), _Lease(held=True)
+    table, beats = new_table(), _Beats()
+    world: Any = replace(table.context.world, lock=_Lock(first, second), executor=beats)
+    with holding_the_queue(replace(table.context, world=world), "redo", ms_max=500) as held:
+        with held.world.lock.acquire("publish"):
+            beats.beat()
+            assert first.released == 0
+        beats.beat()
+        first.held = False  # as a lease is that was given back
+        beats.beat()
+        assert first.released == 1
+        assert held.world.lock.acquire("publish") is second
+    assert (beats.asked, beats.stopped) == ([500], 1)
+    assert len(heard(table, "write.queue_given_back")) == 1
