@@ -261,9 +261,8 @@ def _cyclic(run: CodedRun) -> Iterator[Anomaly]:
         names = [run.name(one) for one in cycle.nodes]
         kinds = [one.value for one in cycle.kinds]
         path = "".join(f"{name} -{kind}-> " for name, kind in zip(names, kinds, strict=True))
-        skew = cycle.is_skew and all(run.committed[one] for one in cycle.nodes)
         yield Anomaly(
-            kind=AnomalyKind.WRITE_SKEW if skew else AnomalyKind.CYCLE,
+            kind=AnomalyKind.WRITE_SKEW if cycle.is_skew else AnomalyKind.CYCLE,
             transactions=tuple(names),
             message=f"no serial order: {path}{names[0]} ({cycle.phenomenon})",
         )
