@@ -271,11 +271,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class AtImport(Farm):
-    """Changed modules of one path, imported by tests that are collected then."""
+    """Changed modules, imported by tests that are collected then."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        preload(name_of(self.jobs[0].module))
+        preload({name_of(job.module) for job in self.jobs})
         gc.freeze()
         self.play(session)
         return True
@@ -321,7 +321,7 @@ def _awaited(child: int) -> Outcome:
 
 
 def farm(jobs: list[Job], reach: Reach, told: Told) -> int:
-    """Run jobs of one way (of one module, at import) in this process; 0 when all were run."""
+    """Run jobs of one way in this process; 0 when all were run."""
     inside = jobs[0].inside
     plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -54,9 +54,9 @@ def graph_of_engine() -> dict[str, set[str]]:
     return {name: imported_by(file, set(modules)) for name, file in modules.items()}
 
 
-def apart_from(changed: str, graph: dict[str, set[str]]) -> list[str]:
-    """The modules that never lead to ``changed``; a package is imported with each of its own."""
-    touched = {changed}
+def apart_from(changed: set[str], graph: dict[str, set[str]]) -> list[str]:
+    """The modules that never lead to a changed one; a package is imported with each of its own."""
+    touched = changed
     while True:
         more = {
             name
@@ -65,11 +65,11 @@ def apart_from(changed: str, graph: dict[str, set[str]]) -> list[str]:
         }
         if more <= touched:
             return sorted(set(graph) - touched)
-        touched |= more
+        touched = touched | more
 
 
-def preload(changed: str) -> None:
-    """Import what mutants of a module have in common."""
+def preload(changed: set[str]) -> None:
+    """Import what mutants of some modules have in common."""
     apart = apart_from(changed, graph_of_engine())
     shared = [n for n in apart if n.startswith(SHARED) and ".testing" not in n]
     for name in (*FOREIGN, *shared):

@@ -91,16 +91,15 @@ def play(
         return not tests or Path(file).stem in tests
 
     reach = reach_of(paths, KEPT / "reach.json", sources_may_differ=stale, wanted=wanted)
-    inside: list[Job] = []
-    waiting: list[list[Job]] = []
+    jobs: list[Job] = []
     for module in modules:
         choice = Choice(module.path, reach, budget_s)
-        jobs = [choice.job(mutant) for mutant in module.mutants]
-        inside += [job for job in jobs if job.inside]
-        if at_import := [job for job in jobs if not job.inside]:
-            waiting.append(at_import)
-    share = -(-len(inside) // processes)
-    waiting[:0] = [inside[n : n + share] for n in range(0, len(inside), share or 1)]
+        jobs += [choice.job(mutant) for mutant in module.mutants]
+    waiting: list[list[Job]] = []
+    for inside in (True, False):
+        several = [job for job in jobs if job.inside is inside]
+        share = -(-len(several) // processes)
+        waiting += [several[n : n + share] for n in range(0, len(several), share or 1)]
     running: set[int] = set()
     while waiting or running:
         while waiting and len(running) < processes:

@@ -131,7 +131,8 @@ def test_what_is_imported_before_the_forks_never_leads_to_the_changed_module():
         "q": {"p.far"},
         "q.inside": set(),
     }
-    assert apart_from("p.changed", graph) == ["p", "p.apart"]
+    assert apart_from({"p.changed"}, graph) == ["p", "p.apart"]
+    assert apart_from({"p.changed", "p.apart"}, graph) == ["p"]
 
 
 def test_a_sample_is_the_same_for_a_seed():
