@@ -8,7 +8,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group, slice_files
 
-G = FileGroupId("p", "g")
+G, B = FileGroupId("p", "g"), FileGroupId("p", "b")
 
 
 def base(time: str, group: FileGroupId = G) -> BaseFile:
@@ -145,3 +145,21 @@ def test_slices_of_logs_alone_belong_together():
     assert shown([merged_slice(slices)]) == [("t21", False, [T21, T30])]
     slices = slice_file_group(G, [base("t10")], logs, completion_of=COMPLETIONS.get)
     assert shown([merged_slice(slices)]) == [("t10", True, [T21, T30])]
+
+
+def test_nothing_below_a_base_file_belongs_to_its_slice():
+    logs = [log("t21"), log("t35")]
+    slices = slice_file_group(
+        G, [base("t30")], logs, completion_of=COMPLETIONS.get, slicing=Slicing.BY_NAME
+    )
+    assert shown(slices[:2]) == [("t21", False, [T21]), ("t30", True, [])]
+    assert shown([merged_slice(slices[:2])]) == [("t30", True, [])]
+    assert shown([merged_slice(slices[:2], ["t30"])]) == [("t30", True, [])]
+
+
+def test_a_file_group_of_logs_alone_is_found_where_nothing_is_pending():
+    found = slice_files([base("t10")], [log("t21", group=B)], completion_of=COMPLETIONS.get)
+    assert {group: shown(slices) for group, slices in found.items()} == {
+        G: [("t10", True, [])],
+        B: [("t21", False, [T21])],
+    }
