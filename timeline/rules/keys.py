@@ -305,7 +305,7 @@ def _column(table: pa.Table, name: str, role: str, kind: str) -> pa.ChunkedArray
         return table.column(position)
     head, *rest = name.split(".")
     position = table.schema.get_field_index(head)
-    if position < 0 or not rest:
+    if position < 0:
         raise _missing_column(name, role, kind)
     column = table.column(position)
     for step in rest:

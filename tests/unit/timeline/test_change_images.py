@@ -102,3 +102,8 @@ def test_some_changes_are_taken_in_their_order() -> None:
     assert len(found) == 4
     assert told(found.part(1, 2)) == [("u", 2, 1), ("u", 3, 2)]
     assert (len(found.part(3, 5)), len(found.part(4, 1))) == (1, 0)
+
+
+def test_a_row_without_a_commit_time_was_not_touched() -> None:
+    rows = state(("a", None, 1), ("b", OLD, 2))
+    assert told(changes_between(rows, rows, NOW)) == []

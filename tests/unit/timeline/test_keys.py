@@ -236,6 +236,16 @@ def test_a_custom_generator_gives_each_field_its_own_type():
     assert record_keys(table, spec).to_pylist() == ["a"], "the bare value, as a simple key"
 
 
+def test_a_folder_of_a_time_may_come_before_others():
+    spec = timed(
+        key_generator=KeyGenerator.CUSTOM,
+        partition_fields=("ts", "region"),
+        partition_types=("TIMESTAMP", "SIMPLE"),
+    )
+    table = pa.table({"id": ["a"], "region": ["eu"], "ts": [1_700_000_000_000]})
+    assert partition_paths(table, spec).to_pylist() == ["2023/11/14/eu"]
+
+
 def test_folders_of_times_that_nothing_describes_are_refused():
     table = pa.table({"id": ["a"], "ts": [1]})
     with pytest.raises(InvalidInputError) as refused:
