@@ -391,6 +391,9 @@ EIGHT_LATEST = rules_of(MergeMode.COMMIT_TIME_ORDERING, "ts", deletes_by_order=T
         ([record(20, "u"), delete(15), record(5, "late")], [(5, "late", "b")]),
         ([record(20, "u"), delete()], []),
         ([deleted_row(5)], [(10, "base", "b")]),
+        ([delete(20), delete(5)], []),
+        ([delete(5), delete(20)], []),
+        ([delete(5), delete(4)], [(10, "base", "b")]),
     ],
 )
 def test_payloads_of_version_8_order_deletes_though_they_order_no_records(

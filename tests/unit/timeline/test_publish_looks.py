@@ -120,6 +120,10 @@ def test_the_last_seen_slot_comes_before_those_above_it():
         first.slot.requested_time,
         second.slot.requested_time,
     ]
+    rivals, _ = rivals_since(
+        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=2
+    )
+    assert [rival.claim for rival in rivals] == [touching(A), touching(B)]
 
 
 def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():

@@ -60,3 +60,13 @@ def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
     read(run, "before", "T2", 20)
     read(run, "after", "T1", 20)
     assert kinds(run) == []
+
+
+def test_what_was_never_committed_is_dirty_and_not_old_as_well() -> None:
+    run = RunRecorder()
+    run.transaction("T1", position=10)
+    run.transaction("T2")
+    for name in ("T1", "T2"):
+        run.writes(name, ["a"])
+    read(run, "reader", "T2", 20)
+    assert kinds(run) == ["dirty_read"]
