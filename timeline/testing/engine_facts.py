@@ -31,7 +31,13 @@ from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
 from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.reading.snapshot import Snapshot
-from timeline.testing.invariants import Violation, check_all, check_structure, files_of_snapshot
+from timeline.testing.invariants import (
+    Violation,
+    check_all,
+    check_structure,
+    files_of_snapshot,
+    needed_files,
+)
 from timeline.testing.table_facts import (
     DeletionFact,
     InstantFact,
@@ -47,8 +53,9 @@ __all__ = ["OPERATION_KEY", "EngineFacts", "check_unique_keys"]
 #: Key of the commit's extra metadata that names the client's operation.
 OPERATION_KEY = "simulation.operation"
 
-#: Folders of which no rule speaks.
-_UNTOLD = (f"{HOODIE}/.heartbeat", f"{HOODIE}/.temp")
+#: Folders below Hudi's own of which ``structure`` tells something.
+_TOLD = (f"{SLOTS}/", f"{TIMELINE}/")
+_HISTORY_FOLDER = f"{HISTORY}/"
 
 _KINDS = {
     EngineKind.COMMIT: SlotKind.COMMIT,
@@ -81,6 +88,11 @@ class EngineFacts:
     _paths: dict[tuple[tuple[str, str], str], str] = field(default_factory=dict)
     _rows_of_files: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
     _archived_by_file: dict[str, frozenset[str]] = field(default_factory=dict)
+    _data_paths: dict[str, None] = field(default_factory=dict)
+    # What the slots, the timeline, the history told; None when they changed since.
+    _by_slots: TableFacts | None = None
+    _instants_known: tuple[InstantFact, ...] | None = None
+    _archived_known: frozenset[str] | None = None
     _seen: int = 0
     _slots_created: int = 0
     _slots_judged: int = 0  # so many held, looked at by themselves
@@ -98,6 +110,7 @@ class EngineFacts:
             _paths=dict(self._paths),
             _rows_of_files=dict(self._rows_of_files),
             _archived_by_file=dict(self._archived_by_file),
+            _data_paths=dict(self._data_paths),
             _owners=dict(self._owners),
             _deletions=list(self._deletions),
         )
@@ -124,14 +137,21 @@ class EngineFacts:
         """The facts without rows."""
         self._read_journal()
         self._read_slots()
-        return TableFacts(
-            slots=tuple(self._facts_of_slots),
-            instants=tuple(self._instants()),
-            files=dict(self._data_files()),
+        if self._by_slots is None:
+            by_slots = TableFacts(slots=tuple(self._facts_of_slots), floor=self._floor())
+            self._by_slots = replace(by_slots, needed=needed_files(by_slots))
+        if self._instants_known is None:
+            self._instants_known = tuple(self._instants())
+        if self._archived_known is None:
+            self._archived_known = self._archived()
+        files = self.world.files
+        return replace(
+            self._by_slots,
+            instants=self._instants_known,
+            files={path: len(files[path].data) for path in self._data_paths},
             deletions=tuple(self._deletions),
             history=tuple(self.world.history),
-            archived=self._archived(),
-            floor=self._floor(),
+            archived=self._archived_known,
         )
 
     def facts(self, visible: Mapping[int, frozenset[str]] | None = None) -> TableFacts:
@@ -140,6 +160,7 @@ class EngineFacts:
 
         ``visible`` are the files that the engine's own readers chose, by snapshot number.
         """
+        self._archived_known = None  # a power cut tears files and leaves the journal as it is
         facts = self.structure()
         rows = {}
         numbers = [slot.number for slot in facts.slots if slot.kind is SlotKind.COMMIT]
@@ -173,6 +194,7 @@ class EngineFacts:
                 return
             slot = decode_slot(data, path=path, number=number)
             self._slots.append(slot)
+            self._by_slots = None
             if slot.kind is EngineKind.VOID:  # the one before never happened
                 nothing = replace(
                     self._facts_of_slots[-1],
@@ -305,25 +327,25 @@ class EngineFacts:
 
     # ------------------------------------------------------------ files and rows
 
-    def _data_files(self) -> Iterator[tuple[str, int]]:
-        for path, entry in self.world.files.items():
-            if _requested_time_of(path) is not None:
-                yield path, len(entry.data)
-
     def _read_journal(self) -> bool:
         """Follow the journal to its end; whether anything happened that may break a rule."""
         journal = self.world.journal
+        if len(journal) == self._seen:
+            return False
         matters = False
         for change in journal[self._seen :]:
             path = change.path
-            is_data = not path.startswith(f"{HOODIE}/")
-            if is_data:  # a file nobody names yet breaks nothing
-                matters = matters or change.kind == "delete"
-            else:
-                matters = matters or not path.startswith(_UNTOLD)
-            if path.startswith(f"{SLOTS}/") and change.kind == "create":
-                self._slots_created += 1
+            if path.startswith(f"{HOODIE}/"):
+                matters = self._is_told(path) or matters
+                if path.startswith(f"{SLOTS}/") and change.kind == "create":
+                    self._slots_created += 1
+                continue
             requested_time = _requested_time_of(path)
+            if change.kind == "delete":
+                matters = True  # a new file nobody names yet breaks nothing
+                self._data_paths.pop(path, None)
+            elif requested_time is not None:
+                self._data_paths[path] = None
             if requested_time is None or change.actor == POWER_CUT:
                 continue  # nobody decided what a power cut takes; I7 says what it must not
             if change.kind == "delete":
@@ -341,6 +363,16 @@ class EngineFacts:
                 self._owners[path] = change.actor
         self._seen = len(journal)
         return matters
+
+    def _is_told(self, path: str) -> bool:
+        """Whether a changed file of Hudi's folder is one of which ``structure`` tells."""
+        if path.startswith(_HISTORY_FOLDER):
+            self._archived_known = None
+            return True
+        if path.startswith(_TOLD):
+            self._instants_known = None
+            return True
+        return False
 
     def _forget_former(self, path: str, requested_time: str) -> None:
         """

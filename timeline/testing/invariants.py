@@ -38,6 +38,7 @@ __all__ = [
     "check_structure",
     "check_times",
     "files_of_snapshot",
+    "needed_files",
 ]
 
 
@@ -289,7 +290,8 @@ def _check_slot_times(facts: TableFacts) -> Iterator[Violation]:
 
 
 def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
-    seen: Counter[str] = Counter()
+    seen = Counter(one.requested_time for one in facts.instants if one.action != "savepoint")
+    head = facts.head
     slot_times = {
         (slot.own_requested_time if slot.kind is SlotKind.ABORT else slot.requested_time): slot
         for slot in facts.slots
@@ -301,7 +303,6 @@ def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
         if instant.state == "completed"
     }
     for instant in facts.instants:
-        seen[instant.requested_time] += instant.action != "savepoint"
         slot = slot_times.get(instant.requested_time)
         if instant.state != "completed" or instant.action == "savepoint":
             continue
@@ -319,26 +320,28 @@ def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
     # PUB-3: whoever takes a slot settles all before it, so only the newest may lack its file.
     for own, slot in slot_times.items():
         settled = own in completed or own in facts.archived
-        if slot.number < facts.head and slot.kind is SlotKind.COMMIT and not settled:
+        if slot.number < head and slot.kind is SlotKind.COMMIT and not settled:
             yield _broken("I6", f"slot {slot.number} ({own}) is not on the timeline")
 
 
 def check_files_exist(facts: TableFacts) -> Iterator[Violation]:
     """I7: every file of every snapshot from the floor on exists with the recorded size."""
-    judged: set[int] = set()
     reported: set[str] = set()
+    for number, stat in facts.needed or needed_files(facts):
+        path, size = stat.path, facts.files.get(stat.path)
+        if size != stat.size_bytes and path not in reported:
+            reported.add(path)
+            state = "is missing" if size is None else f"has {size} bytes"
+            yield _broken("I7", f"{path} of snapshot {number} {state}, recorded {stat.size_bytes}")
+
+
+def needed_files(facts: TableFacts) -> tuple[tuple[int, StatFact], ...]:
+    """Every file of a snapshot that must be readable, with the first such snapshot."""
+    found: dict[int, tuple[int, StatFact]] = {}
     for number, files in _readable_snapshots(facts):
-        for path, stat in files.items():
-            if id(stat) in judged:
-                continue
-            judged.add(id(stat))
-            size = facts.files.get(path)
-            if size != stat.size_bytes and path not in reported:
-                reported.add(path)
-                state = "is missing" if size is None else f"has {size} bytes"
-                yield _broken(
-                    "I7", f"{path} of snapshot {number} {state}, recorded {stat.size_bytes}"
-                )
+        for stat in files.values():
+            found.setdefault(id(stat), (number, stat))
+    return tuple(found.values())
 
 
 def check_foreign_files(facts: TableFacts) -> Iterator[Violation]:

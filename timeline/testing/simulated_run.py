@@ -57,7 +57,7 @@ _BY_VALUE = {fault.value: fault for fault in Fault}
 class Task:
     """One line of control of an actor: its body, or one run of a ticker."""
 
-    __slots__ = ("actor", "done", "glet", "number", "pending", "started", "ticker")
+    __slots__ = ("actor", "done", "glet", "move", "number", "pending", "started", "ticker")
 
     def __init__(self, actor: ActorState, work: Callable[[], object], number: int) -> None:
         self.actor = actor
@@ -67,6 +67,7 @@ class Task:
         self.started = False
         self.ticker: TickerState | None = None
         self.number = number
+        self.move: Move = ("step", number)
 
 
 class Run:
@@ -123,15 +124,16 @@ class Run:
     def plain_moves(self) -> list[Move]:
         """Moves without a fault; moves time forward when nobody could run; empty = ended."""
         while True:
-            now = self.world.now_ms
             moves: list[Move] = []
+            bodies_left = False
             for task in self._live:
+                if task.ticker is None:
+                    bodies_left = True
                 call = task.pending
                 if call is not None and (call.ready is None or call.ready()):
-                    moves.append(("step", task.number))
-            bodies_left = any(task.ticker is None for task in self._live)
+                    moves.append(task.move)
             if bodies_left:
-                moves += [("tick", index) for index, _ in self._due_tickers(now)]
+                self._add_due_ticks(moves)
             if self.world.late:
                 moves.append(("land", 0))
             if moves or not self._live or not self._sleep_until_next(bodies_left):
@@ -418,12 +420,14 @@ class Run:
                 yield index, ticker
                 index += 1
 
-    def _due_tickers(self, now_ms: int) -> list[tuple[int, TickerState]]:
-        return [
-            (index, ticker)
-            for index, ticker in self._all_tickers()
-            if not ticker.stopped and not ticker.running and ticker.due_ms <= now_ms
-        ]
+    def _add_due_ticks(self, moves: list[Move]) -> None:
+        """Asked before every move, hence written out: the numbers are those of ``_all_tickers``."""
+        now_ms, index = self.world.now_ms, 0
+        for actor in self._actors:
+            for ticker in actor.tickers:
+                if ticker.due_ms <= now_ms and not ticker.stopped and not ticker.running:
+                    moves.append(("tick", index))
+                index += 1
 
     def _sleep_until_next(self, bodies_left: bool) -> bool:  # noqa: FBT001 - private
         """Move time to the next thing that waits for it; False when nothing does."""

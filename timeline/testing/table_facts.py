@@ -151,6 +151,7 @@ class TableFacts:
     visible: Mapping[int, frozenset[str]] = field(default_factory=dict)
     rows: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     floor: int = 1
+    needed: tuple[tuple[int, StatFact], ...] = ()  # ``needed_files``, where they are known
 
     @property
     def head(self) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
@@ -109,6 +110,17 @@ class SimFile:
     data_durable: bool
     name_durable: bool
     durable_before: bytes | None = None  # what a power cut may bring back after a replace
+
+    def twin(self) -> SimFile:
+        """The same object in another world; every schedule begins with dozens of them."""
+        return SimFile(
+            self.data,
+            self.modified_ms,
+            self.rewrites,
+            self.data_durable,
+            self.name_durable,
+            self.durable_before,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +243,7 @@ class World:
         self._guard = threading.RLock()  # outside a run, tests may call from several threads
         self._actors = 0
         self._rewrites: Counter[str] = Counter()
-        self._children: dict[str, Counter[str]] = {}
+        self._children: dict[str, dict[str, int]] = {}  # folder to names, with all below each
         self._folder_changes: dict[str, int] = {}
 
     def copy(self, scenario: str) -> World:
@@ -243,12 +255,12 @@ class World:
             lock_budget_ms=self.lock_budget_ms,
         )
         other.now_ms, other.step, other._actors = self.now_ms, self.step, self._actors
-        other.files = {path: replace(entry) for path, entry in self.files.items()}
+        other.files = {path: entry.twin() for path, entry in self.files.items()}
         other.removed = dict(self.removed)
         other.locks = {name: replace(lock) for name, lock in self.locks.items()}
         other.journal, other.history = list(self.journal), list(self.history)
         other._rewrites = Counter(self._rewrites)
-        other._children = {folder: Counter(names) for folder, names in self._children.items()}
+        other._children = {folder: dict(names) for folder, names in self._children.items()}
         other._folder_changes = dict(self._folder_changes)
         return other
 
@@ -314,7 +326,10 @@ class World:
         )
         if before is None:
             for folder, name in _ancestry(path):
-                self._children.setdefault(folder, Counter())[name] += 1
+                children = self._children.get(folder)
+                if children is None:
+                    children = self._children[folder] = {}
+                children[name] = children.get(name, 0) + 1
                 self._folder_changes[folder] = self.now_ms
         kind = "create" if new else "write"
         self.journal.append(Change(step=self.step, actor=actor, kind=kind, path=path))
@@ -412,9 +427,12 @@ def as_label(answer: object) -> str:
     return name if isinstance(name, str) else str(answer)
 
 
-def _ancestry(path: str) -> Iterator[tuple[str, str]]:
+@lru_cache(maxsize=8_192)
+def _ancestry(path: str) -> tuple[tuple[str, str], ...]:
     """Each (folder, child name) on the way down to a path."""
+    found = []
     folder = ""
     for name in path.split("/"):
-        yield folder, name
+        found.append((folder, name))
         folder = f"{folder}/{name}" if folder else name
+    return tuple(found)
