@@ -24,6 +24,7 @@ from timeline.model.slot import SLOT_LAYOUT, Batch, Slot, SlotKind, SlotOwner
 
 __all__ = ["decode_slot", "encode_slot", "is_signed_by"]
 
+_KINDS: Final = frozenset(known.value for known in SlotKind)
 _SIGNED: Final = re.compile(rb'(.*),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
 
 
@@ -130,7 +131,7 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
     try:
         document = json.loads(line)
         layout, kind = int(document["v"]), str(document["kind"])
-        if layout > SLOT_LAYOUT or kind not in {known.value for known in SlotKind}:
+        if layout > SLOT_LAYOUT or kind not in _KINDS:
             raise UnsupportedTableError(
                 "a newer release wrote to this table; update this one before writing "
                 f"(slot layout {layout}, kind {kind!r}): {path}",

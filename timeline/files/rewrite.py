@@ -64,6 +64,8 @@ __all__ = [
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
+_FIRST = pa.scalar(0, pa.int8())
+
 _APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
 
 
@@ -373,8 +375,8 @@ def _constant(value: str, count: int) -> pa.Array:
 
 def _repeated(value: str, count: int) -> pa.Array:
     # A dictionary of one value: Parquet stores it as such, and plain text is read back.
-    indices = pa.array(np.zeros(count, np.int8))
-    return pa.DictionaryArray.from_arrays(indices, pa.array([value]))
+    indices = pa.repeat(_FIRST, count)
+    return pa.DictionaryArray.from_arrays(indices, pa.repeat(pa.scalar(value), 1))
 
 
 def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:

@@ -33,13 +33,11 @@ def distinct_codes(
     """
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
-    if not isinstance(column, pa.ChunkedArray):
-        column = pa.chunked_array([column])
-    elif column.num_chunks > 1 and column.nbytes <= JOINED_BYTES_MAX:
-        column = pa.chunked_array([column.combine_chunks()])  # hashed once, not twice
+    chunked = isinstance(column, pa.ChunkedArray)
+    if not chunked or column.num_chunks <= 1 or column.nbytes <= JOINED_BYTES_MAX:
+        whole = one_array(column).dictionary_encode()  # hashed once, and nothing to unify
+        return np.asarray(whole.indices).astype(np.int64), whole.dictionary
     encoded = column.dictionary_encode().unify_dictionaries()
-    if encoded.num_chunks == 0:
-        return np.zeros(0, np.int64), pa.array([], column.type)
     codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
     return codes.astype(np.int64), encoded.chunk(0).dictionary
 
