@@ -12,10 +12,11 @@ import argparse
 import gc
 import math
 import os
+import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -50,6 +51,7 @@ MUST_HAPPEN = (
 FAILURES_TOLD = 5
 AHEAD = 8  # blocks given out before their turn
 ENOUGH_TO_MEET_ALL = 10_000
+TOLD_EVERY_S = 60.0
 
 
 @dataclass(kw_only=True)
@@ -64,6 +66,7 @@ class Tally:
     healed: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    memory_mb: int = 0  # most that a process of ours held
 
     def add(self, other: Tally) -> None:
         self.schedules.update(other.schedules)
@@ -74,6 +77,11 @@ class Tally:
         self.healed += other.healed
         self.hashes.update(other.hashes)
         self.failures += other.failures
+        self.memory_mb = max(self.memory_mb, other.memory_mb)
+
+    @property
+    def count(self) -> int:
+        return sum(self.schedules.values())
 
 
 def settle_memory() -> None:
@@ -98,6 +106,7 @@ def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tal
         if played.failure is not None:
             tally.failures.append(played.told())
     tally.seconds = time.thread_time() - started
+    tally.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return tally
 
 
@@ -120,27 +129,54 @@ def play_all(
     pool: ProcessPoolExecutor,
     schedules: int,
     *,
-    hashes: bool = False,
+    hashed: int = 0,
     first_block: int = 0,
     seconds_max: float = math.inf,
+    tell: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Play that many; no work is given out after the first few failures, or when time is up."""
+    """
+    Play that many; no work is given out after the first few failures, or when time is up.
+
+    The traces of the first ``hashed`` are remembered; ``tell`` hears after each block.
+    """
     whole = Tally()
     ends = time.monotonic() + seconds_max
     waiting: set[Future[Tally]] = set()
-    todo = blocks(schedules, first_block)
+    todo = enumerate(blocks(schedules, first_block))
     while True:
         going_on = len(whole.failures) < FAILURES_TOLD and time.monotonic() < ends
         while going_on and len(waiting) < AHEAD:
-            names = next(todo, None)
+            place, names = next(todo, (0, None))
             if names is None:
                 break
-            waiting.add(pool.submit(play_block, names, hashes=hashes))
+            waiting.add(pool.submit(play_block, names, hashes=place * BLOCK < hashed))
         if not waiting:
             return whole
         done = next(as_completed(waiting))
         waiting.remove(done)
         whole.add(done.result())
+        tell(whole)
+
+
+class Progress:
+    """Says once a minute how far a long run has come, and how fast it goes."""
+
+    def __init__(self, schedules: int) -> None:
+        self._schedules = schedules
+        self._began = self._told = time.monotonic()
+
+    def tell(self, tally: Tally) -> None:
+        now = time.monotonic()
+        if now - self._told < TOLD_EVERY_S or tally.count >= self._schedules:
+            return
+        self._told = now
+        rate = tally.count / (now - self._began)
+        left = (self._schedules - tally.count) / rate / 60
+        print(
+            f"{tally.count} of {self._schedules} schedules, {rate:.1f} a second, {left:.0f} "
+            f"minutes left, {len(tally.failures)} failures, {tally.memory_mb} MiB a process",
+            flush=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +210,13 @@ def search_scope(name: str) -> Searched:
 def search_all(pool: ProcessPoolExecutor, *, nightly: bool) -> list[Searched]:
     """Every scope; the big ones at night."""
     names = [scope.id for scope in SCOPES if nightly or not scope.nightly]
-    return list(pool.map(search_scope, names))
+    # The big ones first, or the last of them would have one core, and the other nothing to do.
+    begun = {name: pool.submit(search_scope, name) for name in sorted(names, key=_small)}
+    return [begun[name].result() for name in names]
+
+
+def _small(name: str) -> bool:
+    return not SCOPES_BY_ID[name].nightly
 
 
 def run_again(name: str) -> int:
@@ -212,12 +254,13 @@ def told(tally: Tally, wall_seconds: float) -> str:
     for family in FAMILIES:
         about = family.about if family.build else f"not run: {family.missing}"
         lines.append(f"{family.id:<7} {tally.schedules[family.id]:>9}  {about}")
-    count = sum(tally.schedules.values())
+    count = tally.count
     faults = ", ".join(f"{name} {number}" for name, number in sorted(tally.faults.items()))
     seconds = max(tally.seconds, 0.001)
     lines += [
         f"{count} schedules, {tally.healed} healed, {tally.steps} calls in {wall_seconds:.0f} s",
         f"{count / seconds:.1f} schedules, {tally.steps / seconds:.0f} calls a second of a core",
+        f"{count / max(wall_seconds, 0.001):.1f} schedules a second, {tally.memory_mb} MiB a process",
         f"faults injected: {faults}",
         f"rare states not met: {never_met(tally) or 'none'}",
         f"never injected: {sorted({fault.value for fault in Fault} - set(tally.faults)) or 'none'}",
@@ -231,7 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=20_000)
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop there, and say so")
     parser.add_argument("--first-block", type=int, default=0, help="begin at another place")
-    parser.add_argument("--twice", type=int, default=200, help="schedules whose trace is compared")
+    parser.add_argument(
+        "--twice", type=int, default=200, help="so many are played again by another process"
+    )
     parser.add_argument("--nightly", action="store_true", help="the big scopes, too")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
@@ -244,6 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.schedules,
             first_block=options.first_block,
             seconds_max=60 * options.minutes,
+            hashed=options.twice,
+            tell=Progress(options.schedules).tell,
         )
         print(told(whole, time.monotonic() - started), flush=True)
         searched = search_all(pool, nightly=options.nightly)
@@ -251,22 +298,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(one.line for one in searched), flush=True)
         again = [(family.id, number) for family, number in map(of_name, corpus())]
         old = pool.submit(play_block, again).result()
-        first = play_all(pool, options.twice, hashes=True)
     with processes(options.workers, hash_seed=1) as pool:
-        second = play_all(pool, options.twice, hashes=True)
-    print(
-        f"{sum(old.schedules.values())} schedules of the corpus, {options.twice} in two processes"
-    )
+        twice = min(options.twice, len(whole.hashes))
+        second = play_all(pool, twice, hashed=twice, first_block=options.first_block)
+    compared = whole.hashes.keys() & second.hashes.keys()
+    print(f"{old.count} schedules of the corpus, {len(compared)} in two processes")
     broken = [*whole.failures, *old.failures, *(one.failure for one in searched if one.failure)]
     broken += [
         f"{name} gave two traces"
-        for name in sorted(first.hashes)
-        if first.hashes[name] != second.hashes.get(name)
+        for name in sorted(compared)
+        if whole.hashes[name] != second.hashes[name]
     ]
-    played = sum(whole.schedules.values())
-    if played < options.schedules:
-        print(f"time was up after {played} of {options.schedules} schedules")
-    if played >= ENOUGH_TO_MEET_ALL:
+    if whole.count < options.schedules:
+        print(f"time was up after {whole.count} of {options.schedules} schedules")
+    if whole.count >= ENOUGH_TO_MEET_ALL:
         broken += [f"no schedule met {name}" for name in never_met(whole)]
     print("\n\n".join(broken[:FAILURES_TOLD]))
     return 1 if broken else 0
