@@ -43,6 +43,11 @@ _ADVICE: Mapping[str, str] = {
     "service_conflict": "let writers into pending clustering (update strategy allow)",
     "duplicate_key": "the same new keys come by two ways: send a key to one writer",
     "schema_conflict": "let one writer change the schema, the others afterwards",
+    "announced_conflict": (
+        "writes wait for others that announced the same: the same helps as against a write_conflict; "
+        "where the waits are longer than what is computed, look at published writes only "
+        "(hoodie.write.concurrency.early.conflict.detection.strategy=published)"
+    ),
     "keys_dropped": "compact less often what is deleted and inserted again",
     "appended_into_read": "several writers insert: use a bucket index, which needs no look at files",
 }
@@ -50,23 +55,24 @@ _ADVICE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """One writer refused by another, of one kind, so many times."""
+    """One writer refused by another, or made to wait, of one kind, so many times."""
 
     loser: str
     winner: str
     kind: str
     times: int
     written_again: int  # attempts that were begun anew; the others redid file groups
-    lost_seconds: float  # from the begins of attempts that were given up to the begin that counted
+    lost_seconds: float  # from begins that were given up to the begin that counted; or waited
     places: tuple[str, ...]  # where they met most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """The refusals of a table's published writes, most frequent first."""
+    """The refusals and waits of a table's published writes, most frequent first."""
 
     writes: int
     refused_attempts: int
+    waits: int  # for writes that had announced the same, before anything was computed (BEG-8)
     meetings: tuple[Meeting, ...]
     advice: tuple[str, ...]
 
@@ -77,6 +83,8 @@ class Contention:
     def lines(self) -> list[str]:
         """For people."""
         told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
+        if self.waits:
+            told[0] += f", {self.waits} waits for announced writes"
         for one in self.meetings:
             where = f", mostly on {', '.join(one.places)}" if one.places else ""
             told.append(
@@ -107,6 +115,7 @@ def contention_of(table: Table, *, archived: bool = False) -> Contention:
     return Contention(
         writes=len(writes),
         refused_attempts=sum(len(one.refusals) for one in writes),
+        waits=sum(len(one.waits) for one in writes),
         meetings=tuple(meetings),
         advice=tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE),
     )
@@ -117,18 +126,28 @@ _Met = tuple[_Key, bool, float, tuple[str, ...]]
 
 
 def _met_by(account: Account) -> Iterable[_Met]:
-    """(loser, winner, kind), whether all was written again, seconds lost, where; a refusal each."""
-    loser = account.who or account.writer or "an unknown writer"
+    """(loser, winner, kind), whether all was written again, seconds lost, where; one each."""
     for refusal in account.refusals:
-        winners = list(refusal.get("winners", ())) or ["an unknown writer"]
-        who = str(winners[0]).rpartition(" by ")[2]
-        winner = who.partition(" (pid ")[0] or who  # all processes of one application together
-        kind = str(refusal.get("kind") or refusal.get("rule", "?"))
         instant = str(refusal.get("instant", ""))
         anew = bool(instant) and instant != account.requested_time
         lost = (wall_ms(account.requested_time) - wall_ms(instant)) / 1000 if anew else 0.0
-        places = (*refusal.get("file_groups", ()), *refusal.get("partitions", ()))
-        yield (loser, winner, kind), anew, lost, tuple(str(one) for one in places)
+        yield _key_of(account, refusal), anew, lost, _places_of(refusal)
+    for wait in account.waits:
+        waited_ms = wait.get("wait_ms", 0)
+        lost = waited_ms / 1000 if isinstance(waited_ms, int) else 0.0
+        yield _key_of(account, wait), False, lost, _places_of(wait)
+
+
+def _key_of(account: Account, report: Mapping[str, Any]) -> _Key:
+    winners = list(report.get("winners", ())) or ["an unknown writer"]
+    who = str(winners[0]).rpartition(" by ")[2]
+    winner = who.partition(" (pid ")[0] or who  # all processes of one application together
+    kind = str(report.get("kind") or report.get("rule", "?"))
+    return account.who or account.writer or "an unknown writer", winner, kind
+
+
+def _places_of(report: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(map(str, (*report.get("file_groups", ()), *report.get("partitions", ()))))
 
 
 def _summed(key: _Key, met: list[_Met]) -> Meeting:

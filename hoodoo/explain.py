@@ -34,6 +34,7 @@ from timeline.table import Table
 __all__ = ["Account", "accounts_of", "explain_instant", "moment"]
 
 _REFUSALS_KEY = "hoodoo.refusals"
+_WAITS_KEY = "hoodoo.waits"
 _FILE_GROUPS_SHOWN_MAX = 50
 
 
@@ -71,6 +72,7 @@ class Account:
     fencing_token: int | None = None
     attempts: int | None = None
     refusals: tuple[Mapping[str, Any], ...] = ()
+    waits: tuple[Mapping[str, Any], ...] = ()  # for writes that had announced the same (BEG-8)
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
@@ -119,6 +121,15 @@ class Account:
             for each in self.refusals
         )
 
+    @property
+    def waits_text(self) -> tuple[str, ...]:
+        """One line for each wait: how long, for whom."""
+        return tuple(
+            f"{each.get('wait_ms', '?')} ms for what was announced before: "
+            + ("; ".join(each.get("winners", ())) or "nobody known")
+            for each in self.waits
+        )
+
     def as_document(self) -> dict[str, Any]:
         """JSON-ready form."""
         document = asdict(self)
@@ -150,6 +161,7 @@ class Account:
         if self.attempts is not None:
             told.append(f"attempts {self.attempts}")
         told.extend(f"refused: {text}" for text in self.refusals_text)
+        told.extend(f"waited: {text}" for text in self.waits_text)
         told.extend(self.remarks)
         return told
 
@@ -224,7 +236,7 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
             )
     for instant in active.completed_writes:
         metadata = _metadata_of(context, instant)
-        for refusal in _refusals(metadata.extra_metadata if metadata else {}):
+        for refusal in _documents(metadata.extra_metadata if metadata else {}, _REFUSALS_KEY):
             if refusal.get("instant") == time:
                 extra = metadata.extra_metadata if metadata else {}
                 return Account(
@@ -325,7 +337,8 @@ def _commit_fields(metadata: CommitMetadata, *, in_full: bool) -> dict[str, Any]
         "files_written": metadata.total_files,
         "bytes_written": metadata.total_bytes,
         "partitions": tuple(sorted(metadata.partition_paths())),
-        "refusals": _refusals(extra),
+        "refusals": _documents(extra, _REFUSALS_KEY),
+        "waits": _documents(extra, _WAITS_KEY),
         **_writer_fields(extra),
     }
     attempts = extra.get("hoodoo.attempts", "")
@@ -353,9 +366,9 @@ def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _refusals(extra: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+def _documents(extra: Mapping[str, str], key: str) -> tuple[Mapping[str, Any], ...]:
     try:
-        found = json.loads(extra.get(_REFUSALS_KEY, "[]"))
+        found = json.loads(extra.get(key, "[]"))
     except ValueError:
         return ()
     if not isinstance(found, list):

@@ -23,7 +23,7 @@ from timeline.errors import (
 from timeline.model.times import InstantTime
 from timeline.rules.conflicts import Rebaseable, Refused, RuleId
 
-__all__ = ["KINDS", "RefusalReport", "as_error", "report_of"]
+__all__ = ["KINDS", "RefusalReport", "Waited", "as_error", "report_of"]
 
 _SHOWN_MAX = 20
 
@@ -82,6 +82,18 @@ class RefusalReport:
     def as_document(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """Before anything was computed a write gave way to others that had announced the same (BEG-8)."""
+
+    report: RefusalReport  # as if it had been refused instead
+    wait_ms: int
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {**self.report.as_document(), "wait_ms": self.wait_ms}
 
 
 def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalReport:

@@ -22,7 +22,7 @@ from timeline.publishing.begin import Begun
 from timeline.publishing.checks import WhatIPublish, further_checks
 from timeline.publishing.publish import Candidate
 from timeline.publishing.read_watch import ReadWatch
-from timeline.publishing.refusal import RefusalReport
+from timeline.publishing.refusal import RefusalReport, Waited
 from timeline.publishing.rivals import claim_of
 from timeline.reading.read_set import READS_KEY
 from timeline.writing.placing import Placement
@@ -42,6 +42,7 @@ class Written:
     refusals: tuple[RefusalReport, ...]
     attempts: int
     watch: ReadWatch | None = None  # of a plan with reads
+    waits: tuple[Waited, ...] = ()
 
     def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
         """Bytes written to some file groups, None for all."""
@@ -189,6 +190,8 @@ def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) ->
         extra["hoodoo.refusals"] = json.dumps(
             [report.as_document() for report in written.refusals[-10:]]
         )
+    if written.waits:
+        extra["hoodoo.waits"] = json.dumps([wait.as_document() for wait in written.waits[-10:]])
     return extra
 
 

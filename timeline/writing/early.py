@@ -11,11 +11,15 @@ nothing was computed in vain. Nothing here is needed to be right: the publicatio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from timeline.context import TableContext
 from timeline.model.claim import Claim, FileGroupId
 from timeline.publishing.announced import announced_rivals
 from timeline.publishing.begin import Begun
 from timeline.publishing.publish import Seen, judge_early
+from timeline.publishing.refusal import Waited, report_of
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, judge
 from timeline.rules.strategies import objection_to
 from timeline.writing.candidate import planned_claim
@@ -34,6 +38,7 @@ def look_early(
     *,
     gives_way: bool,
     elapsed_ms: int,
+    told: Callable[[Waited], None] = lambda _: None,
 ) -> tuple[Clean | Rebaseable | Refused, Seen]:
     """
     Judge a placed write before any of its files is written.
@@ -47,6 +52,7 @@ def look_early(
         placement: What it is going to touch.
         gives_way: Look at announcements, too; not while holding what the others wait for.
         elapsed_ms: Since the first attempt of this write: waiting is bounded as retries are.
+        told: Hears of a wait that ended.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
@@ -55,36 +61,56 @@ def look_early(
     claim = planned_claim(placement)
     seen = Seen.by(begun.snapshot)
     if gives_way:
-        met = _give_way(context, begun, claim, placement, elapsed_ms=elapsed_ms)
+        met = _give_way(context, begun, claim, placement, elapsed_ms=elapsed_ms, told=told)
         if met is not None:
             return met, seen
     return judge_early(context, begun, claim, seen, logs_may_meet=placement.logs_may_meet)
 
 
 def _give_way(
-    context: TableContext, begun: Begun, claim: Claim, placement: Placement, *, elapsed_ms: int
+    context: TableContext,
+    begun: Begun,
+    claim: Claim,
+    placement: Placement,
+    *,
+    elapsed_ms: int,
+    told: Callable[[Waited], None],
 ) -> Refused | None:
     """Wait for those who announced the same before; a refusal when that may not go on."""
     clock, events = context.world.clock, context.world.events
     budget = context.limits.retry
     started = clock.monotonic_ms()
     pause_ms = 0
+    before: Refused | None = None
     while True:
         met = _met(context, begun, claim, logs_may_meet=placement.logs_may_meet)
         waited_ms = clock.monotonic_ms() - started
         if met is None:
-            if pause_ms:
+            if before is not None:
                 events.emit("write.way_given", rt=begun.requested_time, wait_ms=waited_ms)
+                report = report_of(begun.requested_time, before)
+                told(Waited(report=report, wait_ms=waited_ms))
             return None
         spent = 0 < budget.total_ms_max < elapsed_ms + waited_ms
         if spent or not budget.conflict_retries_max:
             return met
-        if not pause_ms:
+        if before is None:
             rivals = ", ".join(rival.requested_time for rival in met.rivals)
             events.emit("write.gives_way", rt=begun.requested_time, rivals=rivals)
+        before = met if before is None else _both(before, met)
         pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
         clock.sleep_ms(pause_ms)
         begun.heartbeat.check()
+
+
+def _both(before: Refused, met: Refused) -> Refused:
+    """One meeting with all who were waited for, in the order in which they were met."""
+    return replace(
+        before,
+        rivals=tuple({one.requested_time: one for one in (*before.rivals, *met.rivals)}.values()),
+        file_groups=tuple(sorted({*before.file_groups, *met.file_groups})),
+        partitions=tuple(sorted({*before.partitions, *met.partitions})),
+    )
 
 
 def _met(

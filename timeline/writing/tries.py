@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from timeline.context import TableContext
-from timeline.publishing.refusal import RefusalReport
+from timeline.publishing.refusal import RefusalReport, Waited
 from timeline.rules.retry import hold_ms, pause_ms, spent_bound
 
 __all__ = ["Tries"]
@@ -25,6 +25,7 @@ class Tries:
     wasted_bytes: int = 0
     last_pause_ms: int = 0
     refusals: list[RefusalReport] = field(default_factory=list)
+    waits: list[Waited] = field(default_factory=list)
     begun_ms: int = 0  # of the last attempt, on the monotonic clock
     offered_ms: int | None = None  # when it first asked to be published
 

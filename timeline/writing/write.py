@@ -239,7 +239,7 @@ def _met_by_error(
 
 def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
     context, plan, workload = work.context, work.plan, work.workload
-    refusals = tries.refusals
+    refusals, waits = tries.refusals, tries.waits
     # Another may have changed it since the look with which the rows were prepared.
     schema, before = schema_for(context, begun.snapshot, workload, plan)
     work = replace(work, schema=schema, schema_before=before)
@@ -255,14 +255,13 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         refusals.append(report_of(begun.requested_time, stale))
         return Met(verdict=stale, seen=Seen.by(begun.snapshot))
     seen = Seen.by(begun.snapshot)
-    # A key of a global index may have moved to another file group: it must be found again.
-    # One that a partial update changes may be gone.
+    # A key of a global index may have moved, one that a partial update changes may be gone.
     anew = plan.rules.lookup.whole_table or plan.rules.partial
     # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
     # batch, keys inserted by both) can only be asked once the files are written.
     gives_way = context.limits.gives_way and plan.paced and not work.queued
     elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
-    look = partial(look_early, gives_way=gives_way, elapsed_ms=elapsed_ms)
+    look = partial(look_early, gives_way=gives_way, elapsed_ms=elapsed_ms, told=waits.append)
     # While it holds the queue nobody publishes, and nothing new is met.
     early = look if plan.detect_early and not work.queued else None
     placement, (verdict, met) = announce(context, begun, placement, early, then=gives_way)
@@ -280,6 +279,7 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         schema_before=work.schema_before,
         refusals=tuple(refusals),
         attempts=len(refusals) + 1,
+        waits=tuple(waits),
         watch=watch,
     )
     while True:

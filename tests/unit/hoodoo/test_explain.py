@@ -113,7 +113,7 @@ def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
             with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
                 slow.upsert(ROWS.slice(0, 1))
         told = contention_of(first.core)
-    assert (told.writes, told.refused_attempts) == (5, 2)
+    assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)
     [meeting] = told.meetings
     assert (meeting.loser, meeting.winner) == ("loader", "rival")
     assert (meeting.kind, meeting.times, meeting.written_again) == ("write_conflict", 2, 2)

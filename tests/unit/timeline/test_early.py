@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from hoodoo.assembly import limits_of
+from hoodoo.contention import contention_of
+from hoodoo.explain import accounts_of
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -202,6 +204,31 @@ def test_a_wait_ends_when_the_other_falls_silent():
 
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
     assert leftovers(table) == []
+
+
+def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
+    table = table_of()
+    storage = table.context.world.storage
+    waited: list[str] = []
+
+    def meanwhile() -> None:
+        (first,) = table.context.active().pending
+        silent = Waits(3, lambda: storage.delete(heartbeat_path(first.requested_time)))
+        later = opened(table, limits=YIELDING, clock=silent)
+        waited.append(upsert(later, [row("a", ts=3)], files=APART).requested_time)
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    (account,) = [one for one in accounts_of(table) if one.requested_time == waited[0]]
+    (wait,) = account.waits
+    assert (wait["rule"], wait["kind"], wait["wait_ms"]) == ("C20", "announced_conflict", 140)
+    assert account.lines()[-1].startswith("waited: 140 ms for what was announced before: ")
+    told = contention_of(table)
+    assert told.waits == 1
+    (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
+    assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)
+    assert len(meeting.places) == 1
+    assert told.lines()[0].endswith(", 1 waits for announced writes")
+    assert any("strategy=published" in text for text in told.advice)
 
 
 def test_a_wait_is_bounded_as_retries_are():
