@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,8 +66,10 @@ def _line(row: Row) -> str:
     return f"| {row.name} | {' | '.join(map(str, counts))} | {row.score:.1f} % |"
 
 
-def results(rows: list[Row], excluded: Mapping[str, int], rules: Mapping[str, Rule]) -> str:
-    """The kept page."""
+def results(
+    rows: list[Row], excluded: Mapping[str, int], rules: Mapping[str, Rule], note: str = ""
+) -> str:
+    """The kept page; ``note`` says of which state it is and what was sampled."""
     reasons = {name: rule.reason for name, rule in rules.items()}
     reasons["equivalent"] = "single places, each with its reason in `equivalent.txt`"
     left = [f"| {name} | {excluded.get(name, 0)} | {why} |" for name, why in reasons.items()]
@@ -78,6 +81,7 @@ def results(rows: list[Row], excluded: Mapping[str, int], rules: Mapping[str, Ru
             "module, without what the rules below leave alone; *run* is less where a sample was taken.",
             "A timeout counts as killed.",
             "",
+            *([*textwrap.wrap(note, 118), ""] if note else []),
             table(rows),
             "",
             "## Left alone",

@@ -207,6 +207,7 @@ def main() -> int:
     parser.add_argument("--stale-map", action="store_true", help="which test reaches what: as kept")
     parser.add_argument("--report", action="store_true", help="run nothing, print the last run")
     parser.add_argument("--write", type=Path, help="also write the table into this file")
+    parser.add_argument("--note", default="", help="for that file: which state, what was sampled")
     parser.add_argument("--at-least", type=float, default=WANTED, help="killed, in percent")
     asked = parser.parse_args()
     wanted = asked.what or list(groups())
@@ -242,7 +243,7 @@ def main() -> int:
     print(table(told))
     print(f"{time.monotonic() - started:.0f} s; left alone by rule: {excluded}")
     if asked.write:
-        asked.write.write_text(results(told, excluded, RULES), encoding="utf-8")
+        asked.write.write_text(results(told, excluded, RULES, asked.note), encoding="utf-8")
     return int(any(row.score < asked.at_least for row in sums(told)))
 
 

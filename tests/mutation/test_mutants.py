@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.exclusions import kept_equivalents
+from tests.mutation.exclusions import RULES, kept_equivalents
 from tests.mutation.farm import Choice
 from tests.mutation.groups import groups
 from tests.mutation.imports import apart_from
 from tests.mutation.mutants import compiled, mutants_of
 from tests.mutation.reach import IMPORTED
-from tests.mutation.report import Row, table
+from tests.mutation.report import Row, results, table
 from tests.mutation.run import sampled, stale_equivalents
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -171,3 +171,11 @@ def test_the_table_counts_timeouts_as_killed():
         "| **g** | 9 | 8 | 6 | 1 | 1 | 87.5 % |",
         "| m.py | 9 | 8 | 6 | 1 | 1 | 87.5 % |",
     ]
+
+
+def test_the_kept_page_says_of_which_state_it_is():
+    row = Row(group="g", name="m.py", all=9, excluded=3, killed=7, timeouts=1, survived=0)
+    page = results([row], {"docstring": 3}, RULES, "Of one state.")
+    assert "Of one state." in page.splitlines()
+    assert "| m.py | 9 | 8 | 7 | 1 | 0 | 100.0 % |" in page.splitlines()
+    assert "| docstring | 3 | explains, does nothing |" in page.splitlines()
