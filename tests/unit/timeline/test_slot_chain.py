@@ -205,6 +205,17 @@ def test_a_chain_that_restarts_has_seen_nothing():
     assert (chain.read(3), chain.head()) == (None, 0)
 
 
+def test_collected_slots_are_forgotten_and_those_above_them_are_not():
+    storage = filled(1, 2, 3)
+    chain = chain_over(storage)
+    assert (chain.head(), len(chain.between(0, 3))) == (3, 3)
+    for number in (1, 2, 3):
+        storage.delete(slot_path(number))
+    chain.forget(2)
+    assert [chain.read(number) is None for number in (1, 2, 3)] == [True, True, False]
+    assert chain.known_head == 3
+
+
 def test_slots_come_newest_first_down_to_the_first_that_was_collected():
     chain = chain_over(filled(3, 4, 5))
     assert [one.number for one in chain.newest_first()] == [5, 4, 3]
