@@ -83,8 +83,8 @@ RETRY_OPTIONS: Final[dict[str, Option]] = {
         default="500",
         kind=OptionKind.MS,
         doc="A refused write whose last attempt took no longer holds the table's lock while it is "
-        "done again, for this long at most; not where writers publish without it, or other engines "
-        "write. 0: never.",
+        "done again, for this long at most (twice to four times that after further conflicts); not "
+        "where writers publish without it, or other engines write. 0: never.",
     ),
 }
 

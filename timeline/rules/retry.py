@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_SHORT_FOLD_MAX = 4
+
+
 class RetryPolicy(Enum):
     """How pauses grow."""
 
@@ -82,7 +85,7 @@ class RetryBudget:
     total_ms_max: int = 1_800_000  # 0: no bound
     wasted_bytes_max: int = 0  # 0: no bound
     queue_after: int = 0  # conflicts after which any redo holds the queue; 0: never
-    queue_short_ms: int = 0  # a redo that is to last no longer holds it at once; 0: none does
+    queue_short_ms: int = 0  # a redo that is to last no longer holds it; 0: none does
 
 
 def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: int = 0) -> int:
@@ -122,9 +125,9 @@ def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int) -> int | None:
     """
     if 0 < budget.queue_after <= conflicts:
         return 0
-    if conflicts and work_ms <= budget.queue_short_ms > 0:
-        return budget.queue_short_ms
-    return None
+    # On a busy machine all is slow: whoever lost again may hold it longer, to a bound.
+    short_ms = budget.queue_short_ms * min(conflicts, _SHORT_FOLD_MAX)
+    return short_ms if work_ms <= short_ms > 0 else None
 
 
 def spent_bound(

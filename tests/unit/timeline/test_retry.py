@@ -101,6 +101,9 @@ def test_a_bound_of_zero_is_none() -> None:
     [
         (0, 500, 1, 500, 500),  # it is soon done again
         (0, 500, 1, 501, None),  # others would wait too long
+        (0, 500, 2, 501, 1_000),  # but who lost again may hold it longer
+        (0, 500, 4, 2_000, 2_000),
+        (0, 500, 5, 2_001, None),  # to a bound
         (0, 500, 0, 1, None),  # nobody met it
         (0, 0, 9, 0, None),  # nobody holds the queue
         (2, 500, 2, 60_000, 0),  # asked for: to its end
