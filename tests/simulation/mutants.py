@@ -18,7 +18,7 @@ from timeline.errors import StorageUnavailableError
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.claim import Claim
 from timeline.model.filenames import pending_file_names
-from timeline.model.instant import Action
+from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import WRITERS, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
@@ -272,3 +272,31 @@ def enter_with_one_look(context: TableContext, agreement: dict[str, str]) -> boo
     }
     world.storage.write(f"{WRITERS}/{who.writer_id}.json", json.dumps(document).encode())
     return True
+
+
+# ---------------------------------------------------------------- giving way
+
+
+class _Eager(str):
+    """A requested time that seems smaller than every other one."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __lt__(self, other: str) -> bool:
+        return self != other
+
+
+class _EagerTimeline(ActiveTimeline):
+    @property
+    def pending_ingestion(self) -> tuple[Instant, ...]:
+        found = super().pending_ingestion
+        return tuple(replace(one, requested_time=_Eager(one.requested_time)) for one in found)
+
+
+class WaitsForAll(TableContext):
+    """Gives way to whoever announced the same, began it before or later (BEG-8)."""
+
+    def active(self) -> ActiveTimeline:
+        real = super().active()
+        return _EagerTimeline(instants=real.instants, file_names=real.file_names)

@@ -18,6 +18,7 @@ from tests.simulation.engine_kit import (
     TOLERATED_MS,
     EngineFacts,
     Job,
+    MakeContext,
     heal,
     mutation,
     open_table,
@@ -26,6 +27,7 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulation.mutants import WaitsForAll
 from tests.simulation.swarm import expect_seed
 from timeline.context import TableContext
 from timeline.errors import HoodooError
@@ -142,3 +144,48 @@ def test_schedules_with_faults_keep_every_promise() -> None:
         with mutation(giving_way):
             waited += expect_seed(seed).world.counters["write.gives_way"]
     assert waited
+
+
+# ---------------------------------------------------------------- without the rule
+
+
+def open_bounded(world: EngineWorld) -> TableContext:
+    retry = replace(LIMITS.retry, total_ms_max=3_000)
+    return open_table(world, replace(LIMITS, gives_way=True, retry=retry))
+
+
+def open_waiting_for_all(world: EngineWorld) -> TableContext:
+    real = open_bounded(world)
+    return WaitsForAll(**{name: getattr(real, name) for name in real.__dataclass_fields__})
+
+
+def refused_in(seed: int, make_context: MakeContext) -> int:
+    """How many of two writers of one file group are refused in the end."""
+    world = seeded("early-circle", ("a1",))
+    answers: Answers = {}
+    actors = [
+        writer(
+            name, [Job(operation=name, keys=("a1",))], make_context=make_context, answers=answers
+        )
+        for name in "AB"
+    ]
+    assert run(world, actors, seed=seed).failure is None
+    return sum(isinstance(answer, HoodooError) for answer in answers.values())
+
+
+def test_mutant_that_waits_for_later_writers_too_is_found() -> None:
+    """Two that see each other both wait, until the time is up for one of them."""
+    assert any(refused_in(seed, open_waiting_for_all) for seed in range(60))
+    assert not any(refused_in(seed, open_bounded) for seed in range(4))
+
+
+def test_mutant_that_gives_way_to_nobody_is_found() -> None:
+    """B publishes while A computes: A has done it in vain."""
+    world = seeded("early-rude", ("a1",))
+    actors = [
+        writer(name, [Job(operation=name, keys=("a1", name))], make_context=open_table)
+        for name in "AB"
+    ]
+    stages: list[Stage] = [Until("A", ANNOUNCED), UntilEnd("B"), UntilEnd("A")]
+    assert play(world, actors, stages).failure is None
+    assert world.counters["write.refused"] == 1
