@@ -32,13 +32,16 @@ __all__ = [
     "assert_held",
     "assert_not_overrun",
     "boundary_number",
+    "fresh_head",
     "is_archived_since",
     "is_collected",
+    "keep_pin_above",
     "keep_up",
     "raise_pin",
     "read_boundary",
     "renew_pin",
     "set_pin",
+    "show_pin",
 ]
 
 GRACE_OF_SILENCES: Final = 5
@@ -108,15 +111,28 @@ def set_pin(context: TableContext) -> None:
     The archiver looks at pins again after it moved the boundary, so either it sees this one
     or this look sees its boundary.
     """
+    show_pin(context, fresh_head(context))
+    keep_pin_above(context)
+
+
+def fresh_head(context: TableContext) -> int:
+    """The chain's head, whatever was known of it before. Outside: 1 list, chain probes."""
     context.chain.restart()
-    number = max(context.chain.head() - 1, 0)
+    return context.chain.head()
+
+
+def show_pin(context: TableContext, head: int) -> None:
+    """Show that the slots above the one before the head are needed. Outside: 1 put."""
+    _show(context, max(head - 1, 0))
+
+
+def keep_pin_above(context: TableContext) -> None:
+    """Show a higher pin until the boundary has not passed it. Outside: 1 list."""
     while True:
-        _show(context, number)
         reached = boundary_number(context.world.storage)
-        if reached <= number:
+        if reached <= context.pin.number:
             return
-        context.chain.restart()
-        number = max(context.chain.head() - 1, reached)
+        _show(context, max(fresh_head(context) - 1, reached))
 
 
 def raise_pin(context: TableContext) -> None:

@@ -10,17 +10,24 @@ decides a publication; it turns a silent misconfiguration into a refusal with a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from timeline.boundary import GRACE_OF_SILENCES, raise_pin, set_pin
+from timeline.boundary import (
+    GRACE_OF_SILENCES,
+    fresh_head,
+    keep_pin_above,
+    raise_pin,
+    show_pin,
+)
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
 from timeline.places import WRITERS
 from timeline.ports.executor import Ticker
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.storage import FileStat, ObjectMissingError, Storage
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
 __all__ = [
@@ -104,17 +111,19 @@ class Registration:
 
 def registered_writers(context: TableContext) -> list[RegisteredWriter]:
     """Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry."""
-    storage = context.world.storage
-    now = storage.now_ms()
-    silence = context.limits.heartbeat.tolerated_ms
-    found = []
-    for entry in storage.list(WRITERS)[:_ENTRIES_MAX]:
-        try:
-            document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
-            found.append(_writer(document, entry.modified_ms, now - entry.modified_ms, silence))
-        except (ObjectMissingError, ValueError, KeyError, TypeError):
-            continue  # it left meanwhile, or is no entry of ours
+    world, silence = context.world, context.limits.heartbeat.tolerated_ms
+    now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
+    looks = (partial(_entry, world.storage, one, now, silence) for one in listed[:_ENTRIES_MAX])
+    found = [writer for writer in world.together(*looks) if writer is not None]
     return sorted(found, key=lambda writer: writer.last_beat_ms)
+
+
+def _entry(storage: Storage, entry: FileStat, now: int, silence: int) -> RegisteredWriter | None:
+    try:
+        document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
+        return _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
+    except (ObjectMissingError, ValueError, KeyError, TypeError):
+        return None  # it left meanwhile, or is no entry of ours
 
 
 def forget(
@@ -183,7 +192,13 @@ def _readable(buckets: str) -> str:
     return buckets if buckets in ("", EVERY_BUCKET) else str(OwnBuckets.parse(buckets))
 
 
-def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = "") -> Registration:
+def enter(
+    context: TableContext,
+    agreement: Mapping[str, str],
+    buckets: str = "",
+    *,
+    prove: Callable[[], object] | None = None,
+) -> Registration:
     """
     Register this process as a writer.
 
@@ -193,6 +208,7 @@ def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = ""
         context: The table.
         agreement: What must be equal on all writers, as texts.
         buckets: What it writes to: a range of its own, ``EVERY_BUCKET``, or nothing.
+        prove: What must hold before; it raises when it does not.
 
     Raises:
         WriterDisagreementError: A writer that seems alive is configured differently, or has
@@ -200,7 +216,8 @@ def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = ""
     """
     world = context.world
     who = world.ids.identity()
-    _compare(context, agreement, buckets, who.writer_id)
+    compare = partial(_compare, context, agreement, buckets, who.writer_id)
+    *_, head = world.together(prove or _nothing, compare, partial(fresh_head, context))
     pin = context.pin
     pin.path = f"{WRITERS}/{who.writer_id}.json"
     pin.entry = {
@@ -212,9 +229,9 @@ def enter(context: TableContext, agreement: Mapping[str, str], buckets: str = ""
         "agreement": dict(agreement),
         "buckets": buckets,
     }
-    set_pin(context)
+    show_pin(context, head)
     try:
-        _compare(context, agreement, buckets, who.writer_id)
+        world.together(partial(keep_pin_above, context), compare)
     except WriterDisagreementError:
         world.storage.delete(pin.path)
         pin.entry = None
@@ -231,6 +248,10 @@ def refuse_disagreement(
 ) -> None:
     """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
+
+
+def _nothing() -> None:
+    """Nothing has to be proved."""
 
 
 class _NoTicker:

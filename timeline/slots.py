@@ -89,7 +89,11 @@ class SlotChain:
 
     def _present(self, numbers: range) -> int:
         """How many of these slots are there without a gap, each of them looked for."""
-        read = self._world.together(*(partial(self.read, number) for number in numbers))
+        looks = [partial(self.read, number) for number in numbers]
+        before = numbers.start - 1
+        if self._world.storage.capabilities.far and before > 0 and before not in self._known:
+            looks.append(partial(self.read, before))  # a listing named it; who begins asks for it
+        read = self._world.together(*looks)[: len(numbers)]
         return next((at for at, slot in enumerate(read) if slot is None), len(read))
 
     @property

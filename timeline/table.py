@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -288,10 +289,10 @@ class Table(TableSnapshot):
         refuse_old_version(self.config)
         if self._registration is None:
             self._context.identity.ensure(self._context.world)
+            world, prove = self._context.world, None
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
-                world = self._context.world
-                prove_atomic_create(world.storage, world.ids)
-            self._registration = enter(self._context, agreement, buckets)
+                prove = partial(prove_atomic_create, world.storage, world.ids)
+            self._registration = enter(self._context, agreement, buckets, prove=prove)
         self._registration.writes_to(buckets)
 
     def registered(self, buckets: str = "") -> bool:

@@ -49,7 +49,7 @@ def test_opening_takes_no_more_than_three_requests(told: dict[tuple[str, str], T
     assert told["none", "open"].kinds == {"GET": 3}
 
 
-@pytest.mark.parametrize(("lock", "rounds"), [("none", 28), ("lock", 34)])
+@pytest.mark.parametrize(("lock", "rounds"), [("none", 20), ("lock", 26)])
 def test_the_first_write_of_a_process_makes_itself_known_within_so_many_rounds(
     told: dict[tuple[str, str], Told], lock: str, rounds: int
 ) -> None:
