@@ -10,6 +10,8 @@ update shows where two of them do not fit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.history import ARCHIVED_WRITES
-from timeline.model.claim import Touch
+from timeline.model.claim import Claim, Touch
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import MergeMode, TableType
@@ -34,7 +36,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.rules.anomalies import Anomaly, judge_run
 
-__all__ = ["check_history", "record_table"]
+__all__ = ["check_history", "record_table", "record_versions"]
 
 #: Operations that hide rows which nobody names, not even who asked for them.
 _HIDING: Final = frozenset({"DELETE_PARTITION", "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"})
@@ -86,15 +88,20 @@ def record_table(context: TableContext, run: RunRecorder) -> None:
             run.cleared = max(run.cleared, position)
     run.known_since = min(times, default="")
     committed, withdrawn = frozenset(times), set[InstantTime]()
+    claims: list[tuple[InstantTime, Claim]] = []
     for slot in without_void(context.chain.newest_first(snapshot.head)):
         if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
-            _record_slot(context, run, slot)
+            _record_batches(run, slot)
+            claims.append((slot.requested_time, slot.claim))
         for name in withdrawn_by(slot):
             run.transaction(name, undone=True)
             withdrawn.add(name)
         if slot.kind is SlotKind.COMMIT and slot.requested_time in withdrawn:
             # Until then it may have hidden rows, and readers saw them gone.
             run.cleared = max(run.cleared, int(slot.completion_time))
+    # Beside logs a base file may be made while others append: only whole files form a chain.
+    if context.config.table_type is TableType.COPY_ON_WRITE:
+        record_versions(run, claims)
     restores = [
         one.requested_time
         for one in snapshot.active.instants
@@ -128,19 +135,34 @@ def _clears(metadata: CommitMetadata, told: int) -> bool:
     return deletes > told or operation in _HIDING or (operation == "DELETE" and not told)
 
 
-def _record_slot(context: TableContext, run: RunRecorder, slot: Slot) -> None:
-    """Its batches, and the versions of file groups that it was made from."""
-    name, position = slot.requested_time, int(slot.completion_time)
+def _record_batches(run: RunRecorder, slot: Slot) -> None:
+    position = int(slot.completion_time)
     for number, batch in enumerate(slot.batches):
+        name = slot.requested_time
         of_batch = name if number == 0 else f"{name} ({batch.batch_id})"
         run.transaction(of_batch, position=position, batch=batch.batch_id)
-    # Beside logs a base file may be made while others append: only whole files form a chain.
-    if context.config.table_type is not TableType.COPY_ON_WRITE:
-        return
-    made = [one for one in slot.claim.file_groups if one.touch in (Touch.NEW, Touch.BASE)]
-    run.writes(name, [str(one.file_group) for one in made], rank=int(name), in_rows=False)
-    sources = [(str(one.file_group), one.source_requested_time) for one in made]
-    run.reads(name, [pair for pair in sources if pair[1] is not None])
+
+
+def record_versions(run: RunRecorder, claims: Sequence[tuple[InstantTime, Claim]]) -> None:
+    """
+    Add the versions of file groups: who made which, and of which older one.
+
+    Versions stand in the order of their names. So does one whose own slot was collected: by its
+    commit it would stand behind a version that was made from it by a write which had begun before.
+
+    Args:
+        run: What is recorded.
+        claims: Of slots by requested time, of a table without logs.
+    """
+    written, sources = set[tuple[str, str]](), set[tuple[str, str]]()
+    for name, claim in claims:
+        made = [one for one in claim.file_groups if one.touch in (Touch.NEW, Touch.BASE)]
+        read = [(str(one.file_group), one.source_requested_time) for one in made]
+        run.reads(name, [(item, source) for item, source in read if source is not None])
+        written |= {(name, item) for item, _ in read}
+        sources |= {(source, item) for item, source in read if source is not None}
+    for name, pairs in groupby(sorted(written | sources), itemgetter(0)):
+        run.writes(name, [item for _, item in pairs], rank=int(name), in_rows=False)
 
 
 def _record_rows(context: TableContext, run: RunRecorder, snapshot: Snapshot) -> None:

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.history import check_history
+from hoodoo.history import check_history, record_versions
 from timeline.codecs.journal import read_line, record_journal, write_line
 from timeline.errors import InvalidInputError
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.recorded_run import RunRecorder
-from timeline.rules.anomalies import AnomalyKind
+from timeline.rules.anomalies import AnomalyKind, judge_run
 
 NEVER = "20200101000000000"
 
@@ -167,3 +168,35 @@ def test_a_line_of_another_form_is_refused(line: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         record_journal(RunRecorder(), [line.encode()], source="j")
     assert caught.value.fields["line"] == 1
+
+
+# ---------------------------------------------------------------- versions of file groups
+
+GROUP = FileGroupId("p", "f")
+FIRST, SECOND, THIRD = (f"2026010100000{time}000" for time in (1, 2, 5))
+COMPLETED = {FIRST: 3, SECOND: 4, THIRD: 6}
+
+
+def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
+    """What is found where slots are there of these (requested time, source) alone."""
+    run = RunRecorder(ordered=True)
+    for name, second in COMPLETED.items():
+        run.transaction(name, position=int(f"2026010100000{second}000"))
+    claims = []
+    for name, source in made:
+        group = TouchedFileGroup(
+            file_group=GROUP, touch=Touch.BASE, source_requested_time=source, files=("f",)
+        )
+        claims.append((name, Claim.of([group])))
+    record_versions(run, claims)
+    return [(one.kind, one.item) for one in judge_run(run.finish())]
+
+
+def test_a_version_whose_slot_was_collected_stands_before_what_was_made_from_it() -> None:
+    # The second began before the first was committed, met it, and was made anew from its file.
+    assert of_file_group((SECOND, FIRST), (THIRD, SECOND)) == []
+
+
+def test_a_version_that_skips_another_is_a_lost_update_though_its_source_s_slot_is_gone() -> None:
+    found = of_file_group((SECOND, FIRST), (THIRD, FIRST))
+    assert (AnomalyKind.LOST_UPDATE, str(GROUP)) in found
