@@ -1,0 +1,138 @@
+"""Retries at their bounds: defaults and presets, each pause, when the queue is held, when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from timeline.rules.retry import (
+    RETRY_PRESETS,
+    Redo,
+    RetryBudget,
+    RetryPolicy,
+    RetryPreset,
+    hold_ms,
+    pause_ms,
+    spent_bound,
+)
+
+
+def test_a_budget_says_what_nobody_asked_for() -> None:
+    assert RetryBudget() == RetryBudget(
+        conflict_retries_max=4,
+        publish_attempts_max=16,
+        policy=RetryPolicy.EXPONENTIAL_JITTER,
+        pause_base_ms=50,
+        pause_cap_ms=10_000,
+        total_ms_max=1_800_000,
+        wasted_bytes_max=0,
+        queue_after=0,
+        queue_short_ms=0,
+    )
+
+
+def test_presets_are_two_ways_to_work() -> None:
+    assert RETRY_PRESETS == {
+        RetryPreset.STREAMING: {
+            "conflict_retries": 8,
+            "commit_retry_base_ms": 5,
+            "commit_retry_cap_ms": 50,
+        },
+        RetryPreset.BACKFILL: {
+            "conflict_retries": 32,
+            "commit_attempts_max": 32,
+            "commit_retry_total_ms": 0,
+        },
+    }
+
+
+def test_names_that_people_write_and_read() -> None:
+    assert [one.value for one in RetryPolicy] == [
+        "linear",
+        "exponential",
+        "exponential_jitter",
+        "decorrelated_jitter",
+        "none",
+    ]
+    assert [one.value for one in RetryPreset] == ["streaming", "backfill"]
+    assert [one.value for one in Redo] == ["nothing", "publication", "file groups", "everything"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempt", "jitter", "pause"),
+    [
+        (RetryPolicy.NONE, 3, 0.5, 0),
+        (RetryPolicy.LINEAR, 0, 0.5, 10),
+        (RetryPolicy.LINEAR, 3, 0.5, 40),
+        (RetryPolicy.EXPONENTIAL, 0, 0.5, 10),
+        (RetryPolicy.EXPONENTIAL, 3, 0.5, 80),
+        (RetryPolicy.EXPONENTIAL_JITTER, 3, 0.0, 40),
+        (RetryPolicy.EXPONENTIAL_JITTER, 3, 0.75, 100),
+        (RetryPolicy.DECORRELATED_JITTER, 9, 0.0, 10),
+        (RetryPolicy.DECORRELATED_JITTER, 0, 0.5, 20),
+    ],
+)
+def test_each_policy_pauses_in_its_way(
+    policy: RetryPolicy, attempt: int, jitter: float, pause: int
+) -> None:
+    budget = RetryBudget(policy=policy, pause_base_ms=10, pause_cap_ms=1_000)
+    assert pause_ms(attempt, jitter, budget) == pause
+    low = RetryBudget(policy=policy, pause_base_ms=10, pause_cap_ms=10)
+    assert pause_ms(attempt, 0.5, low) == (0 if policy is RetryPolicy.NONE else 10)
+
+
+def test_a_decorrelated_pause_grows_with_the_last_one() -> None:
+    budget = RetryBudget(policy=RetryPolicy.DECORRELATED_JITTER, pause_base_ms=10)
+    assert pause_ms(0, 0.5, budget, previous_ms=100) == 155
+    assert pause_ms(0, 0.5, budget, previous_ms=9) == 20
+
+
+def test_a_pause_is_doubled_thirty_times_at_most() -> None:
+    budget = RetryBudget(policy=RetryPolicy.EXPONENTIAL, pause_base_ms=1, pause_cap_ms=1 << 40)
+    assert [pause_ms(n, 0.0, budget) for n in (29, 30, 31)] == [1 << 29, 1 << 30, 1 << 30]
+
+
+@pytest.mark.parametrize(
+    ("after", "short_ms", "conflicts", "work_ms", "held_ms"),
+    [
+        (0, 0, 5, 0, None),
+        (2, 0, 1, 0, None),
+        (2, 0, 2, 10_000, 0),
+        (2, 0, 3, 10_000, 0),
+        (0, 500, 0, 100, None),
+        (0, 500, 1, 500, 500),
+        (0, 500, 1, 501, None),
+        (0, 1, 1, 1, 1),
+        (1, 500, 1, 100, 0),
+        (0, 0, 1, 0, None),
+    ],
+)
+def test_a_redo_holds_the_queue_after_so_many_conflicts_or_while_it_is_short(
+    after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
+) -> None:
+    budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
+    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
+    [
+        (4, 1_000, 99, None),
+        (5, 0, 0, "hoodie.write.num.retries.on.conflict.failures"),
+        (0, 1_001, 0, "hoodie.write.commit.retry.total.timeout.ms"),
+        (0, 0, 100, "hoodoo.retry.wasted.bytes.max"),
+        (5, 1_001, 100, "hoodie.write.num.retries.on.conflict.failures"),
+        (4, 1_001, 100, "hoodie.write.commit.retry.total.timeout.ms"),
+    ],
+)
+def test_a_bound_is_named_once_it_is_passed(
+    conflicts: int, elapsed_ms: int, wasted_bytes: int, bound: str | None
+) -> None:
+    spent = {"conflicts": conflicts, "elapsed_ms": elapsed_ms, "wasted_bytes": wasted_bytes}
+    assert spent_bound(RetryBudget(total_ms_max=1_000, wasted_bytes_max=100), **spent) == bound
+
+
+def test_a_bound_of_nothing_binds_nobody_and_one_of_one_does() -> None:
+    spent = {"conflicts": 0, "elapsed_ms": 1 << 40, "wasted_bytes": 1 << 40}
+    assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=0), **spent) is None
+    assert spent_bound(RetryBudget(total_ms_max=1), **spent) is not None
+    assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=1), **spent) is not None
