@@ -215,6 +215,8 @@ def test_defaults_are_ignored_where_the_table_says_so():
     assert read(record(12, None, ""), rules=rules) == [(12, None, "")]
     # A column that a partial update does not name is no value of it, default or not.
     assert read(partial(12, a="n"), record(11, "o", "o"), rules=rules) == [(12, "n", "o")]
+    logs = [partial(12, a="n"), record(11, "o", "")]
+    assert read(*logs, base=base_row(10), rules=rules) == [(12, "n", "b")]
 
 
 def test_markers_are_ignored_where_the_table_says_so():
