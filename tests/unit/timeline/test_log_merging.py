@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -177,6 +179,8 @@ def test_a_partial_update_beside_a_whole_record_keeps_what_it_does_not_name():
     logs = [partial(11, b="new"), record(1, "x", key="q")]
     assert read(*logs, base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
     assert read(*logs[::-1], base=base_row(10)) == [(11, "base", "new"), (1, "x", "b")]
+    logs.append(partial(12, b="newer"))
+    assert read(*logs, base=base_row(10)) == [(12, "base", "newer"), (1, "x", "b")]
 
 
 def test_a_partial_update_over_a_record_of_the_logs_completes_it():
@@ -419,14 +423,18 @@ def test_a_late_record_that_fills_gaps_signs_the_row_where_its_payload_does() ->
         late_rows_sign=True,
     )
 
-    def row(*logs: Changes) -> tuple:
-        folded = fold_changes(join_changes(logs, schema), by_payload)
-        (found,) = merge_changes(base, folded, by_payload).table.to_pylist()
+    def row(*logs: Changes, by: MergeRules = by_payload) -> tuple:
+        folded = fold_changes(join_changes(logs, schema), by)
+        (found,) = merge_changes(base, folded, by).table.to_pylist()
         return found["ts"], found["a"], found["_hoodie_commit_time"]
 
     assert row(signed(5, "late", "t1")) == (10, "late", "t1")
     assert row(signed(20, "u", "t1"), signed(15, "late", "t2")) == (20, "u", "t2")
     assert row(signed(20, "u", "t1"), delete(), signed(30, "v", "t3")) == (30, "v", "t3")
+    other = MergeRules(definition=replace(by_payload.definition, late_rows_sign=False))
+    late = [signed(20, None, "t1"), signed(15, "late", "t2")]
+    assert row(*late, by=other) == (20, "late", "t1")
+    assert row(*late) == (20, "late", "t2")
 
 
 @pytest.mark.parametrize(
