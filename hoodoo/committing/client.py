@@ -8,6 +8,7 @@ time-out once and is left alone for as long.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
@@ -183,8 +184,13 @@ def answer_ms(settings: WriteSettings) -> int:
     return max(1, settings.group_service_wait_ms // 2)
 
 
+@cache
 def release() -> str:
-    """What this program is; tasks of another release may mean something else."""
+    """
+    What this program is; tasks of another release may mean something else.
+
+    Looked up once a process: each time the files of its package are searched for and read.
+    """
     try:
         return version("hoodoo")
     except PackageNotFoundError:
