@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -135,6 +135,12 @@ def new_world(
 
 def rows_of(operation: str, keys: Sequence[str]) -> pa.Table:
     """One row per key; the partition is the key's first letter."""
+    return _rows_of(operation, tuple(keys))
+
+
+@lru_cache(maxsize=4_096)
+def _rows_of(operation: str, keys: tuple[str, ...]) -> pa.Table:
+    """Never changed, and written again by thousands of schedules."""
     return pa.table(
         {
             "id": list(keys),

@@ -257,15 +257,22 @@ class EngineFacts:
             for name in self.world.child_names(TIMELINE)
             if f"{TIMELINE}/{name}" in self.world.files
         ]
+        ended: set[tuple[str, str]] = set()
+        begun: list[tuple[str, tuple[str, str]]] = []
         for name in names:
             known = self._completed.get(name)
             if known is None:
                 instant = parse_instant_name(name)
-                if instant is None or not instant.completed:
+                if instant is None:
+                    continue
+                if not instant.completed:
+                    key = (instant.requested_time, instant.action.completes_as.value)
+                    begun.append((name, key))
                     continue
                 known = self._completed[name] = self._completed_fact(name, instant)
+            ended.add((known.requested_time, known.action))
             yield known
-        yield from _pending_facts(tuple(names))
+        yield from _pending_facts(tuple(name for name, key in begun if key not in ended))
 
     def _archived(self) -> frozenset[str]:
         """
