@@ -10,6 +10,8 @@ plain values only and open the table anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from hoodoo.assembly import Layers
-from hoodoo.spark.leasing import HeldBatch
+from hoodoo.spark.leasing import HeldBatch, HeldTask
 from hoodoo.spark.loading import Load, ReadSlices, arrow_shape, plan_load
 from hoodoo.spark.options import path_of, without_reader_words
 from hoodoo.spark.schemas import spark_schema_of
@@ -94,10 +96,14 @@ class _Files:
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:  # a table without files
             return
-        address, one, read = partition.value
+        address, one, read, moment = partition.value
         shape = arrow_shape(self._schema)
         work = ReadSlices(address=address, slices=(one,), read=read, shape=shape)
-        yield from work.rows(one)
+        with self._held_while_read(moment):
+            yield from work.rows(one)
+
+    def _held_while_read(self, moment: str) -> AbstractContextManager[object]:
+        return HeldTask(partial(_opened, self._options), moment)
 
 
 class HoodooDataSourceReader(_Files, DataSourceReader):
@@ -122,6 +128,9 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the schema; who reads files there holds nothing."""
         return {**self.__dict__, "held": None}
+
+    def _held_while_read(self, moment: str) -> AbstractContextManager[object]:  # noqa: ARG002
+        return nullcontext()  # the stream's own process holds the batch
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         begin = {key.lower(): value for key, value in self._options.items()}.get(_BEGIN)
@@ -164,7 +173,10 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
 
 
 def _partitions(found: Load) -> list[InputPartition]:
-    return [InputPartition((found.address, one, found.plan.read)) for one in found.plan.slices]
+    moment = found.lease.newest
+    return [
+        InputPartition((found.address, one, found.plan.read, moment)) for one in found.plan.slices
+    ]
 
 
 def _opened(options: Mapping[str, str]) -> Table:

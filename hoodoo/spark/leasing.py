@@ -5,7 +5,7 @@ A DataFrame is a recipe: nobody tells when it is read, how often, or that it was
 So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
 ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
 only those derived from it can still read: then the first look that meets no job is the last. A
-stream's micro-batch does tell when it is done.
+stream's micro-batch does tell when it is done, and a task of a view when it is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from hoodoo.table import Table
 from timeline.context import TableContext
+from timeline.machine import LoggingEvents, ThreadTicker
+from timeline.model.times import InstantTime
 from timeline.ports.executor import Ticker
 from timeline.reading.reader_lease import LONG_READ_MS, ReaderLease
 
-__all__ = ["HeldBatch", "keep_while_read"]
+__all__ = ["HeldBatch", "HeldTask", "keep_while_read"]
 
 
 def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
@@ -59,6 +61,46 @@ class HeldBatch:
         """Once in a while."""
         self._lease.used()
         self._lease.beat()
+
+
+class HeldTask:
+    """
+    What a task reads, held once that has lasted for a while.
+
+    For plans of a process that ended with planning. Tasks that wait for their turn live by the
+    leases of those that read.
+
+    Args:
+        opened: Opens the table; asked when it lasts.
+        moment: Completion time up to which files are read.
+    """
+
+    def __init__(self, opened: Callable[[], Table], moment: InstantTime) -> None:
+        self._opened = opened
+        self._moment = moment
+        self._table: Table | None = None
+        self._lease: ReaderLease | None = None
+        self._ticker = ThreadTicker(LONG_READ_MS, self.beat, LoggingEvents())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ticker.stop()
+        if self._lease is not None:
+            self._lease.end()
+        if self._table is not None:
+            self._table.close()
+
+    def beat(self) -> None:
+        """Once in a while. Outside: at first what opening a table and a lease take."""
+        if self._lease is None:
+            self._table = self._table or self._opened()
+            context = self._table.core.context
+            self._lease = ReaderLease(context, context.snapshot(), until=self._moment)
+        if self._lease.is_useful:
+            self._lease.used()
+            self._lease.beat()
 
 
 class _Keeper:

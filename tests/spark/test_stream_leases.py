@@ -1,4 +1,4 @@
-"""A stream's micro-batch holds the files it reads, from its plan until the next one is asked for."""
+"""Streams hold the files of a micro-batch until the next one, tasks of views what they read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import hoodoo
+from hoodoo.spark.leasing import HeldTask
 from hoodoo.spark.schemas import spark_schema_of
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
+from timeline.errors import StorageUnavailableError
 from timeline.reading.reader_lease import registered_readers
 
 datasource = pytest.importorskip("hoodoo.spark.datasource", reason="Spark has them since 4.0")
@@ -79,3 +81,52 @@ def test_tasks_get_a_source_that_holds_nothing(source: Any) -> None:
     source.partitions(EARLIEST, source.latestOffset())
     assert pickle.loads(pickle.dumps(source)).held is None
     assert source.held is not None
+
+
+# ---------------------------------------------------------------- tasks of views
+
+
+def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None:
+    context = table.core.context
+    moment = context.snapshot().newest_completion
+    table.upsert([{**ROW, "v": 1}])
+    with HeldTask(lambda: hoodoo.open_table(context.world.storage.base_uri), moment) as held:
+        assert registered_readers(context) == []  # a short task opens and writes nothing
+        held.beat()
+        held.beat()
+        [reader] = registered_readers(context)
+        assert (reader.alive, reader.oldest, reader.newest) == (True, moment, moment)
+    assert registered_readers(context) == []
+
+
+def test_a_view_is_read_although_its_files_are_cleaned_under_its_task(
+    table: Any, tmp_path: Path
+) -> None:
+    reader = datasource.HoodooDataSourceReader(
+        {"path": str(tmp_path / "t")}, spark_schema_of(table.core.schema)
+    )
+    [partition] = reader.partitions()
+    moment = partition.value[-1]
+    assert moment == table.core.snapshot.newest_completion
+    with HeldTask(lambda: hoodoo.open_table(str(tmp_path / "t")), moment) as held:
+        held.beat()
+        for value in range(1, 4):
+            table.upsert([{**ROW, "v": value}])
+        clean(table.core.context, CleaningSettings(commits_retained=1))
+        assert ids_and_values(reader, [partition]) == [ROW]
+
+
+def test_a_task_whose_table_cannot_be_opened_yet_reads_on(table: Any) -> None:
+    answers = [StorageUnavailableError("not now"), table]
+
+    def opened() -> Any:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with HeldTask(opened, "20260101000000000") as held:
+        with pytest.raises(StorageUnavailableError):  # an event of the thread that asks again
+            held.beat()
+        held.beat()
+        assert len(registered_readers(table.core.context)) == 1

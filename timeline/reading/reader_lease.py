@@ -108,6 +108,11 @@ class ReaderLease:
         self._ticker: Ticker | None = None
 
     @property
+    def newest(self) -> InstantTime:
+        """Completion time up to which files are read."""
+        return self._newest
+
+    @property
     def is_useful(self) -> bool:
         """Whether anybody would look at it: who never took a slot never cleans."""
         return self._lease_ms > 0 and self._head > 0
