@@ -64,8 +64,6 @@ __all__ = [
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
-_FIRST = pa.scalar(0, pa.int8())
-
 _APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
 
 
@@ -375,7 +373,7 @@ def _constant(value: str, count: int) -> pa.Array:
 
 def _repeated(value: str, count: int) -> pa.Array:
     # A dictionary of one value: Parquet stores it as such, and plain text is read back.
-    indices = pa.repeat(_FIRST, count)
+    indices = pa.repeat(pa.scalar(0, pa.int8()), count)
     return pa.DictionaryArray.from_arrays(indices, pa.repeat(pa.scalar(value), 1))
 
 
