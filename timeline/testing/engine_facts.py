@@ -386,13 +386,16 @@ class EngineFacts:
         A name made again: what its owner deleted before was another file.
 
         Another process may draw the time of an instant that was abandoned without a trace;
-        then its own deletes no longer concern the instant that has the time now.
+        then its own deletes no longer concern the instant that has the time now. Who looks from
+        outside may see the file again no sooner than the slot: deletes before that one are former.
         """
         self._read_slots()
-        if any(slot.requested_time == requested_time for slot in self._slots):
-            return
+        taken = [slot.number for slot in self._slots if slot.requested_time == requested_time]
+        since = min(taken, default=self._slots_created + 1)
         self._deletions = [
-            one for one in self._deletions if one.path != path or one.actor != one.owner
+            one
+            for one in self._deletions
+            if one.path != path or one.actor != one.owner or one.head >= since
         ]
 
     def _rows(self, paths: Mapping[str, StatFact]) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,48 @@
+"""The look from outside accuses nobody of what an abandoned instant's own process took back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from tests.integration.running.audit import Audit
+from timeline.testing.world import World
+
+RETAINED = 15
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = hoodoo.incoming.as_arrow([{"id": "a", "v": 0}])
+    path = tmp_path / "t"
+    properties = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
+    with hoodoo.create_table(
+        str(path), schema=rows.schema, record_key="id", properties=properties
+    ) as made:
+        made.upsert(rows)
+    return path
+
+
+def data_file(table: Path) -> str:
+    [found] = table.glob("*.parquet")
+    return found.name
+
+
+def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(table: Path) -> None:
+    """Both drew one time: the first abandoned it, and its bucket's files have the same names."""
+    world, name = World(), data_file(table)
+    world.put("somebody", name, b"former", durable=True, new=True)
+    world.remove("somebody", name)
+    audit = Audit(table, world)
+    audit.look()  # the slot and its file are seen at once
+    assert audit.violations(RETAINED) == []
+
+
+def test_a_file_that_was_taken_away_after_its_slot_is_a_stray_delete(table: Path) -> None:
+    audit, name = Audit(table), data_file(table)
+    audit.look()
+    audit.world.remove("somebody", name)
+    audit.look()  # and there again
+    assert "I9" in "\n".join(map(str, audit.violations(RETAINED)))
