@@ -322,17 +322,14 @@ class Table(GoingBack):
         """Replace the whole table. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
 
-    def delete_partitions(self, partitions: Sequence[str]) -> Receipt:
-        """
-        Delete whole partitions by partition path.
-
-        Raises:
-            InvalidInputError: None was named.
-            ConflictError: Another instant wrote into one of them meanwhile.
-        """
+    def delete_partitions(
+        self, partitions: Sequence[str], *, reads: ReadSet | None = None
+    ) -> Receipt:
+        """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
         if not partitions:
             raise InvalidInputError("name at least one partition path", kind="no_partition")
-        return self.run(WriteOperation.DELETE_PARTITION, None, delete_partitions=tuple(partitions))
+        named, operation = tuple(partitions), WriteOperation.DELETE_PARTITION
+        return self.run(operation, None, delete_partitions=named, reads=reads)
 
     def write(
         self,
@@ -344,7 +341,7 @@ class Table(GoingBack):
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
         chosen = operation or operation_of(self._settings, self.config.record_key_fields)
         if chosen is WriteOperation.DELETE_PARTITION:
-            return self.delete_partitions(self._settings.partitions_to_delete)
+            return self.delete_partitions(self._settings.partitions_to_delete, reads=reads)
         return self._write(chosen, data, None, reads=reads)
 
     def would_conflict(

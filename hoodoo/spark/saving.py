@@ -141,9 +141,7 @@ def write_dataframe(
     """
     if operation is WriteOperation.DELETE_PARTITION:
         named = table.settings.partitions_to_delete or _partitions_in(table, df)
-        if named and reads is not None:
-            return table.run(operation, None, delete_partitions=tuple(named), reads=reads)
-        return table.delete_partitions(named)
+        return table.delete_partitions(named, reads=reads)
     workload = prepared or SparkWorkload(
         table.core.context.world,
         df,

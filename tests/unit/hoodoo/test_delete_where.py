@@ -85,6 +85,26 @@ def test_rows_made_from_reads_that_changed_are_refused_at_once(tmp_path: Path, o
         getattr(table, operation)([row("c", "y", 6, 3)], reads=state.reads(partitions=["y"]))
 
 
+def test_partitions_that_a_write_by_options_deletes_are_judged_by_its_reads(tmp_path: Path):
+    named = {
+        LEVEL: "serializable",
+        "hoodie.datasource.write.operation": "delete_partition",
+        "hoodie.datasource.write.partitions.to.delete": "y",
+    }
+    with (
+        new_table(tmp_path / "t") as table,
+        hoodoo.open_table(str(tmp_path / "t"), properties={**KEYS, **named}) as other,
+        other.hold() as state,
+    ):
+        table.upsert([row("a", "x", 5, 2)])
+        with pytest.raises(WriteConflictError) as refused:
+            other.write([], reads=state.reads(partitions=["x"]))
+        assert refused.value.kind == "changed_under_read"
+        assert "d" in ids(table)
+        other.write([], reads=state.reads(partitions=["y"]))
+        assert "d" not in ids(table)
+
+
 def test_an_unknown_level_is_refused(tmp_path: Path):
     with pytest.raises(SettingError):
         new_table(tmp_path / "t", **{LEVEL: "read_committed"})
