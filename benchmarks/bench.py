@@ -114,6 +114,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--commits", type=int, help="small commits of each kind")
     parser.add_argument("--history", type=int, help="commits of the table that is opened")
     parser.add_argument("--writers", default="1,2,4,8,16", help="numbers of them in conc and far")
+    parser.add_argument("--kinds", default="disjoint,overlap", help="work of conc and far")
     parser.add_argument("--engines", help=f"some of {', '.join(ENGINES)}")
     parser.add_argument("--suites", default="small,conc,far,big,mor,services,hist")
     parser.add_argument("--save", metavar="NAME", help="write results/NAME.md and NAME.json")
@@ -185,17 +186,17 @@ def has_module(python: str, module: str) -> bool:
 
 def words_of(suite: str, options: argparse.Namespace) -> list[str]:
     """A suite's words for run.py."""
+    many = ["--ns", options.writers, "--only", options.kinds, "--light-warm"]
     known = {
         "big": ["--rows", options.rows, "--rounds", options.rounds, "--only", "W1,W2"],
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
-        "conc": ["--ns", options.writers, "--conc-commits", 10, "--light-warm"],
         # Seconds a run, not commits: a slow engine is stopped, and judged by what it did.
-        "far": ["--ns", options.writers, "--conc-commits", 8, "--light-warm"],
+        "conc": [*many, "--conc-commits", 10, "--conc-limit", 20],
+        "far": [*many, "--conc-commits", 8, "--conc-limit", 10],
         "services": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],
     }
-    known["far"] += ["--conc-limit", 10]
     return [str(word) for word in known[suite]]
 
 
