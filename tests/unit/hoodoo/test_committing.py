@@ -65,15 +65,18 @@ def writing(path: Path, at: Path, heard: Heard, **more: str) -> Any:
 
 
 @contextmanager
-def serving(path: Path, at: Path, **more: str) -> Iterator[Committer]:
-    """A committer on another thread of this process."""
+def serving(
+    path: Path, at: Path, *, after_ms: int = 0, group_ms: int = 0, **more: str
+) -> Iterator[Committer]:
+    """A committer on another thread of this process, perhaps a late or a slow one."""
     stop = StopFlag()
     with (
         hoodoo.open_table(path, properties={**OCC, **more}) as table,
         closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
     ):
-        committer = Committer(listener, [served_table(table)])
-        run: Started[Any] = start_beside(lambda: committer.run(stop))
+        served = replace(served_table(table), before=lambda: CLOCK.sleep_ms(group_ms))
+        committer = Committer(listener, [served])
+        run: Started[Any] = start_beside(lambda: (CLOCK.sleep_ms(after_ms), committer.run(stop)))
         try:
             yield committer
         finally:
@@ -110,21 +113,16 @@ def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
 def test_all_who_wait_are_in_the_next_group(tmp_path: Path) -> None:
     """Connections that come while a group is published wait as well: none is left for a later one."""
     table_at(tmp_path / "t").close()
-    stop = StopFlag()
     with (
-        hoodoo.open_table(tmp_path / "t", properties=OCC) as served,
-        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
+        serving(tmp_path / "t", tmp_path / "s", after_ms=500) as committer,
         ThreadExecutor(8, events=Heard()) as threads,
     ):
-        committer = Committer(listener, [served_table(served)])
-        tables = [writing(tmp_path / "t", tmp_path / "s", Heard()) for _ in range(8)]
-        # They offer, and nobody listens yet.
-        running: Started[Any] = start_beside(lambda: (CLOCK.sleep_ms(500), committer.run(stop)))
-        receipts = threads.map(lambda each: tables[each].insert(rows(each)), list(range(8)))
-        stop.set()
-        running.wait()
-        for table in tables:
-            table.close()
+
+        def write(number: int) -> Receipt:
+            with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
+                return table.insert(rows(number))
+
+        receipts = threads.map(write, list(range(8)))
     assert max(each.group for each in receipts) >= 7
     assert committer.report.groups <= 2
 
@@ -132,15 +130,10 @@ def test_all_who_wait_are_in_the_next_group(tmp_path: Path) -> None:
 def test_writers_that_come_back_at_once_share_every_group(tmp_path: Path) -> None:
     """Without patience each of two busy writers would be in every second group, alone."""
     table_at(tmp_path / "t").close()
-    stop = StopFlag()
     with (
-        hoodoo.open_table(tmp_path / "t", properties=OCC) as served,
-        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
+        serving(tmp_path / "t", tmp_path / "s", group_ms=300) as committer,
         ThreadExecutor(2, events=Heard()) as threads,
     ):
-        slow = replace(served_table(served), before=lambda: CLOCK.sleep_ms(300))
-        committer = Committer(listener, [slow])
-        running: Started[Any] = start_beside(lambda: committer.run(stop))
 
         def write(writer: int) -> None:
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
@@ -148,8 +141,6 @@ def test_writers_that_come_back_at_once_share_every_group(tmp_path: Path) -> Non
                     table.insert(rows(10 * writer + number))
 
         threads.map(write, [0, 1])
-        stop.set()
-        running.wait()
     assert committer.report.writes == 8
     assert committer.report.groups < 8
 
