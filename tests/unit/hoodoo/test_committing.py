@@ -8,7 +8,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from timeline.grouping.group_messages import (
     Assigned,
     GoAlone,
     IsUnknown,
+    Message,
     Offer,
     PeerLostError,
     PeerSilentError,
@@ -66,17 +67,22 @@ def writing(path: Path, at: Path, heard: Heard, **more: str) -> Any:
 
 @contextmanager
 def serving(
-    path: Path, at: Path, *, after_ms: int = 0, group_ms: int = 0, **more: str
+    path: Path,
+    at: Path,
+    *,
+    begin: Callable[[], object] = lambda: None,
+    before: Callable[[], object] = lambda: None,
+    **more: str,
 ) -> Iterator[Committer]:
-    """A committer on another thread of this process, perhaps a late or a slow one."""
+    """A committer on another thread; it does ``begin`` first, and ``before`` before each group."""
     stop = StopFlag()
     with (
         hoodoo.open_table(path, properties={**OCC, **more}) as table,
         closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
     ):
-        served = replace(served_table(table), before=lambda: CLOCK.sleep_ms(group_ms))
+        served = replace(served_table(table), before=before)
         committer = Committer(listener, [served])
-        run: Started[Any] = start_beside(lambda: (CLOCK.sleep_ms(after_ms), committer.run(stop)))
+        run: Started[Any] = start_beside(lambda: (begin(), committer.run(stop)))
         try:
             yield committer
         finally:
@@ -110,11 +116,36 @@ def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_all_who_wait_are_in_the_next_group(tmp_path: Path) -> None:
-    """Connections that come while a group is published wait as well: none is left for a later one."""
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
+    """Every write that was offered so far, once it lies in the committer's socket."""
+    sent: list[Offer] = []
+    real = SocketChannel.send
+
+    def send(channel: SocketChannel, message: Message) -> None:
+        real(channel, message)
+        if isinstance(message, Offer):
+            sent.append(message)
+
+    monkeypatch.setattr(SocketChannel, "send", send)
+    return sent
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if there():
+            return
+        CLOCK.sleep_ms(10)
+    pytest.fail("it did not come in a minute")
+
+
+def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:
+    """Connections wait as well: none is left for a later group because it was not heard yet."""
     table_at(tmp_path / "t").close()
     with (
-        serving(tmp_path / "t", tmp_path / "s", after_ms=500) as committer,
+        serving(
+            tmp_path / "t", tmp_path / "s", begin=lambda: wait_for(lambda: len(offered) == 8)
+        ) as committer,
         ThreadExecutor(8, events=Heard()) as threads,
     ):
 
@@ -123,26 +154,35 @@ def test_all_who_wait_are_in_the_next_group(tmp_path: Path) -> None:
                 return table.insert(rows(number))
 
         receipts = threads.map(write, list(range(8)))
-    assert max(each.group for each in receipts) >= 7
-    assert committer.report.groups <= 2
+    assert [each.group for each in receipts] == [8] * 8
+    assert committer.report.groups == 1
 
 
-def test_writers_that_come_back_at_once_share_every_group(tmp_path: Path) -> None:
-    """Without patience each of two busy writers would be in every second group, alone."""
+def test_a_group_waits_for_those_who_were_just_answered(
+    tmp_path: Path, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or two busy writers that need a moment between two writes would publish in turns, alone."""
+    monkeypatch.setattr(service, "_PATIENCE", 0.01)  # on any machine it is back in so long
     table_at(tmp_path / "t").close()
+    groups: list[int] = []
+
+    def before() -> None:
+        groups.append(len(offered))
+        wait_for(lambda: len(offered) >= 2)
+
     with (
-        serving(tmp_path / "t", tmp_path / "s", group_ms=300) as committer,
+        serving(tmp_path / "t", tmp_path / "s", before=before) as committer,
         ThreadExecutor(2, events=Heard()) as threads,
     ):
 
-        def write(writer: int) -> None:
+        def write(writer: int) -> list[Receipt]:
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
-                for number in range(4):
-                    table.insert(rows(10 * writer + number))
+                wait_for(lambda: len(groups) >= writer)  # the second meets the first's group
+                return [table.insert(rows(10 * writer + one)) for one in range(2 - writer)]
 
-        threads.map(write, [0, 1])
-    assert committer.report.writes == 8
-    assert committer.report.groups < 8
+        [first, again], [second] = threads.map(write, [0, 1])
+    assert [first.group, second.group, again.group] == [1, 2, 2]
+    assert committer.report.groups == 2
 
 
 def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from timeline.model.operations import WriteOperation
 from timeline.properties.options import as_property_set
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.held_queue import holding_the_queue
-from timeline.rules.retry import RetryBudget, RetryPolicy, hold_ms, pause_ms, spent_bound
+from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms
 from timeline.table import Table
 
 BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
@@ -69,54 +69,6 @@ def test_no_pause_is_longer_than_half_as_much_again_as_the_cap(
 ) -> None:
     pause = pause_ms(attempt, jitter, replace(BUDGET, policy=policy), previous_ms=previous)
     assert 0 <= pause <= 150
-
-
-@pytest.mark.parametrize(
-    ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
-    [
-        (2, 1_000, 99, None),
-        (3, 0, 0, "hoodie.write.num.retries.on.conflict.failures"),
-        (1, 1_001, 0, "hoodie.write.commit.retry.total.timeout.ms"),
-        (1, 0, 100, "hoodoo.retry.wasted.bytes.max"),
-    ],
-)
-def test_attempts_time_and_bytes_end_the_retries(
-    conflicts: int, elapsed_ms: int, wasted_bytes: int, bound: str | None
-) -> None:
-    budget = RetryBudget(conflict_retries_max=2, total_ms_max=1_000, wasted_bytes_max=100)
-    found = spent_bound(
-        budget, conflicts=conflicts, elapsed_ms=elapsed_ms, wasted_bytes=wasted_bytes
-    )
-    assert found == bound
-
-
-def test_a_bound_of_zero_is_none() -> None:
-    budget = RetryBudget(total_ms_max=0, wasted_bytes_max=0)
-    assert spent_bound(budget, conflicts=1, elapsed_ms=10**9, wasted_bytes=10**15) is None
-
-
-@pytest.mark.spec("PUB-11")
-@pytest.mark.parametrize(
-    ("after", "short_ms", "conflicts", "work_ms", "held_ms"),
-    [
-        (0, 500, 1, 500, 500),  # it is soon done again
-        (0, 500, 1, 501, None),  # others would wait too long
-        (0, 500, 2, 501, 1_000),  # but who lost again may hold it longer
-        (0, 500, 4, 2_000, 2_000),
-        (0, 500, 5, 2_001, None),  # to a bound
-        (0, 500, 0, 1, None),  # nobody met it
-        (0, 0, 9, 0, None),  # nobody holds the queue
-        (2, 500, 2, 60_000, 0),  # asked for: to its end
-        (2, 500, 1, 60_000, None),
-        (2, 500, 1, 20, 500),
-        (2, 500, 2, 20, 0),
-    ],
-)
-def test_a_short_redo_holds_the_queue_at_once_and_a_long_one_where_that_is_asked_for(
-    after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
-) -> None:
-    budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
-    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
 
 
 # ---------------------------------------------------------------- properties

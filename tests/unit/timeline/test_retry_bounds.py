@@ -91,26 +91,53 @@ def test_a_pause_is_doubled_thirty_times_at_most() -> None:
     assert [pause_ms(n, 0.0, budget) for n in (29, 30, 31)] == [1 << 29, 1 << 30, 1 << 30]
 
 
+@pytest.mark.spec("PUB-11")
 @pytest.mark.parametrize(
     ("after", "short_ms", "conflicts", "work_ms", "held_ms"),
     [
+        (0, 0, 1, 0, None),  # nobody holds the queue
         (0, 0, 5, 0, None),
-        (2, 0, 1, 0, None),
-        (2, 0, 2, 10_000, 0),
-        (2, 0, 3, 10_000, 0),
+        (0, 0, 9, 0, None),
+        (0, 500, 0, 1, None),  # nobody met it
         (0, 500, 0, 100, None),
-        (0, 500, 1, 500, 500),
-        (0, 500, 1, 501, None),
+        (0, 500, 1, 500, 500),  # it is soon done again
         (0, 1, 1, 1, 1),
+        (0, 500, 1, 501, None),  # others would wait too long
+        (0, 500, 2, 501, 1_000),  # but who lost again may hold it longer
+        (0, 500, 4, 2_000, 2_000),
+        (0, 500, 5, 2_001, None),  # to a bound
+        (2, 0, 1, 0, None),
+        (2, 0, 2, 10_000, 0),  # asked for: to its end
+        (2, 0, 3, 10_000, 0),
+        (2, 500, 2, 60_000, 0),
+        (2, 500, 1, 60_000, None),
+        (2, 500, 1, 20, 500),
+        (2, 500, 2, 20, 0),
         (1, 500, 1, 100, 0),
-        (0, 0, 1, 0, None),
     ],
 )
-def test_a_redo_holds_the_queue_after_so_many_conflicts_or_while_it_is_short(
+def test_a_short_redo_holds_the_queue_at_once_and_a_long_one_where_that_is_asked_for(
     after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
     assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
+    [
+        (2, 1_000, 99, None),
+        (3, 0, 0, "hoodie.write.num.retries.on.conflict.failures"),
+        (1, 1_001, 0, "hoodie.write.commit.retry.total.timeout.ms"),
+        (1, 0, 100, "hoodoo.retry.wasted.bytes.max"),
+    ],
+)
+def test_attempts_time_and_bytes_end_the_retries(
+    conflicts: int, elapsed_ms: int, wasted_bytes: int, bound: str | None
+) -> None:
+    spent = {"conflicts": conflicts, "elapsed_ms": elapsed_ms, "wasted_bytes": wasted_bytes}
+    budget = RetryBudget(conflict_retries_max=2, total_ms_max=1_000, wasted_bytes_max=100)
+    assert spent_bound(budget, **spent) == bound
 
 
 @pytest.mark.parametrize(
