@@ -17,6 +17,7 @@ from pathlib import Path
 from timeline.active import ActiveTimeline
 from timeline.model.instant import Action
 from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
+from timeline.reading.view import PARTITION_METADATA
 from timeline.testing.engine_facts import EngineFacts
 from timeline.testing.invariants import Violation
 from timeline.testing.world import World
@@ -46,6 +47,7 @@ class Audit:
     samples: list[Sample] = field(default_factory=list)
     plans_in_row: Counter[str] = field(default_factory=Counter)
     longest_wait: int = 0  # samples in which one and the same plan was pending
+    bytes_written: int = 0  # of all data files that were seen
 
     def look(self) -> Sample:
         """Once more. Data files are listed first, so that who allowed a deletion is known."""
@@ -77,6 +79,10 @@ class Audit:
         """I5 to I9 over the whole run."""
         facts = EngineFacts(self.world, commits_retained=commits_retained)
         return facts.check_step(self.world)
+
+    def data_files(self) -> set[str]:
+        """Paths of what lies in the partitions, their own metadata left out."""
+        return {path for path, _ in self._files("", skip=HOODIE) if PARTITION_METADATA not in path}
 
     def peak(self, measure: str) -> int:
         """The greatest value of a field of ``Sample``."""
@@ -110,6 +116,8 @@ class Audit:
             except FileNotFoundError:
                 continue
             self.world.put("somebody", path, data, durable=True, new=known is None)
+            if not content:
+                self.bytes_written += len(data) if known is None else 0
         for path in [one for one in self.world.files if _belongs(one, folder)]:
             if path not in found:
                 self.world.remove("somebody", path)

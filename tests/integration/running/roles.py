@@ -202,7 +202,7 @@ def _read(address: str, folder: Path, name: str) -> None:
         counts["re_reads"] += 1
         if pin.reads > 2 * PINS:
             pins.remove(pin)
-        if counts["re_reads"] > counts["pins"] // 2 > 0:
+        if counts["re_reads"] >= PINS:
             print("read again", flush=True)
     (folder / f"{name}.jsonl").write_text(json.dumps(counts) + "\n")
 
