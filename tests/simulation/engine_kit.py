@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
+from tests.simulation.remembered_workload import RememberedWorkload
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
@@ -45,7 +46,6 @@ from timeline.testing.table_facts import SlotKind
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
 from timeline.undoing.undo import rollback_dead_writers
-from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.placing import FileRules
 from timeline.writing.workload import RowRules
 from timeline.writing.write import Receipt, WritePlan, write
@@ -200,7 +200,7 @@ def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
     if job.extra:
         rows = rows.append_column(job.extra, [["x"] * len(rows)])
     plan = plan_for(job.operation, job.kind, batch_id=job.batch_id, files=job.files)
-    return write(context, plan, LocalWorkload(context.world, rows))
+    return write(context, plan, RememberedWorkload(context.world, rows))
 
 
 def client_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt | HoodooError:

@@ -36,6 +36,7 @@ from tests.simulation.engine_kit import (
     ports_of,
     rows_of,
 )
+from tests.simulation.remembered_workload import RememberedWorkload
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
@@ -56,7 +57,6 @@ from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
-from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.write import write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
@@ -87,7 +87,7 @@ def append(context: TableContext, job: Job) -> int:
     plan = plan_for(job.operation, job.kind)
     plan = replace(plan, rules=replace(plan.rules, buckets=ONE))
     rows = rows_of(job.operation, job.keys)
-    return len(write(context, plan, LocalWorkload(context.world, rows)).refusals)
+    return len(write(context, plan, RememberedWorkload(context.world, rows)).refusals)
 
 
 def appender(name: str, *jobs: Job, make_context: Open = open_free) -> Actor:

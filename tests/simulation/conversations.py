@@ -1,0 +1,278 @@
+"""
+Work that was done before is not done again: what it asked its storage, was told, and came to.
+
+Thousands of schedules merge the same rows into the same file. Work that is decided by its
+arguments and by the answers it gets asks the same next question whenever the answers so far
+were the same, so its questions are kept as a tree of answers. Every question is still put to
+the storage at hand, by whoever works now: the world, its faults and all that others do between
+two calls are as if the work were done. Only the work between two calls is left out. An answer
+that was never heard, or a failure, sends it back to the real work, which is told what was
+answered so far and goes on from there.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import IO, Any, Generic, TypeAlias, TypeVar, cast
+
+import pyarrow as pa
+
+from timeline.ports.storage import open_kept
+from timeline.ports.world import World
+
+__all__ = ["Conversations"]
+
+Result = TypeVar("Result")
+
+#: Name of the call and its arguments.
+Question: TypeAlias = tuple[Any, ...]
+#: A question, its answer or what was raised instead.
+Said: TypeAlias = tuple[Question, Any, Exception | None]
+
+_ANSWERS_MAX = 32  # ends that one key's conversation may have
+
+
+@dataclass(slots=True)
+class _Asks:
+    """A question, and how it goes on after each answer."""
+
+    question: Question
+    then: dict[Hashable, _Asks | _Ends] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Ends:
+    result: Any
+
+
+@dataclass(slots=True)
+class _Known:
+    first: _Asks | _Ends
+    ends: int = 1
+
+
+class Conversations(Generic[Result]):
+    """
+    Results of one kind of work.
+
+    Args:
+        most: Keys that are kept; the one that was not used for longest goes first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[Hashable, _Known] = {}
+        self.done = 0
+        self.remembered = 0
+
+    def result(self, key: Hashable, world: World, work: Callable[[World], Result]) -> Result:
+        """
+        What the work comes to in this world.
+
+        Args:
+            key: Equal where everything is equal that decides the work, but for answers.
+            world: Its storage is asked, and its executor for the order of tasks.
+            work: Uses the storage and ``executor.map`` of the world it gets, and nothing else of
+                any world. Nobody changes what it returns.
+
+        Raises:
+            Whatever the work raises, and an ``AssertionError`` where the key does not decide it.
+        """
+        asked = _Asked(world)
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._known[key] = known  # the last one used
+            end = _follow(known.first, asked)
+            if end is not None:
+                self.remembered += 1
+                return cast("Result", end.result)
+        asked.begin_again()
+        result = work(replace(world, storage=cast("Any", asked), executor=cast("Any", asked)))
+        self.done += 1
+        if all(error is None for _, _, error in asked.said):
+            self._keep(key, known, asked.said, result)
+        return result
+
+    def _keep(self, key: Hashable, known: _Known | None, said: Sequence[Said], end: Result) -> None:
+        if known is None:
+            while len(self._known) >= self._most:
+                del self._known[next(iter(self._known))]
+            self._known[key] = _Known(_path(said, end))
+        elif known.ends < _ANSWERS_MAX:
+            known.ends += 1
+            _add(known.first, said, end)
+
+
+def _follow(node: _Asks | _Ends | None, asked: _Asked) -> _Ends | None:
+    """Put the known questions; None where the real work must go on."""
+    while isinstance(node, _Asks):
+        try:
+            answer = asked.ask(*node.question)
+        except Exception:  # noqa: BLE001 - what it means is decided by the real work
+            return None
+        node = node.then.get(answer)
+    return node
+
+
+def _path(said: Sequence[Said], end: object) -> _Asks | _Ends:
+    node: _Asks | _Ends = _Ends(end)
+    for question, answer, _ in reversed(said):
+        node = _Asks(question, {answer: node})
+    return node
+
+
+def _add(node: _Asks | _Ends, said: Sequence[Said], end: object) -> None:
+    for place, (question, answer, _) in enumerate(said):
+        assert isinstance(node, _Asks), f"this was the end before: {question}"
+        assert node.question == question, f"before {node.question} was asked, now {question}"
+        if answer not in node.then:
+            node.then[answer] = _path(said[place + 1 :], end)
+            return
+        node = node.then[answer]
+
+
+class _Asked:
+    """
+    The storage and the executor that the real work sees.
+
+    Questions that were put already get the answers they got; the work must put the same.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._outputs: dict[str, IO[bytes]] = {}
+        self._told: Iterator[Said] = iter(())
+        self.said: list[Said] = []
+
+    def begin_again(self) -> None:
+        """The real work begins; what was said so far is said again."""
+        self._told = iter(tuple(self.said))
+
+    def ask(self, *question: Any) -> Any:
+        """The answer, once for each question."""
+        before = next(self._told, None)
+        if before is not None:
+            known, answer, error = before
+            assert known == question, f"before {known} was asked, now {question}"
+            if error is not None:
+                raise error
+            return answer
+        method, *arguments = question
+        try:
+            answer = getattr(self, f"_{method}")(*arguments)
+        except Exception as error:
+            self.said.append((question, None, error))
+            raise
+        self.said.append((question, answer, None))
+        return answer
+
+    # ------------------------------------------------------------ what the work calls
+
+    def open_input(self, path: str) -> Any:
+        return _native(self.ask("open_input", path))
+
+    def open_kept(self, path: str) -> Any:
+        return _native(self.ask("open_kept", path))
+
+    def stat(self, path: str) -> Any:
+        return self.ask("stat", path)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.ask("create", path, data, durable)
+
+    def open_output(self, path: str) -> _Output:
+        self.ask("open_output", path)
+        return _Output(self, path)
+
+    def map(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        """In the order in which the executor at hand takes them; all of them, as of the port."""
+        results: dict[int, Any] = {}
+        first: Exception | None = None
+        for place in self.ask("order", len(tasks)):
+            try:
+                results[place] = work(tasks[place])
+            except Exception as error:  # noqa: BLE001 - raised below, when all have ended
+                first = first or error
+        if first is not None:
+            raise first
+        return [results[place] for place in range(len(tasks))]
+
+    # ------------------------------------------------------------ what the world answers
+
+    def _open_input(self, path: str) -> bytes:
+        with self._world.storage.open_input(path) as source:
+            return source.read()
+
+    def _open_kept(self, path: str) -> bytes:
+        with open_kept(self._world.storage, path) as source:
+            return source.read()
+
+    def _stat(self, path: str) -> Any:
+        return self._world.storage.stat(path)
+
+    def _create(self, path: str, data: bytes, durable: bool) -> None:
+        self._world.storage.create(path, data, durable=durable)
+
+    def _open_output(self, path: str) -> None:
+        self._outputs[path] = self._world.storage.open_output(path)
+
+    def _close(self, path: str, data: bytes) -> None:
+        output = self._outputs.pop(path)
+        output.write(data)
+        output.close()
+
+    def _order(self, count: int) -> tuple[int, ...]:
+        order: list[int] = []
+        self._world.executor.map(order.append, range(count))
+        return tuple(order)
+
+    def drop(
+        self,
+        path: str,
+        kind: type[BaseException],
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The work failed while it made a file."""
+        self._outputs.pop(path).__exit__(kind, error, trace)
+
+
+def _native(data: bytes) -> Any:
+    """As ``SimStorage.open_input`` hands it out."""
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return pa.BufferReader(copy.getvalue())
+
+
+class _Output(io.BytesIO):
+    """A file that the work makes; its bytes are one question."""
+
+    def __init__(self, asked: _Asked, path: str) -> None:
+        super().__init__()
+        self._asked = asked
+        self._path = path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self.closed:
+            super().close()
+            self._asked.drop(self._path, kind, error, trace)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        data = self.getvalue()
+        super().close()
+        self._asked.ask("close", self._path, data)
+
+    def __del__(self) -> None:
+        """Drop the buffer only, as ``SimStorage`` does."""

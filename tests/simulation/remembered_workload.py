@@ -1,0 +1,106 @@
+"""
+The shipped local workload, which does not do again what it did in another schedule.
+
+A simulated write is three quarters work on rows: a dozen of them, the same ones in thousands of
+schedules. What is decided by the rows, the rules and the tasks alone is done by
+``LocalWorkload`` once; where files are read and written the storage is asked each time
+(``conversations``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from tests.simulation.conversations import Conversations
+from timeline.files.append import write_task
+from timeline.files.rewrite import FileGroupTask
+from timeline.index import IndexedFile
+from timeline.model.claim import FileGroupId
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.schema import PARTITION_COLUMN, TableSchema
+from timeline.ports.world import World
+from timeline.rules.placement import Bucket
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.workload import RowRules, WorkloadProfile
+
+__all__ = ["RememberedWorkload"]
+
+_WRITES_KEPT = 16_384  # about eight kilobytes each
+_NUMBERS = count()
+_PREPARED: Conversations[tuple[int, pa.Table]] = Conversations(4_096)
+_TAGGED: Conversations[tuple[WorkloadProfile, pa.Array]] = Conversations(4_096)
+_ROUTED: Conversations[dict[FileGroupId, Any]] = Conversations(4_096)
+_WRITTEN: Conversations[tuple[WriteStat, ...]] = Conversations(_WRITES_KEPT)
+
+
+class RememberedWorkload(LocalWorkload):
+    """As ``LocalWorkload``, to the last byte and to the last call of a port."""
+
+    def __init__(self, world: World, rows: pa.Table) -> None:
+        super().__init__(world, rows)
+        self._number = -1  # of the prepared rows: equal ones have one number
+
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        def prepared(_: World) -> tuple[int, pa.Table]:
+            super(RememberedWorkload, self).prepare(rules, schema)
+            return next(_NUMBERS), self._rows
+
+        columns = (tuple(column.to_pylist()) for column in self._rows.columns)
+        key = (rules, schema.avro_json, self._rows.schema, *columns)
+        self._number, self._rows = _PREPARED.result(key, self._world, prepared)
+        self._rules = rules
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        if not self._by_partition or any(
+            one.merged is not None for files in candidates.values() for one in files
+        ):
+            return super().tag(candidates)
+
+        def tagged(world: World) -> tuple[WorkloadProfile, pa.Array]:
+            own, self._world = self._world, world
+            try:
+                return super(RememberedWorkload, self).tag(candidates), self._found
+            finally:
+                self._world = own
+
+        places = tuple((path, tuple(files)) for path, files in candidates.items())
+        profile, self._found = _TAGGED.result((self._number, places), self._world, tagged)
+        self._paths, self._leaving, self._shares = self._rows.column(PARTITION_COLUMN), {}, None
+        self._attempted = set()
+        return profile
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        if not self._by_partition:
+            super().assign(buckets, file_ids)
+            return
+
+        def routed(_: World) -> dict[FileGroupId, Any]:
+            super(RememberedWorkload, self).assign(buckets, file_ids)
+            return self._routed
+
+        shares = None if self._shares is None else self._shares.tobytes()
+        found = tuple(self._found.to_pylist())
+        key = (self._number, tuple(buckets), tuple(file_ids.items()), found, shares)
+        self._routed = _ROUTED.result(key, self._world, routed)
+
+    def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
+        def written(world: World) -> tuple[WriteStat, ...]:
+            return write_task(world.storage, task, self.rows_of(task))
+
+        group = FileGroupId(task.partition_path, task.file_id)
+        positions, leaving = self._routed.get(group), self._leaving.get(group)
+        key = (self._number, _bytes(positions), _bytes(leaving), task)
+        return _WRITTEN.result(key, self._world, written)
+
+    @property
+    def _by_partition(self) -> bool:
+        """Whether the prepared rows say where they belong, which other files might change."""
+        return not self._required_rules().lookup.whole_table
+
+
+def _bytes(positions: Any) -> bytes | None:
+    return None if positions is None else positions.tobytes()
