@@ -71,12 +71,12 @@ def _long_bytes(number: int) -> bytes:
 
 
 class RecordWriter:
-    """Writes one record of a fixed schema; build it once per schema."""
+    """Writes one record of a fixed schema; build it once per schema. ``schema`` is it, parsed."""
 
     def __init__(self, schema: Schema) -> None:
         text = json.dumps(schema, separators=(",", ":")).encode()
         key = b"avro.schema"
-        self._schema = fastavro.parse_schema(schema)
+        self.schema = fastavro.parse_schema(schema)
         self._header = b"".join(
             (_MAGIC, b"\x02", _long_bytes(len(key)), key, _long_bytes(len(text)), text, b"\x00")
         )
@@ -92,7 +92,7 @@ class RecordWriter:
         """
         body = io.BytesIO()
         try:
-            fastavro.schemaless_writer(body, self._schema, record)
+            fastavro.schemaless_writer(body, self.schema, record)
         except _PARSER_FAILURES as failure:
             raise InvalidInputError(
                 f"value does not fit its instant file, correct it and repeat: {failure}",

@@ -102,7 +102,7 @@ class _Codec(Generic[_Value]):
         self._text = json.dumps(schema).encode()
         self._writer = RecordWriter(schema)
         self._reader = RecordReader(schema)
-        self._to_record = _to_record(schema, {})
+        self._to_record = _to_record(self._writer.schema, {})
         self._to_value = _to_value(schema, {})
 
     def encode(self, value: _Value) -> bytes:
@@ -161,10 +161,14 @@ def _to_value(node: Any, named: dict[str, _Convert]) -> _Convert:
 
 
 def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
-    """Compile the conversion of one schema node from values to fastavro's data."""
+    """Compile the conversion of one node of a parsed schema from values to fastavro's data."""
     if isinstance(node, list):
-        branch = _to_record(next(one for one in node if one != "null"), named)
-        return lambda item: None if item is None else branch(item)
+        chosen = next(one for one in node if one != "null")
+        branch = _to_record(chosen, named)
+        name = _branch_name(chosen)
+        # Told which branch it is, fastavro does not try every value below it to find out. All
+        # branches are told: one that it tries must have none below that is.
+        return lambda item: None if item is None else (name, branch(item))
     if isinstance(node, str):
         return named.get(node, _identity)
     if node["type"] == "array":
@@ -173,7 +177,8 @@ def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
     if node["type"] == "map":
         value_of = _to_record(node["values"], named)
         return lambda mapping: {key: value_of(mapping[key]) for key in sorted(mapping)}
-    known = {one.name for one in dataclasses.fields(_VALUE_CLASSES[node["name"]])}
+    value_class = _VALUE_CLASSES[node["name"].rpartition(".")[2]]
+    known = {one.name for one in dataclasses.fields(value_class)}
     parts = [
         (one["name"], _attribute(one["name"]), _plain_or(one["type"], _to_record, named))
         for one in node["fields"]
@@ -192,6 +197,13 @@ def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
 
     named[node["name"]] = convert
     return convert
+
+
+def _branch_name(node: Any) -> str:
+    """What fastavro calls a branch of a union."""
+    if isinstance(node, str):
+        return node
+    return str(node["name"] if node["type"] == "record" else node["type"])
 
 
 def _plain_or(
