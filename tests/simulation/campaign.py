@@ -87,7 +87,7 @@ class Tally:
 def settle_memory() -> None:
     """What the engine's modules hold stays; looking for cycles took a sixth of the time."""
     gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
+    gc.set_threshold(100_000, 50, 100)
 
 
 def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tally:

@@ -252,21 +252,15 @@ class EngineFacts:
 
     def _instants(self) -> Iterator[InstantFact]:
         """Every completed file by itself (a second one is a finding), then what is pending."""
-        names = [
-            name
-            for name in self.world.child_names(TIMELINE)
-            if f"{TIMELINE}/{name}" in self.world.files
-        ]
         ended: set[tuple[str, str]] = set()
         begun: list[tuple[str, tuple[str, str]]] = []
-        for name in names:
+        for name in self.world.child_names(TIMELINE):
             known = self._completed.get(name)
             if known is None:
-                instant = parse_instant_name(name)
-                if instant is None:
+                instant, key = _named(name)
+                if instant is None or f"{TIMELINE}/{name}" not in self.world.files:
                     continue
                 if not instant.completed:
-                    key = (instant.requested_time, instant.action.completes_as.value)
                     begun.append((name, key))
                     continue
                 known = self._completed[name] = self._completed_fact(name, instant)
@@ -430,7 +424,7 @@ class EngineFacts:
         data = self.world.files[path].data
         rows: list[tuple[str, str | None]] = []
         if stat.is_base:
-            rows = self._stored(data)
+            rows += _stored(data, self.operation_column)
         else:
             source = BytesSource(data)
             for block in iter_blocks(source, len(data), path=path):
@@ -439,15 +433,9 @@ class EngineFacts:
                     deletes = decode_deletes(content, path=path)
                     rows += [(key, None) for key in deletes.column(KEY_COLUMN).to_pylist()]
                 else:
-                    rows += self._stored(content)
+                    rows += _stored(content, self.operation_column)
         self._rows_of_files[path] = rows
         return rows
-
-    def _stored(self, parquet: bytes) -> list[tuple[str, str | None]]:
-        table = pq.ParquetFile(pa.BufferReader(parquet)).read(
-            columns=[KEY_COLUMN, self.operation_column], use_threads=False
-        )
-        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
@@ -464,6 +452,15 @@ def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
             yield Violation(invariant="I12", found=f"{operation} is in {count} slots")
 
 
+@lru_cache(maxsize=4_096)
+def _stored(parquet: bytes, operation_column: str) -> tuple[tuple[str, str | None], ...]:
+    """Record key and operation of each row; many worlds hold the same bytes."""
+    table = pq.ParquetFile(pa.BufferReader(parquet)).read(
+        columns=[KEY_COLUMN, operation_column], use_threads=False
+    )
+    return tuple(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
 @lru_cache(maxsize=256)
 def _pending_facts(names: tuple[str, ...]) -> tuple[InstantFact, ...]:
     return tuple(
@@ -474,6 +471,15 @@ def _pending_facts(names: tuple[str, ...]) -> tuple[InstantFact, ...]:
         )
         for instant in ActiveTimeline.of(names).pending
     )
+
+
+@lru_cache(maxsize=4_096)
+def _named(name: str) -> tuple[Instant | None, tuple[str, str]]:
+    """The instant of a name, and what its completed file would be told by."""
+    instant = parse_instant_name(name)
+    if instant is None:
+        return None, ("", "")
+    return instant, (instant.requested_time, instant.action.completes_as.value)
 
 
 @lru_cache(maxsize=16_384)
