@@ -174,6 +174,9 @@ class SlotChain:
         Outside: 1 get per slot that was not seen before.
         """
         for number in range(self.head() if last is None else last, 0, -1):
+            if number not in self._known and self._world.storage.capabilities.far:
+                lower = range(max(0, number - _PROBES_AT_ONCE_MAX), number)
+                self._world.together(*(partial(self.read, one + 1) for one in lower))
             slot = self.read(number)
             if slot is None:
                 return

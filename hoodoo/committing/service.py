@@ -23,6 +23,7 @@ from hoodoo.committing.sockets import SocketChannel, SocketListener
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
+from timeline.grouping.group_commit import PATIENCE
 from timeline.grouping.group_messages import (
     GoAlone,
     IsUnknown,
@@ -47,7 +48,6 @@ _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # how soon a stop is noticed
 _PARTS_MAX = 64  # members that write their files at a time
 _SAID_MAX = 2000
-_PATIENCE = 4  # who was answered may take this part of the group's time to come back
 _WRITES_MAX = 64  # of an instant, unless the option says another number
 
 
@@ -332,7 +332,7 @@ class Committer:
         for channel in [one for one in self._channels if one.closed]:
             self._drop(channel)  # the part of its writer failed for good
         now_ms = self._clock.monotonic_ms()
-        desk.patient_until_ms = now_ms + (now_ms - began_ms) // _PATIENCE
+        desk.patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
         self._afterwards(desk.served)
 
     def _answers(

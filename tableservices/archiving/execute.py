@@ -107,15 +107,16 @@ def archive(
         CorruptTableError: A file of the history or an instant cannot be read; nothing more
             was moved.
     """
-    memory = memory or ArchiveMemory()
-    if context.world.clock.monotonic_ms() < memory.rests_until_ms:
+    if memory is not None and context.world.clock.monotonic_ms() < memory.rests_until_ms:
         return None
     if not is_due(context.glance().active, rules.archiving):
         return None
     refuse_uncleanable(context, "archive")
-    cuts = list(_cuts(context, rules))
+    leaves = memory is not None and _another_is_at_it(context)
+    cuts = [] if leaves else list(_cuts(context, rules, _TRIES_MAX if memory is None else 1))
     if not cuts:
-        memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
+        if memory is not None:
+            memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
@@ -136,10 +137,28 @@ def archive(
     return receipt
 
 
-def _cuts(context: TableContext, rules: ArchiveRules) -> Iterator[Slot]:
-    """Cut after cut, each carried out, until nothing is left to move or somebody needs it."""
+def _another_is_at_it(context: TableContext) -> bool:
+    """
+    Whether another process cut a moment ago: it goes on, and one archiver is enough.
+
+    Writers that all archive after their commits find the same work due at the same time. Who
+    died on the way is followed when it has rested as long as others would. Outside: 1 get.
+    """
+    last = _last_cut(context)
+    if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
+        return False
+    moment = instant_time(WallMs(max(0, context.world.clock.now_ms() - _REST_MS)))
+    return last.completion_time > moment
+
+
+def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
+    """
+    Cut after cut, each carried out, until nothing is left to move or somebody needs it.
+
+    So often what was decided may turn out to be stale, because another acted meanwhile.
+    """
     finished = stale = 0
-    while stale < _TRIES_MAX:
+    while stale < tries:
         last = _last_cut(context)
         if last is not None and last.number != finished:  # another's, or of one who died
             if not _finish(context, last):
@@ -220,7 +239,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
 
     def decide(turn: Turn) -> Slot | None:
         came = context.chain.between(slots[-1].number if slots else 0, turn.head)
-        if any(one.kind not in (SlotKind.COMMIT, SlotKind.PLAN) for one in came):
+        if not all(map(_leaves_as_it_is, came)):
             return None
         chosen = choose_instants(turn.timeline, settings, planned.lines.times)
         going = [one for one in chosen if one in planned.going]  # what was looked at, and no more
@@ -244,8 +263,18 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
             body=encode_boundary(boundary),
         )
 
+    newest = slots[-1].number if slots else 0
+    if any(
+        not _leaves_as_it_is(one) for one in context.chain.between(newest, context.chain.head())
+    ):
+        return None  # told without the queue, in which all writers would wait for it
     slot, _ = take_turn(context, "archive", decide)
     return slot
+
+
+def _leaves_as_it_is(came: Slot) -> bool:
+    """Whether a slot changes nothing of what was decided to go."""
+    return came.kind in (SlotKind.COMMIT, SlotKind.PLAN)
 
 
 def _finish(context: TableContext, cut: Slot) -> bool:
@@ -267,7 +296,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
             return False
         if left:
             _move(context, boundary, names)
-        context.world.executor.map(context.world.storage.delete, slots)
+        context.world.each(context.world.storage.delete, slots)
         for number in _older_boundaries(context.world.storage, boundary.number):
             context.world.storage.delete(boundary_path(number))
     context.chain.forget(boundary.number)
@@ -297,10 +326,10 @@ def _move(context: TableContext, boundary: Boundary, names: frozenset[str]) -> N
             for name, one in named.items()
             if (one.requested_time, one.action.value) not in archived
         ]
-        rows = context.world.executor.map(lambda one: _row(storage, *one), missing)
+        rows = context.world.each(lambda one: _row(storage, *one), missing)
     add_to_history(storage, [row for row in rows if row is not None])
     begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
-    context.world.executor.map(storage.delete, begun)
+    context.world.each(storage.delete, begun)
     for name in boundary.completed:
         if name in names:
             storage.delete(timeline_path(name))

@@ -2,8 +2,10 @@
 The group committer: threads hand in writes, and whoever is first publishes for those waiting.
 
 Writes that come while one is being published wait and form the next group, so a group is as
-big as the load makes it and nobody waits without need. There is no thread of its own: the
-writer that came first leads, and when the process dies all its members die with it (GRP-3).
+big as the load makes it. Who was just answered is waited for a moment: the threads of a busy
+process come back at once, and without that the fastest of them would lead every second group
+alone. There is no thread of its own: the writer that came first leads, and when the process dies
+all its members die with it (GRP-3).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from timeline.context import TableContext
@@ -32,7 +34,10 @@ from timeline.writing.receipt import Receipt, WritePlan
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work, prepared, write_prepared
 
-__all__ = ["GroupCommitter"]
+__all__ = ["PATIENCE", "GroupCommitter"]
+
+#: Who was answered may take this part of the group's time to come back.
+PATIENCE = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +45,7 @@ class _Entry:
     """A write that waits for its group, later its answer."""
 
     work: Work
+    thread: int = field(default_factory=threading.get_ident)
     alone: bool = False
     met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
     part: Part | None = None  # files to write, for its own thread
@@ -83,6 +89,8 @@ class GroupCommitter:
         self._changed = threading.Condition()
         self._waiting: list[_Entry] = []
         self._leading = False
+        self._returning: set[int] = set()  # threads that were answered by the last group
+        self._patient_until_ms = 0
 
     def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
         """
@@ -95,6 +103,8 @@ class GroupCommitter:
         entry = _Entry(work=prepared(self._context, plan, workload, looked))
         with self._changed:
             self._waiting.append(entry)
+            self._returning.discard(entry.thread)
+            self._changed.notify_all()
         try:
             while not entry.answered:
                 part = self._next_part(entry)
@@ -169,15 +179,20 @@ class GroupCommitter:
         publishing: list[InstantTime] = []
         try:
             keep_pace(self._context)  # others join meanwhile
-            if self._linger_ms and not leader.alone:
-                self._context.world.clock.sleep_ms(self._linger_ms)
+            if not leader.alone:
+                self._wait_for_more()
             with self._changed:
                 group = self._group_of(leader)
+                self._returning.clear()
+            began_ms = self._context.world.clock.monotonic_ms()
             self._before()
             self._looked = self._context.glance()
             self._run(group, publishing)
+            now_ms = self._context.world.clock.monotonic_ms()
             with self._changed:
                 self._waiting = [one for one in self._waiting if not one.answered]
+                self._returning = {one.thread for one in group if one.answered}
+                self._patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
                 self._changed.notify_all()
             self._after()
         except BaseException as error:
@@ -194,6 +209,17 @@ class GroupCommitter:
                 self._leading = False
                 self._waiting = [one for one in self._waiting if not one.answered]
                 self._changed.notify_all()
+
+    def _wait_for_more(self) -> None:
+        clock = self._context.world.clock
+        if self._linger_ms:
+            clock.sleep_ms(self._linger_ms)
+        left_ms = self._patient_until_ms - clock.monotonic_ms()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._returning or len(self._waiting) >= self._writes_max,
+                timeout=max(0, left_ms) / 1000,
+            )
 
     def _group_of(self, leader: _Entry) -> list[_Entry]:
         if leader.alone:

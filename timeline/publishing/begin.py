@@ -26,7 +26,7 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind, SlotOwner
-from timeline.model.times import InstantTime, WallMs
+from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
 from timeline.ports.world import World
@@ -44,6 +44,7 @@ WRITER_KEY = "hoodoo.writer"
 
 _REDRAWS_WITHOUT_LOCK = 3
 _DRAWS_MAX = 100
+_AHEAD_MS_MAX = 500  # half of what is warned of (TL-SUCC-2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +91,11 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     # both may draw the same millisecond, and theirs fails by our requested file.
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     for _ in range(0 if shared else _REDRAWS_WITHOUT_LOCK):
+        started_ms = context.world.clock.monotonic_ms()
         begun = _try_begin(context, action, least, before)
         if isinstance(begun, Begun):
             return begun
-        least, before = begun, None
+        least, before = max(begun, _ahead(context, started_ms)), None
     # Others keep publishing between our time and our look: take the queue (BEG-5).
     with context.world.lock.acquire("begin") as lease:
         if shared:  # FOR-4: what is begun above an unsettled slot would make it void
@@ -104,6 +106,19 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
                 return begun
             least = begun
     raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
+
+
+def _ahead(context: TableContext, started_ms: int) -> InstantTime:
+    """
+    As far ahead of this moment as a try far away takes (TL-SUCC-1).
+
+    Whoever publishes there every other round would overtake each time that is drawn from the clock
+    before it can be seen. This machine's own tries are over before another begins.
+    """
+    if not context.world.storage.capabilities.far:
+        return ""
+    took_ms = min(context.world.clock.monotonic_ms() - started_ms, _AHEAD_MS_MAX)
+    return instant_time(WallMs(context.world.clock.now_ms() + took_ms))
 
 
 def _try_begin(

@@ -11,8 +11,8 @@ of the lock (FOR-4). Where that was cut short the next turn tells what became of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -44,6 +44,8 @@ from timeline.rules.succession import Residue, next_instant_time
 __all__ = ["Turn", "look", "take_turn"]
 
 _WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
+_KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
+_SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN})  # by one file, and nothing is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +216,7 @@ def _take_and_settle(
             if is_collected(context, slot, overruns):
                 return _Fate.SETTLED
             if not slot.foreign:
-                settle(context, slot)
+                _show(context, slot, lease)
                 return _Fate.SETTLED
             shown = settle(context, slot, may_show=partial(_may_show, context, slot, lease))
             # A lease that is still held was never another's: nobody can have called it void.
@@ -223,6 +225,18 @@ def _take_and_settle(
         raise
     except Exception as error:
         raise _unknown(slot, f"an error struck while publishing ({error})") from error
+
+
+def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+    """
+    Settle an own slot; of a store far away the queue goes on meanwhile (PAR-1).
+
+    Whoever comes next and finds no completed file yet helps (HELP-1), as without a lock.
+    """
+    if lease is None or slot.kind not in _SHOWN or not context.world.storage.capabilities.far:
+        settle(context, slot)
+    else:
+        context.world.together(partial(settle, context, slot), lease.release)
 
 
 def _unknown(slot: Slot, why: str) -> OutcomeUnknownError:
@@ -272,7 +286,30 @@ def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextMan
     mode = context.limits.publish_lock
     if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext(None)
-    return context.world.lock.acquire(purpose)
+    if not context.world.storage.capabilities.far:
+        return context.world.lock.acquire(purpose)
+    return _keeping_up(context, purpose)
+
+
+@contextmanager
+def _keeping_up(context: TableContext, purpose: str) -> Iterator[Lease]:
+    """
+    The lock, and the chain as it is when the lock is had.
+
+    What others publish is read while they are waited for: read in the turn it would keep the
+    whole queue for a round or more for each doubling of what there is (PAR-1).
+    """
+
+    def keep_up() -> None:
+        context.chain.head()
+
+    beat = context.world.executor.every(_KEEP_UP_MS, keep_up)
+    try:
+        lease = context.world.lock.acquire(purpose)
+    finally:
+        beat.stop()
+    with lease:
+        yield lease
 
 
 def look(context: TableContext, lease: Lease | None, *, asks_config: bool = False) -> Turn:

@@ -162,7 +162,7 @@ def test_a_group_waits_for_those_who_were_just_answered(
     tmp_path: Path, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two busy writers that need a moment between two writes would publish in turns, alone."""
-    monkeypatch.setattr(service, "_PATIENCE", 0.01)  # on any machine it is back in so long
+    monkeypatch.setattr(service, "PATIENCE", 0.01)  # on any machine it is back in so long
     table_at(tmp_path / "t").close()
     groups: list[int] = []
 

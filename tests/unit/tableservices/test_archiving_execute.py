@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from timeline.codecs.history_rows import parse_manifest
 from timeline.context import TableContext
 from timeline.model.instant import Action
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
+from timeline.ports.ids import ProcessIdentity
 from timeline.registry import enter
 from timeline.undoing.undo import rollback
 
@@ -248,6 +251,71 @@ def test_a_table_that_is_held_back_is_not_looked_at_after_every_commit(bench: Be
 
     assert archive(bench.open(Counting(bench.storage)), RULES, memory=memory) is None
     assert [path for path in reads if not path.endswith(("properties", "table.json"))] == []
+
+
+def as_another(bench: Bench) -> TableContext:
+    """The table in the hands of another process."""
+
+    class Other:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(bench.context.world.ids, name)
+
+        def identity(self) -> ProcessIdentity:
+            return ProcessIdentity(host="there", pid=7, writer_id="w2", application="other")
+
+    context = bench.open(bench.storage)
+    return TableContext.of(replace(context.world, ids=Other()), context.config, context.limits)
+
+
+@pytest.mark.parametrize("rested", [False, True])
+def test_one_of_the_writers_that_archive_goes_on_and_the_others_follow_when_it_rests(
+    bench: Bench, rested: bool
+) -> None:
+    """All of them find the same work due after their commits."""
+    first, other = ArchiveMemory(), ArchiveMemory()
+    times = bench.commits(5)
+    assert archive(bench.context, RULES, memory=first) is not None
+    times += bench.commits(3)
+    moved = len(archived(bench))
+    bench.clock.time_ms += 10_001 if rested else 0
+    assert (archive(as_another(bench), RULES, memory=other) is not None) == rested
+    assert (len(archived(bench)) > moved) == rested
+    if not rested:
+        assert archive(bench.context, RULES, memory=first) is not None, "who cut last goes on"
+        assert archived(bench) == times[:6]
+
+
+def test_who_is_asked_to_archive_does_so_whoever_did_a_moment_ago(bench: Bench) -> None:
+    bench.commits(5)
+    assert archive(bench.context, RULES, memory=ArchiveMemory()) is not None
+    bench.commits(3)
+    assert archive(as_another(bench), RULES) is not None
+
+
+def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: Bench) -> None:
+    bench.commits(5)
+    asked: list[str] = []
+    other = as_another(bench)
+
+    class Overtaken(Behind):
+        looked = False
+
+        def list(self, folder: str) -> Any:
+            if folder == WRITERS and not self.looked:
+                self.looked = True
+                assert archive(other, RULES) is not None
+            return self.inner.list(folder)
+
+    class Asked:
+        def acquire(self, purpose: str) -> Any:
+            asked.append(purpose)
+            return bench.lock.acquire(purpose)
+
+    context = bench.open(Overtaken(bench.storage))
+    world = replace(context.world, lock=Asked())
+    context = TableContext.of(world, context.config, context.limits)
+    assert archive(context, RULES, memory=ArchiveMemory()) is None
+    assert asked == []
 
 
 class Stop(Exception):  # noqa: N818 - the process is gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.storage import AmbiguousWriteError, StorageCapabilities
 from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -161,6 +162,37 @@ def test_after_three_lost_times_the_queue_is_taken():
     end(begun)
     assert len(heard(table, "begin.redrawn")) == 3
     assert len(table.context.active().pending) == 1
+
+
+class Far(Behind):
+    """Every call is a way there and back."""
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        return replace(self.inner.capabilities, far=True)
+
+
+@pytest.mark.spec("TL-SUCC-1")
+@pytest.mark.parametrize(("took_ms", "ahead_ms"), [(180, 180), (500, 500), (900, 500)])
+def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
+    took_ms: int, ahead_ms: int
+) -> None:
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    storage = PublishingWhileBegun(base)
+    other = new_table(base, clock=clock)
+    table = opened(other, storage=Far(storage), clock=clock)
+
+    def overtake() -> None:
+        clock.sleep_ms(took_ms)
+        upsert(other, ROWS)
+
+    storage.acts.append(overtake)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    earliest = NOW + took_ms + ahead_ms
+    assert instant_time(WallMs(earliest)) < begun.requested_time
+    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
 
 
 @pytest.mark.spec("BEG-3")

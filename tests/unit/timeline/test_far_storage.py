@@ -41,6 +41,11 @@ class Backwards(ThreadExecutor):
     def __init__(self) -> None:
         super().__init__(1)
         self.together: list[int] = []
+        self.repeated: Callable[[], None] = lambda: None
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        self.repeated = work
+        return super().every(interval_ms, work)
 
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.together.append(len(calls))
@@ -130,6 +135,114 @@ def test_a_look_may_be_as_old_as_ten_like_it_take(took_ms: int, glance_ms: int) 
     for table in (near, far):
         table.context.looked.took_ms = took_ms
     assert (near.context.glance_ms, far.context.glance_ms) == (GLANCE_MS, glance_ms)
+
+
+@pytest.mark.parametrize(("read", "rounds"), [(1, [8]), (9, [8, 8]), (20, [8, 8, 4])])
+def test_the_chain_is_read_ahead_from_its_newest_slot(read: int, rounds: list[int]) -> None:
+    table = far_table()
+    for _ in range(20):
+        upsert(table, ROWS)
+    context, executor = backwards(table)
+    numbers = (slot.number for slot in context.chain.newest_first(20))
+    assert [next(numbers) for _ in range(read)] == list(range(20, 20 - read, -1))
+    assert executor.together == rounds
+
+
+# ---------------------------------------------------------------- the queue
+
+
+class Queue:
+    """A lock that nobody else has; what happens while it is waited for and when it is given back."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.waiting: list[Callable[[], object]] = []
+        self.released: list[Callable[[], object]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def acquire(self, purpose: str) -> Any:
+        while self.waiting:
+            self.waiting.pop(0)()
+        return _Watched(self.inner.acquire(purpose), self.released)
+
+
+class _Watched:
+    def __init__(self, lease: Any, released: list[Callable[[], object]]) -> None:
+        self.lease, self.released = lease, released
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lease, name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self.lease.release()
+        while self.released:
+            self.released.pop(0)()
+
+
+def queueing(table: Table) -> tuple[Table, Queue, Backwards]:
+    """The table opened once more, by a writer behind a watched lock."""
+    mine = opened(table)
+    context, executor = backwards(mine)
+    queue = Queue(context.world.lock)
+    object.__setattr__(mine.context, "world", replace(context.world, lock=queue))
+    object.__setattr__(mine.context, "chain", SlotChain(mine.context.world, context.table_id))
+    return mine, queue, executor
+
+
+@pytest.mark.spec("PAR-1")
+def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_comes() -> None:
+    table = far_table()
+    storage: Any = table.context.world.storage
+    upsert(table, ROWS)
+    mine, queue, executor = queueing(table)
+
+    def others_publish() -> None:
+        for _ in range(3):
+            upsert(table, [{**ROWS[0], "p": "elsewhere"}])
+        executor.repeated()  # its time has come
+        read.append(len(storage.calls))
+
+    read: list[int] = []
+    queue.waiting.append(others_publish)
+    upsert(mine, ROWS)
+    [turn] = read
+    asked = {
+        call.path[-1]
+        for call in storage.calls[turn:]
+        if call.operation == "read" and "/slots/" in call.path
+    }
+    assert min(asked) == "5", "only whether there are more than four"
+    assert mine.context.chain.head() == 5
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("HELP-1")
+def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_one_helps() -> None:
+    table = far_table()
+    upsert(table, ROWS)
+    mine, queue, _ = queueing(table)
+    shown: list[int] = []
+
+    def next_one() -> None:
+        shown.append(len(table.context.active().completed_writes))
+        upsert(table, [{**ROWS[0], "id": "b", "p": "elsewhere"}])
+        shown.append(len(table.context.active().completed_writes))
+
+    queue.released.append(next_one)  # the executor takes it before the completed file
+    upsert(mine, ROWS)
+    assert shown == [1, 3], "the slot alone, and after the next turn both"
+    head, active = opened(table).context.look()
+    assert (head, len(active.completed_writes)) == (3, 3)
+    times = [one.completion_time for one in active.completed_writes]
+    assert times == sorted(times, key=str)
 
 
 # ---------------------------------------------------------------- kept files

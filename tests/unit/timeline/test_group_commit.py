@@ -22,9 +22,10 @@ from tests.unit.timeline.engine import (
     rows_of,
 )
 from timeline.errors import InvalidInputError, StorageUnavailableError
+from timeline.grouping import group_commit
 from timeline.grouping.group_commit import GroupCommitter
 from timeline.grouping.group_write import not_known_to_meet
-from timeline.machine import Started, ThreadExecutor, start_beside
+from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
 from timeline.storage.memory import MemoryStorage
@@ -228,6 +229,41 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
     assert (one.group, threads.clock.started[1].wait().group) == (2, 2)
     assert rows_of(threads.table, "id") == [("a",), ("c",)]
     assert leftovers(threads.table) == []
+
+
+def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the fastest of the threads that come back would lead every second group alone."""
+    monkeypatch.setattr(group_commit, "PATIENCE", 0.001)  # on any machine it is back in so long
+    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    groups: list[int] = []
+
+    def before() -> None:
+        groups.append(len(committer._waiting))
+        wait_for(lambda: len(groups) > 1 or len(committer._waiting) == 2)
+
+    committer = GroupCommitter(table.context, writes_max=16, before=before)
+
+    def write(key: str) -> Receipt:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        return committer.write(planned(table, WriteOperation.UPSERT), inner)
+
+    def second() -> Receipt:
+        wait_for(lambda: bool(groups))
+        return write("b")
+
+    other = start_beside(second)
+    assert write("a").group == 1
+    assert write("c").group == 2
+    assert other.wait().group == 2
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    for _ in range(6000):
+        if there():
+            return
+        clock.sleep_ms(10)
+    pytest.fail("it did not come in a minute")
 
 
 def test_many_threads_lose_no_row() -> None:
