@@ -144,9 +144,11 @@ class EngineFacts:
             self._instants_known = tuple(self._instants())
         if self._archived_known is None:
             self._archived_known = self._archived()
-        files = self.world.files
-        return replace(
-            self._by_slots,
+        files, known = self.world.files, self._by_slots
+        return TableFacts(
+            slots=known.slots,
+            floor=known.floor,
+            needed=known.needed,
             instants=self._instants_known,
             files={path: len(files[path].data) for path in self._data_paths},
             deletions=tuple(self._deletions),

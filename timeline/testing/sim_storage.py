@@ -54,7 +54,12 @@ class SimStorage:
         self._world = world
         self._actor = actor
         self._atomic_create = atomic_create
-        self._far = far
+        self._capabilities = StorageCapabilities(
+            atomic_create=atomic_create,
+            shared_between_processes=True,
+            local_root=None,
+            far=far,
+        )
 
     @property
     def base_uri(self) -> str:
@@ -62,12 +67,7 @@ class SimStorage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        return StorageCapabilities(
-            atomic_create=self._atomic_create,
-            shared_between_processes=True,
-            local_root=None,
-            far=self._far,
-        )
+        return self._capabilities
 
     def now_ms(self) -> int:
         return self._world.now_ms
@@ -88,7 +88,7 @@ class SimStorage:
         def apply() -> Names:
             files, prefix = self._world.files, f"{folder}/" if folder else ""
             names = self._world.child_names(folder)
-            return [name for name in names if prefix + name in files and not is_leftover(name)]
+            return [name for name in names if prefix + name in files and not _hidden(name)]
 
         return self._call("names", folder, apply)
 
@@ -233,11 +233,12 @@ class SimStorage:
         return [
             entry
             for entry in found
-            if entry is not None and (entry.is_folder or not is_leftover(entry.name))
+            if entry is not None and (entry.is_folder or not _hidden(entry.name))
         ]
 
 
 _checked = lru_cache(maxsize=8_192)(check_relative_path)
+_hidden = lru_cache(maxsize=8_192)(is_leftover)
 
 #: Methods that take ``""`` for the table's base folder.
 _MAY_NAME_THE_BASE = frozenset({"stat", "list", "names"})
