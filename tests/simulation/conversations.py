@@ -59,12 +59,15 @@ class Conversations(Generic[Result]):
     Results of one kind of work.
 
     Args:
-        most: Keys that are kept; the one that was not used for longest goes first.
+        most: Keys that are kept. Those that were met once go first, in their order: half of all
+            are never met again, and would drive out those that are. Three quarters may be kept
+            longer, then they are taken for met once.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: dict[Hashable, _Known] = {}
+        self._once: dict[Hashable, _Known] = {}  # both in the order of their last use
+        self._again: dict[Hashable, _Known] = {}
         self.done = 0
         self.remembered = 0
 
@@ -82,9 +85,8 @@ class Conversations(Generic[Result]):
             Whatever the work raises, and an ``AssertionError`` where the key does not decide it.
         """
         asked = _Asked(world)
-        known = self._known.pop(key, None)
+        known = self._met(key)
         if known is not None:
-            self._known[key] = known  # the last one used
             end = _follow(known.first, asked)
             if end is not None:
                 self.remembered += 1
@@ -93,14 +95,25 @@ class Conversations(Generic[Result]):
         result = work(replace(world, storage=cast("Any", asked), executor=cast("Any", asked)))
         self.done += 1
         if all(error is None for _, _, error in asked.said):
-            self._keep(key, known, asked.said, result)
+            self._keep(key, asked.said, result)
         return result
 
-    def _keep(self, key: Hashable, known: _Known | None, said: Sequence[Said], end: Result) -> None:
+    def _met(self, key: Hashable) -> _Known | None:
+        known = self._again.pop(key, None) or self._once.pop(key, None)
+        if known is not None:
+            self._again[key] = known
+            if 4 * len(self._again) > 3 * self._most:
+                oldest = next(iter(self._again))
+                self._once[oldest] = self._again.pop(oldest)
+        return known
+
+    def _keep(self, key: Hashable, said: Sequence[Said], end: Result) -> None:
+        known = self._again.get(key) or self._once.get(key)  # others worked meanwhile
         if known is None:
-            while len(self._known) >= self._most:
-                del self._known[next(iter(self._known))]
-            self._known[key] = _Known(_path(said, end))
+            while len(self._once) + len(self._again) >= self._most:
+                first = self._once or self._again
+                del first[next(iter(first))]
+            self._once[key] = _Known(_path(said, end))
         elif known.ends < _ANSWERS_MAX:
             known.ends += 1
             _add(known.first, said, end)

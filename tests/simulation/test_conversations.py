@@ -131,21 +131,29 @@ def test_a_key_that_does_not_decide_the_work_is_told() -> None:
         talks.result("k", ports, asks("other"))
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+@pytest.mark.parametrize(
+    ("met", "done"),
+    [
+        ("abacab", "abcb"),  # of those met once the first goes
+        ("aabcda", "abcd"),  # before what was met again
+        ("aabbcbab", "abca"),  # of those the last to be used stays
+    ],
+)
+def test_what_was_met_once_is_forgotten_before_what_was_met_again(met: str, done: str) -> None:
     talks: Conversations[str] = Conversations(2)
-    done: list[str] = []
+    really: list[str] = []
 
     def told(key: str) -> str:
         def work(_: EngineWorld) -> str:
-            done.append(key)
+            really.append(key)
             return key.upper()
 
         return talks.result(key, ports, work)
 
     world = World()
     ports = ports_of(make_ports(world, world.new_actor("A", seed=0)))
-    assert [told(key) for key in "abacab"] == ["A", "B", "A", "C", "A", "B"]
-    assert done == ["a", "b", "c", "b"]
+    assert "".join(told(key) for key in met) == met.upper()
+    assert "".join(really) == done
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
