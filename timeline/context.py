@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 _IDENTITY_TRIES = 5
 GLANCE_MS = 100  # after that another writer has probably published
-_GLANCE_LOOKS = 10  # what a look costs far away, times this: a lone writer's commit takes so long
+_GLANCE_LOOKS = 30  # what a look costs far away, times this: a commit takes a dozen, a group twenty
 _GLANCE_MS_MAX = 2_000
 
 
@@ -235,16 +235,19 @@ class TableContext:
             head, active = self.world.together(self.chain.head, self.active)
         return head, active, lambda: answer
 
-    def glance(self) -> Snapshot:
+    def glance(self, age_ms_max: int = 0) -> Snapshot:
         """
         A snapshot that may be a moment old, for decisions that a later look corrects.
 
         A writer of many small commits looked just now, when it published the last one, and
         knows what it added since. Outside: nothing then; else as ``snapshot``.
+
+        Args:
+            age_ms_max: How old it may be where that is older than ``glance_ms``.
         """
         last = self.timelines.last
         age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
-        if last is None or age_ms > self.glance_ms:
+        if last is None or age_ms > max(self.glance_ms, age_ms_max):
             return self.snapshot()
         head = self.looked.head
         if self.chain.last_own == head + 1:  # published on that look, and added since

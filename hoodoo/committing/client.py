@@ -28,6 +28,10 @@ from timeline.writing.write import Work, prepared, write_prepared
 __all__ = ["Grouping", "ServiceWriter", "answer_ms", "grouping_of", "release"]
 
 
+#: How old a look rows are fitted to the table by may be: whoever publishes them looks again.
+_LOOK_MS_MAX = 10_000
+
+
 class Grouping(Protocol):
     """Whoever publishes the writes of a table together."""
 
@@ -75,7 +79,7 @@ class ServiceWriter:
         Errors: as ``timeline.writing.write.write``; and ``OutcomeUnknownError`` when the committer died
         and the storage does not say what became of the write.
         """
-        work = prepared(self._context, plan, workload, self._context.glance())
+        work = prepared(self._context, plan, workload, self._context.glance(_LOOK_MS_MAX))
         receipt = self._shared(work) if may_be_offered(work) else None
         if receipt is not None:
             return receipt

@@ -411,6 +411,6 @@ def _desk_of(served: ServedTable) -> _Desk:
     """The table over an executor with a thread for each member, which only waits there."""
     context = served.context
     threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.world.events)
-    world = replace(context.world, executor=threads)
-    own = TableContext.of(world, context.config, context.limits)
+    # What it sees and publishes the table has seen, too: upkeep after a group looks at nothing anew.
+    own = replace(context, world=replace(context.world, executor=threads))
     return _Desk(served=replace(served, context=own), threads=threads)

@@ -185,6 +185,38 @@ def test_a_group_waits_for_those_who_were_just_answered(
     assert committer.report.groups == 2
 
 
+def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
+    """The committer looks for all of them; far away a look costs a writer two ways there and back."""
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s"),
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
+    ):
+        table.insert(rows(0))
+        looked = table.core.context.looked
+        for passed_ms, anew in ((0, False), (5_000, False), (20_000, True)):
+            looked.at_ms -= passed_ms
+            before = looked.at_ms
+            assert table.insert(rows(passed_ms)).group == 1
+            assert (looked.at_ms > before) == anew
+
+
+def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: Path) -> None:
+    """Its upkeep after each group would look for that anew."""
+    table_at(tmp_path / "t").close()
+    with (
+        hoodoo.open_table(tmp_path / "t", properties=OCC) as table,
+        closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
+    ):
+        stop = StopFlag()
+        run = start_beside(lambda: Committer(listener, [served_table(table)]).run(stop))
+        with writing(tmp_path / "t", tmp_path / "s", Heard()) as writer:
+            assert writer.insert(rows(0)).group == 1
+        stop.set()
+        assert run.wait().writes == 1
+        assert table.core.context.chain.known_head == 1
+
+
 def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:
     table_at(tmp_path / "t").close()
     heard = Heard()
