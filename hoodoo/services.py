@@ -91,6 +91,11 @@ def services_of(
     return (_cleaning(properties), archiving, *planning, ttl, *plugged)
 
 
+def _archiving(properties: Mapping[str, str]) -> ArchivingService:
+    """After the commits of a writer, of which there may be many."""
+    return ArchivingService.from_properties(properties, beside_others=True)
+
+
 def planned_services_of(
     properties: Mapping[str, str],
     part: Part = Part.BOTH,
@@ -198,7 +203,7 @@ class Services:
         planning = planned_services_of(properties, settings=settings) if writable else ()
         self._after_commit = (
             _cleaning(properties),
-            *([ArchivingService.from_properties(properties)] if writable else ()),
+            *([_archiving(properties)] if writable else ()),
             *(one.after_commit for one in planning),
             *([TtlService.from_properties(properties)] if writable else ()),
             *_plugged(properties, "table_services"),

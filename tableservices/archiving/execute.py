@@ -84,7 +84,11 @@ class ArchiveMemory:
 
 
 def archive(
-    context: TableContext, rules: ArchiveRules, *, memory: ArchiveMemory | None = None
+    context: TableContext,
+    rules: ArchiveRules,
+    *,
+    memory: ArchiveMemory | None = None,
+    beside_others: bool = False,
 ) -> ArchiveReceipt | None:
     """
     Archive what the settings no longer keep on the active timeline.
@@ -96,9 +100,11 @@ def archive(
         context: The table.
         rules: What is kept.
         memory: Kept between the looks of one process.
+        beside_others: Many processes archive as they go: it is left to the one that does.
 
     Returns:
-        None when there was nothing to do, or everything is still needed by somebody.
+        None when there was nothing to do, or everything is still needed by somebody, or it was
+        left to another.
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
@@ -107,16 +113,16 @@ def archive(
         CorruptTableError: A file of the history or an instant cannot be read; nothing more
             was moved.
     """
-    if memory is not None and context.world.clock.monotonic_ms() < memory.rests_until_ms:
+    memory = memory or ArchiveMemory()
+    if context.world.clock.monotonic_ms() < memory.rests_until_ms:
         return None
     if not is_due(context.glance().active, rules.archiving):
         return None
     refuse_uncleanable(context, "archive")
-    leaves = memory is not None and _another_is_at_it(context)
-    cuts = [] if leaves else list(_cuts(context, rules, _TRIES_MAX if memory is None else 1))
+    left = beside_others and _another_is_at_it(context)
+    cuts = [] if left else list(_cuts(context, rules, 1 if beside_others else _TRIES_MAX))
     if not cuts:
-        if memory is not None:
-            memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
+        memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)

@@ -19,13 +19,15 @@ class ArchivingService:
     """Archiving as a service."""
 
     rules: ArchiveRules
+    beside_others: bool = False  # as one of many writers after their commits, as of ``archive``
     name: str = "archive"
     memory: ArchiveMemory = field(default_factory=ArchiveMemory)
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+    def from_properties(cls, properties: Mapping[str, str], *, beside_others: bool = False) -> Self:
         """As the properties say; errors as ``ArchiveRules.from_properties``."""
-        return cls(rules=ArchiveRules.from_properties(properties))
+        rules = ArchiveRules.from_properties(properties)
+        return cls(rules=rules, beside_others=beside_others)
 
     @property
     def inline(self) -> bool:
@@ -39,4 +41,4 @@ class ArchivingService:
 
     def run_once(self, context: TableContext) -> ServiceReceipt | None:
         """Archive once; errors as ``archive``."""
-        return archive(context, self.rules, memory=self.memory)
+        return archive(context, self.rules, memory=self.memory, beside_others=self.beside_others)

@@ -274,22 +274,23 @@ def test_one_of_the_writers_that_archive_goes_on_and_the_others_follow_when_it_r
     """All of them find the same work due after their commits."""
     first, other = ArchiveMemory(), ArchiveMemory()
     times = bench.commits(5)
-    assert archive(bench.context, RULES, memory=first) is not None
+    assert archive(bench.context, RULES, memory=first, beside_others=True) is not None
     times += bench.commits(3)
     moved = len(archived(bench))
     bench.clock.time_ms += 10_001 if rested else 0
-    assert (archive(as_another(bench), RULES, memory=other) is not None) == rested
+    receipt = archive(as_another(bench), RULES, memory=other, beside_others=True)
+    assert (receipt is not None) == rested
     assert (len(archived(bench)) > moved) == rested
     if not rested:
-        assert archive(bench.context, RULES, memory=first) is not None, "who cut last goes on"
+        assert archive(bench.context, RULES, memory=first, beside_others=True), "it goes on"
         assert archived(bench) == times[:6]
 
 
 def test_who_is_asked_to_archive_does_so_whoever_did_a_moment_ago(bench: Bench) -> None:
     bench.commits(5)
-    assert archive(bench.context, RULES, memory=ArchiveMemory()) is not None
+    assert archive(bench.context, RULES) is not None
     bench.commits(3)
-    assert archive(as_another(bench), RULES) is not None
+    assert archive(as_another(bench), RULES, memory=ArchiveMemory()) is not None
 
 
 def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: Bench) -> None:
@@ -314,7 +315,7 @@ def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: B
     context = bench.open(Overtaken(bench.storage))
     world = replace(context.world, lock=Asked())
     context = TableContext.of(world, context.config, context.limits)
-    assert archive(context, RULES, memory=ArchiveMemory()) is None
+    assert archive(context, RULES, beside_others=True) is None
     assert asked == []
 
 
