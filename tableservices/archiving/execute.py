@@ -23,6 +23,7 @@ from tableservices.archiving.lines import Lines, ceiling_of, lines_of
 from tableservices.archiving.plan import choose_instants, is_due, next_boundary
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.refusal import refuse_uncleanable
+from timeline.active import ActiveTimeline
 from timeline.boundary import raise_pin
 from timeline.codecs.boundary import decode_boundary, encode_boundary
 from timeline.codecs.history_rows import HistoryInstant
@@ -116,10 +117,11 @@ def archive(
     memory = memory or ArchiveMemory()
     if context.world.clock.monotonic_ms() < memory.rests_until_ms:
         return None
-    if not is_due(context.glance().active, rules.archiving):
+    timeline = context.glance().active
+    if not is_due(timeline, rules.archiving):
         return None
     refuse_uncleanable(context, "archive")
-    left = beside_others and _another_is_at_it(context)
+    left = beside_others and _another_is_at_it(context, timeline)
     cuts = [] if left else list(_cuts(context, rules, 1 if beside_others else _TRIES_MAX))
     if not cuts:
         memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
@@ -143,9 +145,9 @@ def archive(
     return receipt
 
 
-def _another_is_at_it(context: TableContext) -> bool:
+def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     """
-    Whether another process cut a moment ago: it goes on, and one archiver is enough.
+    Whether another process cut a moment ago and still moves what it cut.
 
     Writers that all archive after their commits find the same work due at the same time. Who
     died on the way is followed when it has rested as long as others would. Outside: 1 get.
@@ -154,7 +156,8 @@ def _another_is_at_it(context: TableContext) -> bool:
     if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
         return False
     moment = instant_time(WallMs(max(0, context.world.clock.now_ms() - _REST_MS)))
-    return last.completion_time > moment
+    moving = not timeline.file_names.isdisjoint(_document(last).completed)
+    return moving and last.completion_time > moment
 
 
 def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
