@@ -12,16 +12,17 @@ answered so far and goes on from there.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
+from functools import partial
 from typing import IO, Any, Generic, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
 from timeline.ports.storage import open_kept
 from timeline.ports.world import World
+from timeline.testing.ports import in_order
+from timeline.testing.sim_storage import OutputFile
 
 __all__ = ["Conversations"]
 
@@ -196,22 +197,17 @@ class _Asked:
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.ask("create", path, data, durable)
 
-    def open_output(self, path: str) -> _Output:
+    def open_output(self, path: str) -> OutputFile:
+        """Its bytes are one question; where the work failed, the real file is told how."""
         self.ask("open_output", path)
-        return _Output(self, path)
+        return OutputFile(
+            partial(self.ask, "close", path),
+            lambda *failed: self._outputs.pop(path).__exit__(*failed),
+        )
 
     def map(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         """In the order in which the executor at hand takes them; all of them, as of the port."""
-        results: dict[int, Any] = {}
-        first: Exception | None = None
-        for place in self.ask("order", len(tasks)):
-            try:
-                results[place] = work(tasks[place])
-            except Exception as error:  # noqa: BLE001 - raised below, when all have ended
-                first = first or error
-        if first is not None:
-            raise first
-        return [results[place] for place in range(len(tasks))]
+        return in_order(self.ask("order", len(tasks)), work, tasks)
 
     # ------------------------------------------------------------ what the world answers
 
@@ -242,50 +238,9 @@ class _Asked:
         self._world.executor.map(order.append, range(count))
         return tuple(order)
 
-    def drop(
-        self,
-        path: str,
-        kind: type[BaseException],
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """The work failed while it made a file."""
-        self._outputs.pop(path).__exit__(kind, error, trace)
-
 
 def _native(data: bytes) -> Any:
     """As ``SimStorage.open_input`` hands it out."""
     copy = pa.BufferOutputStream()
     copy.write(data)
     return pa.BufferReader(copy.getvalue())
-
-
-class _Output(io.BytesIO):
-    """A file that the work makes; its bytes are one question."""
-
-    def __init__(self, asked: _Asked, path: str) -> None:
-        super().__init__()
-        self._asked = asked
-        self._path = path
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        elif not self.closed:
-            super().close()
-            self._asked.drop(self._path, kind, error, trace)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        data = self.getvalue()
-        super().close()
-        self._asked.ask("close", self._path, data)
-
-    def __del__(self) -> None:
-        """Drop the buffer only, as ``SimStorage`` does."""

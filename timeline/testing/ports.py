@@ -8,7 +8,7 @@ has its own file, ``timeline.testing.sim_storage``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar, cast
@@ -32,6 +32,7 @@ __all__ = [
     "SimLock",
     "SimStorage",
     "SimTicker",
+    "in_order",
     "make_ports",
 ]
 
@@ -158,16 +159,7 @@ class SimExecutor:
         order = list(range(len(tasks)))
         if self._shuffled:
             self._actor.random.shuffle(order)
-        results: dict[int, Result] = {}
-        first: Exception | None = None
-        for place in order:
-            try:
-                results[place] = work(tasks[place])
-            except Exception as error:  # noqa: BLE001 - raised below, when all have ended
-                first = first or error
-        if first is not None:
-            raise first
-        return [results[place] for place in range(len(tasks))]
+        return in_order(order, work, tasks)
 
     def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return self.map(_made, calls)
@@ -188,6 +180,22 @@ class SimExecutor:
         )
         self._actor.tickers.append(ticker)
         return SimTicker(ticker)
+
+
+def in_order(
+    order: Iterable[int], work: Callable[[Task], Result], tasks: Sequence[Task]
+) -> list[Result]:
+    """All tasks, one after the other in this order; the first failure when all have ended."""
+    results: dict[int, Result] = {}
+    first: Exception | None = None
+    for place in order:
+        try:
+            results[place] = work(tasks[place])
+        except Exception as error:  # noqa: BLE001 - raised below, when all have ended
+            first = first or error
+    if first is not None:
+        raise first
+    return [results[place] for place in range(len(tasks))]
 
 
 def _made(call: Callable[[], Result]) -> Result:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import IO, TypeVar, cast
 
@@ -31,7 +31,7 @@ from timeline.ports.storage import (
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.testing.world import ActorState, CallKind, LateCreate, PortCall, World
 
-__all__ = ["SimStorage"]
+__all__ = ["OutputFile", "SimStorage"]
 
 Answer = TypeVar("Answer")
 
@@ -146,7 +146,8 @@ class SimStorage:
             self._world.put(self._actor.name, path, b"", durable=False, new=True)
 
         self._call("open_output", path, apply, kind=CallKind.CHANGE)
-        return cast("IO[bytes]", _OutputFile(self, path))
+        made = OutputFile(partial(self._finish_output, path), lambda *_: self.delete(path))
+        return cast("IO[bytes]", made)
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         wanted = frozenset(check_relative_path(folder) if folder else "" for folder in folders)
@@ -165,7 +166,7 @@ class SimStorage:
         wanted = tuple(folders)
         return lambda: self.sync_folders(wanted)
 
-    def finish_output(self, path: str, data: bytes) -> None:
+    def _finish_output(self, path: str, data: bytes) -> None:
         """Close of an output file: its bytes become whole and durable."""
 
         def apply() -> None:
@@ -176,7 +177,12 @@ class SimStorage:
             entry.data_durable = True
             entry.modified_ms = self._world.now_ms
 
-        self._call("close", path, apply, kind=CallKind.CHANGE)
+        try:
+            self._call("close", path, apply, kind=CallKind.CHANGE)
+        except StorageUnavailableError:
+            with contextlib.suppress(StorageUnavailableError):
+                self.delete(path)
+            raise
 
     # ------------------------------------------------------------ applied side
 
@@ -244,13 +250,23 @@ _hidden = lru_cache(maxsize=8_192)(is_leftover)
 _MAY_NAME_THE_BASE = frozenset({"stat", "list", "names"})
 
 
-class _OutputFile(io.BytesIO):
-    """A file under construction; its close is one call of the storage port."""
+class OutputFile(io.BytesIO):
+    """
+    A file under construction.
 
-    def __init__(self, storage: SimStorage, path: str) -> None:
+    Args:
+        finish: Told its bytes by the close, once.
+        drop: Called instead, with what was raised, when the block ends by an error.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[bytes], None],
+        drop: Callable[[type[BaseException], BaseException | None, TracebackType | None], object],
+    ) -> None:
         super().__init__()
-        self._storage = storage
-        self._path = path
+        self._finish = finish
+        self._drop = drop
 
     def __exit__(
         self,
@@ -262,19 +278,14 @@ class _OutputFile(io.BytesIO):
             self.close()
         elif not self.closed:
             super().close()
-            self._storage.delete(self._path)
+            self._drop(kind, error, trace)
 
     def close(self) -> None:
         if self.closed:
             return
         data = self.getvalue()
         super().close()
-        try:
-            self._storage.finish_output(self._path, data)
-        except StorageUnavailableError:
-            with contextlib.suppress(StorageUnavailableError):
-                self._storage.delete(self._path)
-            raise
+        self._finish(data)
 
     def __del__(self) -> None:
         """Drop the buffer only: a collected file of a dead actor must not write."""

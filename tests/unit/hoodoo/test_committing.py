@@ -24,7 +24,7 @@ from hoodoo.committing.service import Committer, served_table
 from hoodoo.committing.sockets import SocketChannel, SocketListener, connect
 from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
-from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.engine import Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
 from timeline.grouping.group_messages import (
     OFFER_BYTES_MAX,
@@ -129,14 +129,6 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
 
     monkeypatch.setattr(SocketChannel, "send", send)
     return sent
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if there():
-            return
-        CLOCK.sleep_ms(10)
-    pytest.fail("it did not come in a minute")
 
 
 def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:

@@ -16,7 +16,7 @@ from timeline.index import LookupRules
 from timeline.machine import SystemClock, SystemIds, ThreadExecutor
 from timeline.model.operations import MergeMode, TableType, WriteOperation
 from timeline.model.table_config import new_table_properties
-from timeline.ports.storage import Storage
+from timeline.ports.storage import Storage, StorageCapabilities
 from timeline.ports.world import World
 from timeline.publishing.begin import begin
 from timeline.rules.bucketing import BucketRules
@@ -82,6 +82,24 @@ class Behind:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class Far(Behind):
+    """Every call is a way there and back."""
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        return replace(self.inner.capabilities, far=True)
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    """Until another thread has done it: no test guesses how long that takes."""
+    clock = SystemClock()
+    for _ in range(6000):
+        if there():
+            return
+        clock.sleep_ms(10)
+    raise AssertionError("it did not come in a minute")
 
 
 class Meddled:

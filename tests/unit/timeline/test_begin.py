@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
 
 from tests.unit.timeline.engine import (
     Behind,
+    Far,
     StillClock,
     files_below,
     heard,
@@ -30,7 +30,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
-from timeline.ports.storage import AmbiguousWriteError, StorageCapabilities
+from timeline.ports.storage import AmbiguousWriteError
 from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -162,14 +162,6 @@ def test_after_three_lost_times_the_queue_is_taken():
     end(begun)
     assert len(heard(table, "begin.redrawn")) == 3
     assert len(table.context.active().pending) == 1
-
-
-class Far(Behind):
-    """Every call is a way there and back."""
-
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        return replace(self.inner.capabilities, far=True)
 
 
 @pytest.mark.spec("TL-SUCC-1")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from tests.unit.timeline.engine import StillClock, new_table, opened, upsert
+from tests.unit.timeline.engine import Far, StillClock, new_table, opened, upsert
 from timeline.context import GLANCE_MS, TableContext
 from timeline.machine import SystemIds, ThreadExecutor
 from timeline.places import slot_path
-from timeline.ports.storage import ObjectMissingError, StorageCapabilities, open_kept
+from timeline.ports.storage import ObjectMissingError, open_kept
 from timeline.slots import SlotChain
 from timeline.storage.kept_files import KeptFiles
 from timeline.storage.memory import MemoryStorage
@@ -25,14 +25,6 @@ from timeline.table import Table
 
 NOW = 1_790_000_000_000
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
-
-
-class FarAway(MemoryStorage):
-    """Memory that says that every call is a way there and back."""
-
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        return replace(super().capabilities, far=True)
 
 
 class Backwards(ThreadExecutor):
@@ -53,7 +45,7 @@ class Backwards(ThreadExecutor):
 
 
 def far_table(clock: Any = None) -> Table:
-    return new_table(ObservedStorage(FarAway()), clock=clock)
+    return new_table(ObservedStorage(Far(MemoryStorage())), clock=clock)
 
 
 def backwards(table: Table) -> tuple[TableContext, Backwards]:

@@ -20,6 +20,7 @@ from tests.unit.timeline.engine import (
     new_table,
     planned,
     rows_of,
+    wait_for,
 )
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.grouping import group_commit
@@ -255,15 +256,6 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
     assert write("a").group == 1
     assert write("c").group == 2
     assert other.wait().group == 2
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    clock = SystemClock()
-    for _ in range(6000):
-        if there():
-            return
-        clock.sleep_ms(10)
-    pytest.fail("it did not come in a minute")
 
 
 def test_many_threads_lose_no_row() -> None:
