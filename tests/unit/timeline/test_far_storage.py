@@ -13,8 +13,13 @@ from obstore.store import MemoryStore
 from tests.unit.timeline.engine import Far, StillClock, new_table, opened, upsert
 from timeline.context import GLANCE_MS, TableContext
 from timeline.machine import SystemIds, ThreadExecutor
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
 from timeline.places import slot_path
 from timeline.ports.storage import ObjectMissingError, open_kept
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.turn import Turn, take_turn
+from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.kept_files import KeptFiles
 from timeline.storage.memory import MemoryStorage
@@ -235,6 +240,27 @@ def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_o
     assert (head, len(active.completed_writes)) == (3, 3)
     times = [one.completion_time for one in active.completed_writes]
     assert times == sorted(times, key=str)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("shared", [False, True])
+def test_beside_another_engine_a_plan_is_shown_before_the_lock_is_free(shared: bool) -> None:
+    """It helps nobody, and what it began without seeing the plan would be lost in it."""
+    table = far_table()
+    upsert(table, ROWS)
+    mine, queue, _ = queueing(table)
+    expected = ForeignWriters.EXPECTED if shared else ForeignWriters.NONE
+    context = replace(mine.context, limits=replace(mine.context.limits, foreign_writers=expected))
+    shown: list[bool] = []
+
+    def plan(turn: Turn) -> Slot:
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.PLAN, Action.COMPACTION, time, nonce="n")
+
+    queue.released.append(lambda: shown.append(bool(table.context.active().pending)))
+    take_turn(context, "plan", plan)
+    assert shown == [shared]
+    assert len(table.context.active().pending) == 1
 
 
 # ---------------------------------------------------------------- kept files
