@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.servers import server_missing
-from tests.servers.java import JvmServer, free_port, java, listens, spark_jars
+from tests.servers.java import JvmServer, java, listens, spark_jars
 from tests.servers.mariadb import MariaDb
+from tests.servers.ports import free_port
 
 __all__ = ["HiveMetastore", "lay_out_lock_tables", "needs_mariadb_driver"]
 

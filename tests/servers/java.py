@@ -23,8 +23,9 @@ from typing import Self
 import pytest
 
 from tests.servers import server_missing
+from tests.servers.signals import freeze, thaw
 
-__all__ = ["JvmServer", "free_port", "java", "listens", "needs_java", "spark_jars"]
+__all__ = ["JvmServer", "java", "listens", "needs_java", "spark_jars"]
 
 HOST = "127.0.0.1"
 # Small and quick to start; nothing here runs long enough to earn the better compiler.
@@ -59,14 +60,6 @@ def needs_java() -> None:
         server_missing("no java on the path and no JAVA_HOME")
     if spark_jars() is None:
         server_missing("pyspark is not installed, its JARs are the servers")
-
-
-def free_port() -> int:
-    """A TCP port of this machine nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class JvmServer:
@@ -151,11 +144,13 @@ class JvmServer:
 
     def freeze(self) -> None:
         """Stop it in the middle of whatever it does; connections stay open."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None and self._process.poll() is None:
+            freeze(self._process.pid)
 
     def thaw(self) -> None:
         """Let it go on."""
-        self._signal(signal.SIGCONT)
+        if self._process is not None and self._process.poll() is None:
+            thaw(self._process.pid)
 
     def log_tail(self) -> str:
         """The end of what it wrote."""
@@ -175,10 +170,6 @@ class JvmServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

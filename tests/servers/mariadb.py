@@ -12,7 +12,6 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,8 +23,10 @@ import pymysql
 import pytest
 
 from tests.servers import server_missing
+from tests.servers.ports import free_port
+from tests.servers.signals import freeze, thaw
 
-__all__ = ["MariaDb", "free_port", "needs_mariadb"]
+__all__ = ["MariaDb", "needs_mariadb"]
 
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 60.0
@@ -39,14 +40,6 @@ def needs_mariadb() -> None:
     for program in ("mariadbd", "mariadb-install-db"):
         if shutil.which(program, path=PROGRAM_FOLDERS) is None:
             server_missing(f"no {program}: install mariadb-server from the distribution")
-
-
-def free_port() -> int:
-    """A TCP port of this machine nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class MariaDb:
@@ -120,12 +113,12 @@ class MariaDb:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop it: connections stay open and nothing answers."""
+        freeze(self.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
+        """Let it go on."""
+        thaw(self.pid)
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
         """Run statements as root, one transaction; the rows of the last one."""
@@ -196,8 +189,8 @@ class MariaDb:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)
         process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # a frozen one cannot end in order
         try:
             process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

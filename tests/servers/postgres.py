@@ -24,7 +24,8 @@ import psycopg
 import pytest
 
 from tests.servers import server_missing
-from tests.servers.mariadb import free_port
+from tests.servers.ports import free_port
+from tests.servers.signals import end, freeze, thaw
 
 __all__ = ["Postgres", "memory_folder", "needs_postgres"]
 
@@ -122,11 +123,12 @@ class Postgres:
 
     def kill(self) -> None:
         """kill -9 of the server and of every process that serves a connection."""
-        children = self._children() if self._process is not None else []
+        if self._process is None:
+            return
+        freeze(self.pid)  # one that stands bears no more
+        for child in self._children():
+            end(child)  # one that lives keeps the memory, and the next server would not start
         self._end(signal.SIGKILL)
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
 
     def restart(self) -> None:
         """Start again on the same port and data, after ``kill`` or while it runs."""
@@ -135,14 +137,16 @@ class Postgres:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP for all its processes: connections stay open and nothing answers."""
-        for process in (self.pid, *self._children()):
-            os.kill(process, signal.SIGSTOP)
+        """Stop all its processes: connections stay open and nothing answers."""
+        freeze(self.pid)  # one that stands bears no more
+        for child in self._children():
+            with contextlib.suppress(ProcessLookupError):  # its connection was just closed
+                freeze(child)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Let them go on."""
         for process in (self.pid, *self._children()):
-            os.kill(process, signal.SIGCONT)
+            thaw(process)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run a statement as the superuser; its rows, if it has any."""
@@ -221,8 +225,8 @@ class Postgres:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)
         process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # a frozen one cannot end in order
         try:
             process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

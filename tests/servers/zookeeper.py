@@ -16,7 +16,8 @@ from typing import Self
 
 import pytest
 
-from tests.servers.java import HOST, JvmServer, free_port, needs_java, spark_jars
+from tests.servers.java import HOST, JvmServer, needs_java, spark_jars
+from tests.servers.ports import free_port
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
 

@@ -17,6 +17,7 @@ import pytest
 
 import hoodoo
 from hoodoo.verify import verify
+from tests.servers.signals import freeze, thaw
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -166,10 +167,10 @@ def test_a_committer_that_is_stopped_and_writers_that_are_killed_lose_nothing(
     for number in (0, 1):
         known = published(tmp_path / "health")
         host.wait(lambda known=known: published(tmp_path / "health") >= known + 2 * WRITERS)
-        committer.send_signal(signal.SIGSTOP)
+        freeze(committer.pid)
         stopped = len(host.notes())
         host.wait(lambda stopped=stopped: len(host.notes()) >= stopped + WRITERS)
-        committer.send_signal(signal.SIGCONT)
+        thaw(committer.pid)
         os.kill(int((tmp_path / f"{number}.pid").read_text()), signal.SIGKILL)
         dead.add(number)
     host.stop(crew)

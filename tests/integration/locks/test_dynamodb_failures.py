@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from tests.servers.dynamodb import (
     rows,
 )
 from tests.servers.proxy import FaultProxy
+from tests.servers.signals import freeze, thaw
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock
 
@@ -79,7 +79,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
     clock = SystemClock()
     holder = start_holder(server.url, key)
     try:
-        holder.send_signal(signal.SIGSTOP)
+        freeze(holder.pid)
         frozen_at_ms = clock.monotonic_ms()
         client = client_of(server.url, key, lease_ms=LEASE_MS)
         heir = build_lock_over(client)
@@ -88,7 +88,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
             assert waited_ms <= LEASE_MS + client.margin_ms + POLL_MS
             clock.sleep_ms(max(0, 3 * LEASE_MS - waited_ms))  # the heir's own renewals go on
             mine = rows(server.url)[key]["ownerName"]
-            holder.send_signal(signal.SIGCONT)
+            thaw(holder.pid)
             assert holder.stdin is not None
             holder.stdin.write("look\n")
             holder.stdin.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +37,7 @@ from tests.servers.hivemetastore import (
 )
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.proxy import FaultProxy
+from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
 
@@ -195,12 +195,12 @@ def test_stopped_holder_is_succeeded_and_knows_when_it_wakes(
         assert process.stdout is not None
         process.stdout.readline()
         assert ask("try", ms=20_000)["ok"] is True
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         stopped = time.monotonic()
         lease = build_lock_over(make()).acquire("heir")
         assert time.monotonic() - stopped < LEASE_S + REAPER_S + MARGIN_S
         time.sleep(max(0.0, stopped + 3 * LEASE_S - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        thaw(process.pid)
         assert ask("state")["ok"] is False
         ask("release")
         lease.assert_held()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -25,8 +24,9 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.testing.contender import build_lock_over
 from tests.interop import lock_command
 from tests.servers.hivemetastore import HiveMetastore
-from tests.servers.java import free_port
+from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
+from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, LockTimeoutError, UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
 
@@ -121,12 +121,12 @@ def test_stopped_holder_is_succeeded_and_knows_when_it_wakes(
         process.stdout.readline()
         assert ask("try", ms=20_000)["ok"] is True
         time.sleep(LEASE_S / 2)  # it has renewed since
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         stopped = time.monotonic()
         lease = build_lock_over(new_client(metastore.uri)).acquire("heir")
         assert time.monotonic() - stopped < LEASE_S + REAPER_S + MARGIN_S
         time.sleep(max(0.0, stopped + 3 * LEASE_S - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        thaw(process.pid)
         assert ask("state")["ok"] is False
         ask("release")
         lease.assert_held()

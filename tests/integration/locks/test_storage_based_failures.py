@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from tests.integration.locks import storage_based_holder
 from tests.integration.locks.server_away import server_away_costs_the_lock
 from tests.servers.proxy import FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, storage_lock_client
+from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock
 
@@ -68,7 +68,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
     clock = SystemClock()
     holder = start_holder(server.url, table)
     try:
-        holder.send_signal(signal.SIGSTOP)
+        freeze(holder.pid)
         frozen_at_ms = clock.monotonic_ms()
         heir = build_lock_over(storage_lock_client(server.url, table, lease_ms=LEASE_MS))
         with heir.acquire("heir") as lease:
@@ -76,7 +76,7 @@ def test_frozen_holder_is_followed_within_a_lease_and_finds_out(
             assert waited_ms <= LEASE_MS + DRIFT_MS + POLL_MS
             clock.sleep_ms(max(0, 3 * LEASE_MS - waited_ms))  # the heir's own renewals go on
             nonce = content(server, table)["hoodooNonce"]
-            holder.send_signal(signal.SIGCONT)
+            thaw(holder.pid)
             assert holder.stdin is not None
             holder.stdin.write("look\n")
             holder.stdin.flush()

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +25,7 @@ from lockproviders.testing.contender import COUNTER, build_lock_over, count_unde
 from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
 from tests.interop import lock_command
 from tests.servers.proxy import FaultProxy
+from tests.servers.signals import freeze, thaw
 from tests.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from timeline.errors import LeaseLostError, LockTimeoutError, UnavailableError
 from timeline.machine import SystemClock, SystemIds
@@ -113,8 +112,11 @@ class OtherProcess:
         self._process.stdin.flush()
         return self._read()
 
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self._process.pid, number)
+    def freeze(self) -> None:
+        freeze(self._process.pid)
+
+    def thaw(self) -> None:
+        thaw(self._process.pid)
 
     def end(self) -> None:
         self._process.kill()
@@ -149,11 +151,11 @@ def test_stopped_holder_is_replaced_and_knows_it_when_woken(
     zombie = OtherProcess(server.address, key)
     try:
         assert zombie.ask("try", ms=5_000)["ok"]
-        zombie.signal(signal.SIGSTOP)
+        zombie.freeze()
         waited_s, lease = seconds_until_acquired(new_lock(server.address))
         assert waited_s < SESSION_S + MARGIN_S
         time.sleep(3 * SESSION_S - waited_s)  # three leases long altogether
-        zombie.signal(signal.SIGCONT)
+        zombie.thaw()
         assert zombie.ask("state")["ok"] is False
         assert zombie.ask("release")["ok"] is True
         assert is_held(lease)

@@ -11,7 +11,7 @@ import pytest
 
 from lockproviders.hookspecs import LockContext
 from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
-from tests.servers.java import free_port
+from tests.servers.ports import free_port
 from tests.servers.zookeeper import ZooKeeperServer
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
