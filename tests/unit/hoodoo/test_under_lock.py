@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,24 +31,33 @@ sys.exit(module.run_under(Held(), sys.argv[2:], kill_after_seconds=1))
 ROOT = Path(__file__).resolve().parents[3]
 
 
+PATIENCE_S = 60
+
+
 class TestLease:
-    """A lease that is lost after so many looks."""
+    """A lease that is lost once something has happened."""
 
     __test__ = False
     owner = "here/41/w1"
+    fencing_token = 7
 
-    def __init__(self, *, looks: int = 1_000, token: int | None = 7) -> None:
-        self.looks = looks
-        self.fencing_token = token
+    def __init__(self, lost: Callable[[], bool] = lambda: False) -> None:
+        self.lost = lost
 
     def assert_held(self) -> None:
-        self.looks -= 1
-        if self.looks < 0:
+        if self.lost():
             raise LeaseLostError("somebody else has it")
 
 
-def shell(script: str, lease: TestLease | None = None) -> int:
-    return run_under(lease or TestLease(), ["sh", "-c", script], kill_after_seconds=0.3)
+def shell(script: str, lease: TestLease | None = None, *, kill_after_seconds: float = 0.3) -> int:
+    return run_under(
+        lease or TestLease(), ["sh", "-c", script], kill_after_seconds=kill_after_seconds
+    )
+
+
+def telling(pid: str, path: Path) -> str:
+    """Shell commands that write a process's number into a file, whole when it appears."""
+    return f"echo {pid} > {path}.new; mv {path}.new {path}"
 
 
 @pytest.mark.parametrize("code", [0, 1, 4, 77])
@@ -76,23 +87,26 @@ def test_no_shell_looks_at_the_arguments(tmp_path: Path) -> None:
 
 
 def test_lost_lease_ends_the_command_with_all_its_processes(tmp_path: Path) -> None:
-    script = f"trap 'echo ended > {tmp_path}/ended; exit' TERM; sleep 60 & echo $! > {tmp_path}/pid; wait"
+    pid = tmp_path / "pid"
+    trap = f"trap 'echo ended > {tmp_path}/ended; exit' TERM"
+    script = f"{trap}; sleep 600 & {telling('$!', pid)}; wait"
     with pytest.raises(LeaseLostError):
-        shell(script, TestLease(looks=5))
+        shell(script, TestLease(pid.exists), kill_after_seconds=PATIENCE_S)
     assert (tmp_path / "ended").read_text() == "ended\n"
-    assert is_gone(int((tmp_path / "pid").read_text()))
+    assert is_gone(int(pid.read_text()))
 
 
 def test_command_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
-    script = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.05; done"
+    pid = tmp_path / "pid"
+    script = f"trap '' TERM; {telling('$$', pid)}; while :; do sleep 0.05; done"
     with pytest.raises(LeaseLostError):
-        shell(script, TestLease(looks=5))
-    assert is_gone(int((tmp_path / "pid").read_text()))
+        shell(script, TestLease(pid.exists))
+    assert is_gone(int(pid.read_text()))
 
 
 def test_lease_that_is_lost_already_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(LeaseLostError):
-        shell(f"touch {tmp_path}/started", TestLease(looks=0))
+        shell(f"touch {tmp_path}/started", TestLease(lambda: True))
     assert not (tmp_path / "started").exists()
 
 
@@ -103,33 +117,38 @@ def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> No
     with running(["sh", "-c", script]) as outer:
         wait_for(tmp_path / "ready")
         outer.send_signal(number)
-        assert outer.wait(20) == 42
+        assert outer.wait(PATIENCE_S) == 42
 
 
 def test_command_dies_with_its_killed_parent(tmp_path: Path) -> None:
-    script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
-    with running(["sh", "-c", script]) as outer:
-        wait_for(tmp_path / "pid")
+    pid = tmp_path / "pid"
+    with running(["sh", "-c", f"{telling('$$', pid)}; exec sleep 600"]) as outer:
+        wait_for(pid)
         outer.kill()
-        outer.wait(20)
-        assert is_gone(int((tmp_path / "pid").read_text()))
+        outer.wait(PATIENCE_S)
+        assert is_gone(int(pid.read_text()))
 
 
-def running(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
         [sys.executable, "-c", WAITING, str(ROOT), *command], stdin=subprocess.DEVNULL
-    )
+    ) as outer:
+        try:
+            yield outer
+        finally:
+            outer.kill()  # or a test that failed would wait for it
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert time.monotonic() < end, f"{path} did not appear"
         time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:
             os.kill(pid, 0)
