@@ -90,15 +90,31 @@ def serving(
             run.wait()
 
 
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
+    """Every write that was offered so far, once it lies in the committer's socket."""
+    sent: list[Offer] = []
+    real = SocketChannel.send
+
+    def send(channel: SocketChannel, message: Message) -> None:
+        real(channel, message)
+        if isinstance(message, Offer):
+            sent.append(message)
+
+    monkeypatch.setattr(SocketChannel, "send", send)
+    return sent
+
+
 @pytest.mark.spec("GRP-4")
-def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
+def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) -> None:
     table_at(tmp_path / "t").close()
     heard = Heard()
-    linger = {"hoodoo.group.commit.linger.ms": "300"}
     with (
-        serving(tmp_path / "t", tmp_path / "s", **linger) as committer,
-        writing(tmp_path / "t", tmp_path / "s", heard, **linger) as one,
-        writing(tmp_path / "t", tmp_path / "s", heard, **linger) as two,
+        serving(
+            tmp_path / "t", tmp_path / "s", begin=lambda: wait_for(lambda: len(offered) == 2)
+        ) as committer,
+        writing(tmp_path / "t", tmp_path / "s", heard) as one,
+        writing(tmp_path / "t", tmp_path / "s", heard) as two,
         ThreadExecutor(2, events=heard) as threads,
     ):
 
@@ -116,19 +132,21 @@ def test_writers_of_a_host_share_instants(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
-    """Every write that was offered so far, once it lies in the committer's socket."""
-    sent: list[Offer] = []
-    real = SocketChannel.send
+def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    told = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
+    with (
+        serving(tmp_path / "t", tmp_path / "s", **told) as committer,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as one,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as two,
+        ThreadExecutor(2, events=Heard()) as threads,
+    ):
 
-    def send(channel: SocketChannel, message: Message) -> None:
-        real(channel, message)
-        if isinstance(message, Offer):
-            sent.append(message)
+        def write(number: int) -> Receipt:
+            wait_for(lambda: len(committer._busy) >= number)  # the second when the first is heard
+            return (one, two)[number].insert(rows(number))
 
-    monkeypatch.setattr(SocketChannel, "send", send)
-    return sent
+        assert [each.group for each in threads.map(write, [0, 1])] == [2, 2]
 
 
 def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:
@@ -154,7 +172,7 @@ def test_a_group_waits_for_those_who_were_just_answered(
     tmp_path: Path, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two busy writers that need a moment between two writes would publish in turns, alone."""
-    monkeypatch.setattr(service, "PATIENCE", 0.01)  # on any machine it is back in so long
+    monkeypatch.setattr(service, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table_at(tmp_path / "t").close()
     groups: list[int] = []
 
@@ -186,8 +204,8 @@ def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
     ):
         table.insert(rows(0))
         looked = table.core.context.looked
-        for passed_ms, anew in ((0, False), (5_000, False), (20_000, True)):
-            looked.at_ms -= passed_ms
+        for passed_ms, anew in ((0, False), (1_000, False), (20_000, True)):
+            looked.at_ms = CLOCK.monotonic_ms() - passed_ms
             before = looked.at_ms
             assert table.insert(rows(passed_ms)).group == 1
             assert (looked.at_ms > before) == anew
@@ -397,7 +415,7 @@ def test_the_user_at_the_other_end_is_looked_at(
         monkeypatch.setattr(sockets, "_peer_user", lambda _: os.geteuid() + 1)
         assert listener.accept() is None
         with pytest.raises(PeerLostError):
-            channel.receive(5000)
+            channel.receive(60_000)
         channel.close()
 
 
@@ -580,7 +598,7 @@ def test_an_offer_that_is_none_is_handed_back(
         assert channel is not None
         with closing(channel):
             channel.send(Offer(**{**good, **BAD_OFFERS[name]}))
-            assert isinstance(channel.receive(10_000), GoAlone)
+            assert isinstance(channel.receive(60_000), GoAlone)
         assert committer.report.handed_back == 1
         assert committer.report.failures == 0
 
