@@ -110,7 +110,7 @@ def test_near_storage_is_asked_in_order_on_the_calling_thread() -> None:
 
 
 def test_calls_that_wait_are_under_way_together() -> None:
-    meeting = threading.Barrier(5, timeout=20)
+    meeting = threading.Barrier(5, timeout=60)
     with ThreadExecutor(1) as executor:
         assert sorted(executor.at_once([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
 

@@ -234,7 +234,7 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
 
 def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the fastest of the threads that come back would lead every second group alone."""
-    monkeypatch.setattr(group_commit, "PATIENCE", 0.001)  # on any machine it is back in so long
+    monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table: Table = new_table(limits=BRISK, clock=SystemClock())
     groups: list[int] = []
 

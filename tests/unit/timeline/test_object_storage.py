@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import pytest
 from obstore.store import AzureStore, MemoryStore, S3Store
 
+from tests.unit.timeline.engine import wait_for
 from timeline.errors import (
     InvalidInputError,
     MissingExtraError,
@@ -30,6 +32,7 @@ from timeline.storage.object_files import ObjectInput, ObjectOutput
 from timeline.storage.object_store import ObjectStorage
 
 RESET = b"reset"  # the request is read, the connection torn down
+PATIENCE_S = 60
 PLACE = parse_object_address("s3://lake/t")
 
 
@@ -177,25 +180,49 @@ def answering(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
     """A server that gives these answers to one request each; None swallows the request."""
     got: list[bytes] = []
     stopped = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+    def answer(connection: socket.socket, reply: bytes | None) -> None:
+        got.append(whole_request(connection))
+        if reply is None:
+            stopped.wait(PATIENCE_S)
+        elif reply == RESET:
+            linger = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        else:
+            connection.sendall(reply)
+
+    def serve() -> None:
+        with suppress(OSError):  # the client is gone, or the test has failed
             for reply in replies:
                 connection, _ = listener.accept()
                 with connection:
-                    got.append(connection.recv(65_536))
-                    if reply is None:
-                        stopped.wait(5)
-                    elif reply == RESET:
-                        linger = struct.pack("ii", 1, 0)
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                    else:
-                        connection.sendall(reply)
+                    answer(connection, reply)
 
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield listener.getsockname()[1], got
-        stopped.set()
+        try:
+            yield listener.getsockname()[1], got
+        finally:
+            stopped.set()
+
+
+def whole_request(connection: socket.socket) -> bytes:
+    """Head and body: closing with bytes unread resets what was answered."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = connection.recv(65_536)
+        if not piece:
+            return data
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: *(\d+)", head.lower())
+    while length and len(body) < int(length[1]):
+        piece = connection.recv(65_536)
+        if not piece:
+            break
+        body += piece
+    return head + b"\r\n\r\n" + body
 
 
 def reply(status: int, code: str = "") -> bytes:
@@ -207,7 +234,9 @@ def reply(status: int, code: str = "") -> bytes:
     )
 
 
-def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
+def storage_on(
+    port: int, clock: PlainClock | None = None, *, timeout_s: int = PATIENCE_S
+) -> ObjectStorage:
     client = S3Store(
         "lake",
         config={
@@ -216,9 +245,8 @@ def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
             "secret_access_key": "x",
             "region": "us-east-1",
         },
-        # Long enough for a busy machine to take the request in before it is given up.
-        client_options={"allow_http": True, "timeout": "2s"},
-        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=4)},
+        client_options={"allow_http": True, "timeout": f"{timeout_s}s"},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=2 * timeout_s)},
     )
     return ObjectStorage(PLACE, clock=clock or PlainClock(), clients=(client, client, client))
 
@@ -227,7 +255,8 @@ def storage_on(port: int, clock: PlainClock | None = None) -> ObjectStorage:
 def test_a_create_without_a_clear_answer_is_ambiguous_and_sent_once(answer: bytes | None) -> None:
     with answering(answer) as (port, got):
         with pytest.raises(AmbiguousWriteError):
-            storage_on(port).create("x", b"1")
+            storage_on(port, timeout_s=PATIENCE_S if answer is not None else 2).create("x", b"1")
+        wait_for(lambda: bool(got))  # given up by its sender, it may not have been read yet
         assert len(got) == 1
         assert b"if-none-match: *" in got[0].lower()
 
@@ -275,10 +304,10 @@ def test_a_refused_create_says_what_to_change(answer: bytes, fate: str, advice: 
 
 
 def test_a_server_that_is_not_there_is_no_ambiguity() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(StorageUnavailableError) as refused:
-        storage_on(port).create("x", b"1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        with pytest.raises(StorageUnavailableError) as refused:
+            storage_on(taken.getsockname()[1]).create("x", b"1")
     assert refused.value.fields["fate"] == "not_sent"
 
 
@@ -393,7 +422,7 @@ def test_azure_knows_no_range_from_the_end_and_is_asked_for_the_size() -> None:
                 "account_key": "eA==",
                 "endpoint": f"http://127.0.0.1:{port}",
             },
-            client_options={"allow_http": True, "timeout": "2s"},
+            client_options={"allow_http": True, "timeout": f"{PATIENCE_S}s"},
         )
         storage = ObjectStorage(place, clock=PlainClock(), clients=(client, client, client))
         with storage.open_input("x") as file:

@@ -31,15 +31,19 @@ class Broken:
         raise RuntimeError(name)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # threads of other tests
 def test_a_forked_child_has_an_identity_of_its_own() -> None:
     ids = SystemIds("app")
     own = ids.identity()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        seen = ids.identity()
-        os.write(writer, f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}".encode())
-        os._exit(0)
+        try:
+            seen = ids.identity()
+            told = f"{seen.pid == os.getpid()} {seen.writer_id} {seen.application}"
+            os.write(writer, told.encode())
+        finally:
+            os._exit(0)  # whatever happened: it must not go on with other tests
     os.waitpid(child, 0)
     answer = os.read(reader, 200).decode().split()
     os.close(reader)
@@ -67,7 +71,7 @@ def test_map_returns_results_in_task_order(workers_max: int) -> None:
 def test_map_runs_tasks_side_by_side() -> None:
     meeting = threading.Barrier(3)
     with ThreadExecutor(3) as executor:
-        executor.map(lambda _: meeting.wait(timeout=30), range(3))
+        executor.map(lambda _: meeting.wait(timeout=60), range(3))
 
 
 def test_map_inside_map_does_not_deadlock() -> None:
@@ -83,11 +87,11 @@ def test_after_a_failure_started_tasks_end_before_it_is_raised() -> None:
     ended: list[int] = []
 
     def work(task: int) -> None:
-        both_started.wait(timeout=30)
+        both_started.wait(timeout=60)
         if task == 0:
             failed.set()
             raise ZeroDivisionError
-        failed.wait(timeout=30)
+        failed.wait(timeout=60)
         ended.append(task)
 
     with ThreadExecutor(2) as executor, pytest.raises(ZeroDivisionError):
@@ -119,7 +123,7 @@ def test_repetition_survives_failures_and_ends_for_good() -> None:
         again.set()
 
     ticker = ThreadExecutor(events=events).every(1, work)
-    assert again.wait(timeout=30)
+    assert again.wait(timeout=60)
     ticker.stop()
     ticker.stop()
     again.clear()
@@ -132,13 +136,13 @@ def test_repetition_may_stop_itself() -> None:
     made = threading.Event()
 
     def work() -> None:
-        made.wait(timeout=30)
+        made.wait(timeout=60)
         ticker.stop()
         ended.set()
 
     ticker = ThreadExecutor().every(1, work)
     made.set()
-    assert ended.wait(timeout=30)
+    assert ended.wait(timeout=60)
 
 
 def test_logged_values_are_escaped_and_secrets_masked(caplog: pytest.LogCaptureFixture) -> None:
