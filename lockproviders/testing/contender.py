@@ -26,9 +26,10 @@ HELD = "held.txt"
 READY = "ready"  # one file a process
 GO = "go.txt"
 HOLD_AT_MOST_MS = 60_000
+PATIENCE_MS = 120_000  # bounds a test that hangs, not how fast a provider is
 
 
-def build_lock_over(client: LockClient, *, deadline_ms: int = 30_000) -> ProviderLock:
+def build_lock_over(client: LockClient, *, deadline_ms: int = PATIENCE_MS) -> ProviderLock:
     """A lock over a client with this machine's ports, polling fast."""
     budget = WaitBudget(
         deadline_ms=deadline_ms,
@@ -64,7 +65,7 @@ def count_under(lock: ProviderLock, folder: Path, rounds: int) -> list[int | Non
     return tokens
 
 
-def wait_for(condition: Callable[[], bool], *, seconds_max: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], *, seconds_max: float = 120.0) -> None:
     """
     Look until a condition holds.
 

@@ -16,6 +16,7 @@ starts threads and, for ``between_processes``, processes; it takes a few seconds
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import signal
@@ -36,6 +37,7 @@ from lockproviders.testing.contender import (
     COUNTER,
     GO,
     HELD,
+    PATIENCE_MS,
     READY,
     build_lock_over,
     count_under,
@@ -48,9 +50,8 @@ __all__ = ["LockProviderSuite"]
 
 THREADS = 4
 PROCESSES = 3
-ROUNDS = 20
 SHORT_MS = 60
-PROCESS_SECONDS_MAX = 60.0
+PROCESS_SECONDS_MAX = 200.0
 AFTER_DEATH_MS_MAX = 90_000
 
 
@@ -62,10 +63,12 @@ class LockProviderSuite:
         capabilities: What the provider's entry claims.
         make_client: ``(folder) -> LockClient``; clients of one folder share a lock.
             Other processes load the file it stands in and call it by name.
+        rounds: How often each thread and process adds one under the lock.
     """
 
     capabilities: ClassVar[LockCapabilities]
     make_client: ClassVar[Callable[[Path], LockClient]]
+    rounds: ClassVar[int] = 20
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -73,33 +76,38 @@ class LockProviderSuite:
         return tmp_path
 
     @pytest.fixture
+    def new_client(self, folder: Path) -> Iterator[Callable[[], LockClient]]:
+        """Makes clients of the folder's lock, closed after the test."""
+        with contextlib.ExitStack() as made:
+            yield lambda: made.enter_context(contextlib.closing(type(self).make_client(folder)))
+
+    @pytest.fixture
     def new_lock(self, folder: Path) -> Iterator[Callable[..., ProviderLock]]:
         """Makes locks of the folder, closed after the test."""
-        made: list[ProviderLock] = []
+        with contextlib.ExitStack() as made:
 
-        def build(*, deadline_ms: int = 30_000) -> ProviderLock:
-            made.append(build_lock_over(type(self).make_client(folder), deadline_ms=deadline_ms))
-            return made[-1]
+            def build(*, deadline_ms: int = PATIENCE_MS) -> ProviderLock:
+                client = type(self).make_client(folder)
+                lock = build_lock_over(client, deadline_ms=deadline_ms)
+                return made.enter_context(contextlib.closing(lock))
 
-        yield build
-        for lock in made:
-            lock.close()
+            yield build
 
     def test_two_clients_of_one_lock_have_the_same_identity(
         self, new_lock: Callable[..., ProviderLock]
     ) -> None:
         assert new_lock().identity == new_lock().identity
 
-    def test_client_refuses_at_once_while_another_holds(self, folder: Path) -> None:
-        one, other = type(self).make_client(folder), type(self).make_client(folder)
+    def test_client_refuses_at_once_while_another_holds(
+        self, new_client: Callable[[], LockClient]
+    ) -> None:
+        one, other = new_client(), new_client()
         holding = one.try_acquire("one")
         assert holding is not None
         assert other.try_acquire("other") is None
         assert one.try_acquire("one again") is None, "the lock must not be re-entrant"
         assert holding.is_held()
         holding.release()
-        one.close()
-        other.close()
 
     def test_threads_exclude_each_other(
         self, folder: Path, new_lock: Callable[..., ProviderLock]
@@ -107,10 +115,12 @@ class LockProviderSuite:
         shared = new_lock()
         locks = [shared, shared, *(new_lock() for _ in range(THREADS - 2))]
         failures: list[BaseException] = []
+        together = threading.Barrier(THREADS, timeout=PROCESS_SECONDS_MAX)
 
         def work(lock: ProviderLock) -> None:
             try:
-                count_under(lock, folder, ROUNDS)
+                together.wait()
+                count_under(lock, folder, self.rounds)
             except BaseException as error:  # noqa: BLE001  told to the test's own thread
                 failures.append(error)
 
@@ -120,7 +130,7 @@ class LockProviderSuite:
         for thread in threads:
             thread.join()
         assert not failures
-        assert _counted(folder) == THREADS * ROUNDS
+        assert _counted(folder) == THREADS * self.rounds
 
     def test_timeout_names_the_holder(self, new_lock: Callable[..., ProviderLock]) -> None:
         with new_lock().acquire("slow publication") as lease:
@@ -128,15 +138,14 @@ class LockProviderSuite:
                 new_lock(deadline_ms=SHORT_MS).acquire("impatient")
             assert lease.owner in caught.value.fields["holder"]
 
-    def test_free_lock_has_no_holder(self, folder: Path) -> None:
-        client = type(self).make_client(folder)
+    def test_free_lock_has_no_holder(self, new_client: Callable[[], LockClient]) -> None:
+        client = new_client()
         assert client.holder() is None
         holding = client.try_acquire("me")
         assert holding is not None
         assert "me" in (client.holder() or "")
         holding.release()
         assert client.holder() is None
-        client.close()
 
     def test_release_twice_is_no_error(self, new_lock: Callable[..., ProviderLock]) -> None:
         lease = new_lock().acquire("once")
@@ -144,9 +153,9 @@ class LockProviderSuite:
         lease.release()
 
     def test_late_release_leaves_the_next_holder_alone(
-        self, new_lock: Callable[..., ProviderLock], folder: Path
+        self, new_lock: Callable[..., ProviderLock], new_client: Callable[[], LockClient]
     ) -> None:
-        first = type(self).make_client(folder).try_acquire("first")
+        first = new_client().try_acquire("first")
         assert first is not None
         first.release()
         with new_lock().acquire("second") as second:
@@ -200,12 +209,17 @@ class LockProviderSuite:
 
     def test_processes_exclude_each_other(self, folder: Path) -> None:
         self._needs_processes()
-        others = [self._start(folder, "count", str(ROUNDS)) for _ in range(PROCESSES)]
-        wait_for(lambda: len(list(folder.glob(f"{READY}-*"))) == PROCESSES)
-        (folder / GO).touch()
-        codes = [other.wait(PROCESS_SECONDS_MAX) for other in others]
+        others = [self._start(folder, "count", str(self.rounds)) for _ in range(PROCESSES)]
+        try:
+            wait_for(lambda: len(list(folder.glob(f"{READY}-*"))) == PROCESSES)
+            (folder / GO).touch()
+            codes = [other.wait(PROCESS_SECONDS_MAX) for other in others]
+        finally:
+            for other in others:
+                other.kill()
+                other.wait(PROCESS_SECONDS_MAX)
         assert codes == [0] * PROCESSES
-        assert _counted(folder) == PROCESSES * ROUNDS
+        assert _counted(folder) == PROCESSES * self.rounds
 
     def test_killed_holder_does_not_block_for_ever(
         self, folder: Path, new_lock: Callable[..., ProviderLock]

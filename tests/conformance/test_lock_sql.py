@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,12 +65,6 @@ class Suite(LockProviderSuite):
     __test__ = False
     capabilities = ENTRY.capabilities
     make_client = staticmethod(make_client)
-
-    @pytest.fixture
-    def new_client(self, folder: Path) -> Iterator[Callable[[], SqlClient]]:
-        """Makes clients of the folder's lock, closed after the test."""
-        with contextlib.ExitStack() as made:
-            yield lambda: made.enter_context(contextlib.closing(make_client(folder)))
 
     def test_killed_holder_does_not_block_for_ever(self, folder: Path, new_lock) -> None:
         terms(folder, lease_ms=4_000, timeout_ms=500)

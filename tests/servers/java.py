@@ -30,7 +30,7 @@ __all__ = ["JvmServer", "java", "listens", "needs_java", "spark_jars"]
 HOST = "127.0.0.1"
 # Small and quick to start; nothing here runs long enough to earn the better compiler.
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 200.0
 STOP_SECONDS_MAX = 20.0
 LOG_TAIL_CHARACTERS = 3_000
 

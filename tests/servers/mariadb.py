@@ -29,7 +29,7 @@ from tests.servers.signals import freeze, thaw
 __all__ = ["MariaDb", "needs_mariadb"]
 
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 200.0
 STOP_SECONDS_MAX = 20.0
 # A user's path often lacks the folder of server programs.
 PROGRAM_FOLDERS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/libexec"))

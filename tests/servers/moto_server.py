@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 ACCESS_KEY = "testing"  # checked by nobody, but clients want to sign with something
 SECRET_KEY = "testing"
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 200.0
 APPLICATION = Path(__file__).with_name("moto_app.py")
 
 

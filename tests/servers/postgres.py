@@ -30,7 +30,7 @@ from tests.servers.signals import end, freeze, thaw
 __all__ = ["Postgres", "memory_folder", "needs_postgres"]
 
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 200.0
 STOP_SECONDS_MAX = 20.0
 ROOT_RUNS_AS = "postgres"
 

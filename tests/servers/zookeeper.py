@@ -25,7 +25,7 @@ TICK_MS = 200
 JARS = ("zookeeper-3*.jar", "zookeeper-jute-*.jar", "slf4j-api-*.jar", "snappy-java-*.jar")
 JARS_MORE = ("metrics-core-*.jar", "netty-*.jar")
 MEMBERS = 3
-LEADER_SECONDS_MAX = 60.0
+LEADER_SECONDS_MAX = 200.0
 
 CONFIGURATION = """\
 tickTime={tick}
