@@ -26,26 +26,31 @@ PROPERTIES = {
     "hoodie.compact.inline.max.delta.commits": "1",
     "hoodie.clean.automatic": "false",
     "hoodie.client.heartbeat.interval_in_ms": "1000",
-    "hoodie.client.heartbeat.tolerable.misses": "2",
+    "hoodie.client.heartbeat.tolerable.misses": "60",  # a busy machine may pause anybody
     "hoodoo.services.interval.ms": "200",
 }
+#: For tests that wait until a killed process is taken for dead.
+HASTY = {**PROPERTIES, "hoodie.client.heartbeat.tolerable.misses": "2"}
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[Any]:
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A table with a log to compact."""
+    properties = getattr(request, "param", PROPERTIES)
     with hoodoo.create_table(
-        tmp_path / "t", record_key="id", ordering="ts", properties=PROPERTIES
+        tmp_path / "t", record_key="id", ordering="ts", properties=properties
     ) as made:
         for number in (1, 2):
             made.upsert(pa.table({"id": ["a", "b"], "ts": [number] * 2, "v": [number] * 2}))
         yield made
 
 
-def started(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+def started(
+    folder: Path, *arguments: object, properties: dict[str, str] = PROPERTIES
+) -> subprocess.Popen[str]:
     """A worker of the table, by the properties of its writers."""
     said = [
-        part for key, value in PROPERTIES.items() for part in ("--hoodie-conf", f"{key}={value}")
+        part for key, value in properties.items() for part in ("--hoodie-conf", f"{key}={value}")
     ]
     command = [sys.executable, "-m", "hoodoo.cli", "services", *map(str, arguments), *said]
     return subprocess.Popen(
@@ -115,6 +120,7 @@ def test_a_second_signal_breaks_off_and_the_next_worker_goes_on(table: Any, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("table", [HASTY], ids=["hasty"], indirect=True)
 def test_a_second_executor_executor_waits_and_replaces_a_killed_one(
     table: Any, tmp_path: Path
 ) -> None:
@@ -129,12 +135,13 @@ def test_a_second_executor_executor_waits_and_replaces_a_killed_one(
         "time.sleep(600)\n"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path / "t"), json.dumps(PROPERTIES), planned],
+        [sys.executable, "-c", hold, str(tmp_path / "t"), json.dumps(HASTY), planned],
         cwd=Path(__file__).parents[2],
     )
     try:
         wait_until(beat.exists)
-        second = started(tmp_path, "run", tmp_path / "t", "--instant", planned, "--wait", 60)
+        second = started(tmp_path, "run", tmp_path / "t", "--instant", planned, "--wait", 60,
+                         properties=HASTY)  # fmt: skip
         time.sleep(4)  # longer than a silence is tolerated: the first one beats
         assert second.poll() is None
     finally:
