@@ -91,7 +91,8 @@ def test_snapshot_is_the_same_in_ours_java_and_hudi_rs(made: Pair) -> None:
 
 def test_three_times_of_the_past_are_the_same(made: Pair) -> None:
     sizes = set()
-    for time in (made.history.times[i] for i in (1, 5, -2)):
+    # Two writers share those between; wherever they met, most was loaded by the last of them.
+    for time in (made.history.times[i] for i in (0, -4, -2)):
         rows = mine(made.path, as_of=time)
         sizes.add(len(rows))
         assert_equal(rows, comparable(made.java.read(made.path, as_of=time)))

@@ -41,7 +41,8 @@ METASTORE_TIMEOUT_S = 6
 SHORT, LONG = 15, 50
 
 # Seconds until a lock is free again whose holder is silent: the oracle's short leases, and
-# what the service takes to notice. The slack is for two busy cores and one try of the waiter.
+# what the service takes to notice. The slack is for busy cores, one try of the waiter and what
+# its first try loads; a lease by the defaults of Hudi would be a minute and more.
 LEASE_S = {
     "zookeeper": 4.0,
     "zookeeper-implicit": 4.0,
@@ -51,7 +52,7 @@ LEASE_S = {
     "dynamodb-dynalite": 6.0,
     "storage": 10.5,
 }
-SLACK_S = 5.0
+SLACK_S = 20.0
 PROVIDERS = ("zookeeper", "hms", "hms-rows", "dynamodb", "storage")
 RARE = ("zookeeper-implicit", "dynamodb-dynalite")
 EVERY = (*PROVIDERS, *RARE)
