@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,33 @@ OPTIONS = {
     "hoodie.datasource.write.partitionpath.field": "day",
     "hoodie.datasource.write.precombine.field": "at",
 }
+WAIT_MS = 60_000
+STARTING_S = 120
+NOT_STARTED = "Python worker failed to connect back"
 COLUMNS = "id long, day string, at long, amount double"
 
 Row = tuple[Any, ...]
 Save = Callable[..., Any]
+
+
+def run_to_its_end(start: Callable[[], Any]) -> None:
+    """
+    A stream over what is there.
+
+    Spark waits ten seconds, whatever is set, for the process of a source to begin; a busy machine
+    takes longer. Nothing was read then, and who follows a table starts the stream again.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    until = time.monotonic() + STARTING_S
+    while True:
+        try:
+            start().awaitTermination()
+        except StreamingQueryException as error:
+            if NOT_STARTED not in str(error) or time.monotonic() > until:
+                raise
+        else:
+            return
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +70,17 @@ def spark() -> Iterator[Any]:
     hoodoo.spark.install(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def jobs(spark: Any) -> Callable[[], Any]:
+    """What Spark tells of its jobs, once it has heard of all that began and ended so far."""
+
+    def heard() -> Any:
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(WAIT_MS)
+        return spark.sparkContext.statusTracker()
+
+    return heard
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from hoodoo.spark.session import _register, serves
-from tests.spark.conftest import COLUMNS, OPTIONS
+from tests.spark.conftest import COLUMNS, OPTIONS, run_to_its_end
 
 pytestmark = pytest.mark.spark
 
@@ -58,17 +58,20 @@ def test_streams_go_by_hudis_name_too(spark: Any, path: str, tmp_path: Path, nam
         pytest.skip("this Spark has no Python data sources")
     source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
     save(spark, source, "hudi", ROWS)
-    query = (
-        spark.readStream.format(name)
-        .load(source)
-        .select("id", "day", "at", "amount")
-        .writeStream.format(name)
-        .options(**OPTIONS)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(copy)
-    )
-    query.awaitTermination()
+
+    def follow() -> Any:
+        return (
+            spark.readStream.format(name)
+            .load(source)
+            .select("id", "day", "at", "amount")
+            .writeStream.format(name)
+            .options(**OPTIONS)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(copy)
+        )
+
+    run_to_its_end(follow)
     assert keys(spark.read.format(name).load(copy)) == [1, 2]
 
 

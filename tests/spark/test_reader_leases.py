@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.reading.reader_lease import registered_readers
+
+pytestmark = pytest.mark.spark
 
 
 class ByHand:
@@ -51,7 +54,9 @@ def test_a_dataframe_is_read_although_its_files_were_cleaned_meanwhile(
         lease.end()
 
 
-def test_a_lease_is_renewed_no_more_when_nobody_can_read(spark: Any, path: str, save: Any) -> None:
+def test_a_lease_is_renewed_no_more_when_nobody_can_read(
+    spark: Any, path: str, save: Any, jobs: Callable[[], Any]
+) -> None:
     save([(1, "mon", 1, 1.0)])
     with Table.open(path) as table:
         context = table.core.context
@@ -64,5 +69,6 @@ def test_a_lease_is_renewed_no_more_when_nobody_can_read(spark: Any, path: str, 
         assert [one.alive for one in registered_readers(context)] == [True]
         del df
         gc.collect()
+        assert jobs().getActiveJobsIds() == []
         beat()
         assert by_hand.works == []

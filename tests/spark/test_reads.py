@@ -12,6 +12,7 @@ import pytest
 import hoodoo
 import hoodoo.spark
 from hoodoo.spark.loading import plan_load
+from tests.spark.conftest import run_to_its_end
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
 
 pytestmark = pytest.mark.spark
@@ -161,22 +162,21 @@ def test_a_stream_gives_each_change_once(save: Any, spark: Any, path: str, tmp_p
     def take(batch: Any, _number: int) -> None:
         seen.extend(sorted(tuple(row) for row in batch.select(*OWN).collect()))
 
-    def follow() -> None:
+    def follow() -> Any:
         stream = spark.readStream.format("hoodoo").load(path)
-        query = (
+        return (
             stream.writeStream.foreachBatch(take)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
 
     save(THREE)
-    follow()
+    run_to_its_end(follow)
     assert seen == THREE
     seen.clear()
     save([(1, "mon", 11, 10.0)])
-    follow()
+    run_to_its_end(follow)
     assert seen == [(1, "mon", 11, 10.0)]
 
 
