@@ -11,7 +11,7 @@ import pytest
 import hoodoo
 from hoodoo.cli.receipts import receipt_document
 from hoodoo.explain import explain_instant
-from tests.unit.timeline.engine import Heard
+from tests.unit.timeline.engine import Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError
 from timeline.machine import ThreadExecutor
 from timeline.writing.write import Receipt
@@ -31,9 +31,13 @@ def table_at(path: Path, **more: str) -> Any:
 @pytest.mark.spec("GRP-1")
 def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table, ThreadExecutor(4, events=Heard()) as threads:
+        # Whoever leads publishes when all have handed in: of four writes two have company.
+        table._group._before = lambda: wait_for(lambda: len(table._group._waiting) == 4 or received)
+        received: list[Receipt] = []
 
         def write(number: int) -> Receipt:
-            return table.insert(rows(number), batch_id=f"s/{number}")
+            received.append(table.insert(rows(number), batch_id=f"s/{number}"))
+            return received[-1]
 
         receipts = threads.map(write, list(range(4)))
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1, 2, 3]
