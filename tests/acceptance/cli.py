@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,14 @@ class Answer:
 
 
 def run(*arguments: object, env: dict[str, str] | None = None) -> Answer:
-    """Run one command."""
-    done = CliRunner().invoke(main, [str(each) for each in arguments], env=env)
+    """Run one command; signals mean afterwards what they meant before it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        done = CliRunner().invoke(main, [str(each) for each in arguments], env=env)
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
     assert "Traceback" not in done.stderr
     return Answer(done.exit_code, done.stdout, done.stderr)
 
