@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import json
 import multiprocessing
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ HOST = "127.0.0.1"
 BUCKET = "bench"
 REGION = "us-east-1"
 KEY = "bench"  # looked at by nobody, but clients want to sign with something
-START_SECONDS_MAX = 200.0
 RACERS = 4
 RACES = 150
 STEPS = 40
@@ -32,36 +30,26 @@ class FarStore:
 
     def __init__(self, delay_ms: float) -> None:
         self.delay_ms = delay_ms
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            self.port = int(probe.getsockname()[1])
-        self.url = f"http://{HOST}:{self.port}"
+        self.url = ""  # once it runs
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         program = Path(__file__).with_name("server.py")
-        words = [sys.executable, str(program), str(self.port), str(self.delay_ms)]
+        words = [sys.executable, str(program), str(self.delay_ms)]
         # It ends when its input does, so also when this process is killed.
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + START_SECONDS_MAX
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.__exit__()
-                raise RuntimeError("the far store did not start")
-            time.sleep(0.02)
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline().decode("ascii").strip()
+        if not port:
+            self.__exit__()
+            raise RuntimeError("the far store did not start")
+        self.url = f"http://{HOST}:{port}"
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((HOST, self.port), 1):
-                return True
-        except OSError:
-            return False
+            self._process.communicate()
 
 
 def accounts(url: str, part: str) -> dict[str, Any]:

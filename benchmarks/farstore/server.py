@@ -311,14 +311,15 @@ def _pieces(buffer: bytes | bytearray, at: int) -> tuple[bytes | None, int]:
     return None, 0
 
 
-async def serve(port: int, delay_s: float) -> None:
-    """Serve until whoever started this is gone."""
+async def serve(delay_s: float) -> None:
+    """Serve on a free port, which is told first, until whoever started this is gone."""
     store = Store(delay_s)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(store), HOST, port, backlog=512)
+    server = await loop.create_server(lambda: Connection(store), HOST, 0, backlog=512)
+    print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await loop.run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2]) / 1000))
+    asyncio.run(serve(float(sys.argv[1]) / 1000))

@@ -52,6 +52,7 @@ def told_by(url: str) -> dict[str, str]:
         "hoodoo.slots.backend": "sql",
         "hoodoo.lock.sql.url": url,
         "hoodoo.lock.sql.create_table": "true",
+        "hoodoo.lock.sql.timeout.ms": "7000",  # a busy disk
     }
 
 

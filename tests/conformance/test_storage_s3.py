@@ -78,7 +78,7 @@ def test_racing_processes_have_one_winner_a_name(server: S3Server, table: Storag
     while len(table.names("ready")) < PROCESSES:
         assert all(racer.poll() is None for racer in racers)
     table.create("go", b"")
-    won = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    won = [racer.communicate(timeout=200)[0].split() for racer in racers]
     assert sorted(int(race) for mine in won for race in mine) == list(range(RACES))
     for number, mine in enumerate(won):
         for race in mine[:5]:

@@ -121,8 +121,12 @@ class MotoServer(ChildServer):
         try:
             yield
         finally:
-            self.throttled = self._switch.stat().st_size
+            self.throttled = self.refused()
             self._switch.unlink()
+
+    def refused(self) -> int:
+        """How many requests the present ``throttling`` has refused so far."""
+        return self._switch.stat().st_size
 
     @property
     def _switch(self) -> Path:

@@ -231,7 +231,7 @@ class SlotStoreSuite:
             if racer.stdin is not None:
                 racer.stdin.write("go\n")
                 racer.stdin.flush()
-        told = [racer.communicate(timeout=120)[0] for racer in racers]
+        told = [racer.communicate(timeout=200)[0] for racer in racers]
         assert [racer.returncode for racer in racers] == [0] * len(racers)
         won = {
             int(number): name
@@ -250,7 +250,7 @@ def _together(act: Callable[[int], Answer]) -> list[Answer]:
     start = threading.Barrier(_RACERS)
 
     def begin(racer: int) -> Answer:
-        start.wait(timeout=30)
+        start.wait(timeout=120)
         return act(racer)
 
     with ThreadPoolExecutor(_RACERS) as pool:

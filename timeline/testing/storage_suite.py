@@ -417,7 +417,7 @@ def _together(act: Callable[[int], Answer]) -> list[Answer]:
     start = threading.Barrier(_RACERS)
 
     def begin(racer: int) -> Answer:
-        start.wait(timeout=30)
+        start.wait(timeout=120)
         return act(racer)
 
     with ThreadPoolExecutor(_RACERS) as pool:

@@ -6,6 +6,7 @@ Both must look the same to each other; and the database dies, freezes and loses 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -43,9 +44,7 @@ from timeline.machine import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 
-LEASE_S = 4
-REAPER_S = 2.0
-MARGIN_S = 1.0
+LEASE_S = 8
 THRIFT = "hoodie.write.lock.hivemetastore."
 OURS = "hoodoo.lock.hivemetastore_database."
 NUMBERS = itertools.count()
@@ -66,12 +65,19 @@ def metastore(
 ) -> Iterator[HiveMetastore]:
     folder = tmp_path_factory.mktemp("metastore") / "service"
     with HiveMetastore(folder, mariadb=database, timeout_s=LEASE_S) as server:
+        said = lock_of(database, server)
+        with contextlib.closing(build_lock_over(client_of(hivemetastore.ENTRY, said))) as lock:
+            lock.acquire("warm").release()  # it listens before it has opened its database
         yield server
 
 
 @pytest.fixture
 def properties(database: MariaDb, metastore: HiveMetastore) -> dict[str, str]:
     """Of one lock, for both ways to it."""
+    return lock_of(database, metastore)
+
+
+def lock_of(database: MariaDb, metastore: HiveMetastore) -> dict[str, str]:
     return {
         THRIFT + "uris": metastore.uri,
         THRIFT + "database": "Default",
@@ -88,20 +94,24 @@ def make(properties: dict[str, str]) -> Iterator[Callable[..., LockClient]]:
     made: list[LockClient] = []
 
     def build(entry: LockProviderEntry = hivemetastore_database.ENTRY, **more: str) -> LockClient:
-        context = LockContext(
-            properties={**properties, **more},
-            table_identity="unused",
-            table_address="unused",
-            table_folder=None,
-            clock=SystemClock(),
-            ids=SystemIds(),
-        )
-        made.append(entry.factory(context))
+        made.append(client_of(entry, {**properties, **more}))
         return made[-1]
 
     yield build
     for client in made:
         client.close()
+
+
+def client_of(entry: LockProviderEntry, properties: dict[str, str]) -> LockClient:
+    context = LockContext(
+        properties=properties,
+        table_identity="unused",
+        table_address="unused",
+        table_folder=None,
+        clock=SystemClock(),
+        ids=SystemIds(),
+    )
+    return entry.factory(context)
 
 
 def rows_of(database: MariaDb, properties: dict[str, str]) -> list[tuple[object, ...]]:
@@ -131,7 +141,7 @@ def test_our_row_is_the_one_the_metastore_writes(
     assert ours[11] == theirs[11] + 1  # ids are drawn from one count
     assert ours[12] == theirs[12]
     for time_ms in (*theirs[13:], *ours[13:]):
-        assert abs(time_ms - now_ms) < 5_000
+        assert abs(time_ms - now_ms) < 60_000  # milliseconds of UTC and no other zone's
 
 
 @pytest.mark.parametrize("first", [hivemetastore.ENTRY, hivemetastore_database.ENTRY])
@@ -198,8 +208,8 @@ def test_stopped_holder_is_succeeded_and_knows_when_it_wakes(
         freeze(process.pid)
         stopped = time.monotonic()
         lease = build_lock_over(make()).acquire("heir")
-        assert time.monotonic() - stopped < LEASE_S + REAPER_S + MARGIN_S
-        time.sleep(max(0.0, stopped + 3 * LEASE_S - time.monotonic()))
+        assert time.monotonic() - stopped < 2 * LEASE_S
+        time.sleep(LEASE_S / 2)  # the heir's own renewals go on
         thaw(process.pid)
         assert ask("state")["ok"] is False
         ask("release")
@@ -235,7 +245,7 @@ def test_frozen_database_is_waited_for_but_not_for_ever(
         began = time.monotonic()
         with pytest.raises(UnavailableError):
             rival.try_acquire("rival")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         while time.monotonic() - began < LEASE_S:
             time.sleep(0.1)
         with pytest.raises(LeaseLostError):
@@ -287,7 +297,7 @@ def test_process_stopped_in_a_transaction_does_not_keep_the_metastores_mutex(
     stopped._lock_mutex()  # and nothing more is heard of it
     began = time.monotonic()
     lease = build_lock_over(make(hivemetastore.ENTRY)).acquire("by thrift")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # the database itself waits for fifty
     lease.release()
     stopped.drop()
 

@@ -136,7 +136,11 @@ def write_at_once(url: str, address: str) -> None:
             for number in range(WRITERS)
         ]
         for writer in writers:
-            writer.communicate("go\n", timeout=150)
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        for writer in writers:
+            writer.communicate(timeout=250)
         assert [writer.returncode for writer in writers] == [0, 0]
         with hoodoo.open_table(address, properties=told) as table:
             table.services.clean()

@@ -116,7 +116,7 @@ def test_a_table_lives_on_s3_and_two_processes_write_it_at_once(server: S3Server
         )
         for number, address in enumerate((f"s3://{BUCKET}/tables/t", f"s3a://{BUCKET}/tables/t/"))
     ]
-    assert [writer.wait(120) for writer in writers] == [0, 0]
+    assert [writer.wait(250) for writer in writers] == [0, 0]
 
     with hoodoo.open_table(f"s3://{BUCKET}/tables/t", properties=told) as table:
         rows = table.to_arrow()
@@ -161,7 +161,7 @@ def test_no_row_is_lost_while_the_store_throttles_two_writers(server: S3Server) 
             time.sleep(0.5)
         with server.throttling():
             time.sleep(5)
-        said = [writer.communicate(timeout=120)[0].split() for writer in writers]
+        said = [writer.communicate(timeout=250)[0].split() for writer in writers]
         assert [writer.returncode for writer in writers] == [0, 0]
         written = [int(words[0]) for words in said]
         assert min(written) > 1

@@ -22,6 +22,7 @@ from lockproviders.dynamodb.client import ENTRY as DYNAMODB
 from lockproviders.hookspecs import LockProviderEntry
 from lockproviders.lease import HeldLease
 from lockproviders.storage_based.client import ENTRY as STORAGE_BASED
+from lockproviders.testing.contender import wait_for
 from tests.servers.dynamodb import client_of, create_table
 from tests.servers.s3 import S3Server, storage_lock_client
 from timeline.errors import LeaseLostError, LockTimeoutError
@@ -30,7 +31,7 @@ from timeline.machine import SystemClock, SystemIds, ThreadExecutor
 pytestmark = pytest.mark.integration
 
 LEASE_S = 5.0
-SLACK_S = 1.5  # generous: two busy cores
+SLACK_S = 4.0  # generous: two busy cores, yet less than a lease
 LOOK_S = 0.01
 SEEN_S = 0.8  # within which a waiter has seen a renewal
 CONTENDERS = 3
@@ -169,8 +170,8 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     heir = waiter.done()
     margin_s = lock.client.margin_ms / 1000
     assert lost_at - began < lease_s < throttled_s
-    seen_before_s = ends_at - lost_at
-    assert margin_s / 4 < seen_before_s <= margin_s, "seen one margin before the end"
+    assert last_yes < ends_at - margin_s, "no answer was yes within the margin before the end"
+    assert lost_at > ends_at - margin_s - 0.25, "nor was one no before it"
     assert "lock.renew_failed" in notes.names()
     assert last_yes < ends_at < waiter.got_at, "two held it at once"
     assert ended < waiter.got_at < ended + SLACK_S
@@ -178,10 +179,10 @@ def throttle_longer_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: f
     with pytest.raises(LeaseLostError):
         lease.assert_held()
     lease.release()
-    act_until(heir, lambda: time.monotonic() > ended + SLACK_S)
+    act_until(heir, until(1.0))
     heir.assert_held()
     refusals = bench.server.throttled / throttled_s
-    assert 1 < refusals < 20, "neither silence nor a storm"
+    assert 0.5 < refusals < 20, "neither silence nor a storm"
     lock.close()
     waiter.lock.close()
 
@@ -203,15 +204,16 @@ def throttle_shorter_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: 
     notes = Notes()
     lock = bench.lock(lease_s=lease_s, notes=notes)
     lease = lock.acquire("publish")
+    first_end = notes.ends_at
+    is_over = until(throttled_s)
     with bench.server.throttling():
-        act_until(lease, until(throttled_s))
-    missed = notes.names().count("lock.renew_failed")
-    act_until(lease, until(lease_s - throttled_s + 1))  # past the end that the lease had
+        act_until(lease, lambda: is_over() and "lock.renew_failed" in notes.names())
+    act_until(lease, lambda: notes.ends_at > first_end)
     lease.assert_held()
     with pytest.raises(LockTimeoutError):
         bench.lock(deadline_s=0.5).acquire("other")
     lease.release()
-    assert missed > 0
+    assert "lock.renew_failed" in notes.names()
     assert "lock.renewed" in notes.names()
     assert "lock.lost" not in notes.names()
     other = bench.lock(deadline_s=SLACK_S)
@@ -221,7 +223,7 @@ def throttle_shorter_than_a_lease(bench: Bench, *, lease_s: float, throttled_s: 
 
 
 def test_throttling_for_less_than_a_lease_costs_nobody_the_lock(bench: Bench) -> None:
-    throttle_shorter_than_a_lease(bench, lease_s=LEASE_S, throttled_s=LEASE_S / 2)
+    throttle_shorter_than_a_lease(bench, lease_s=2 * LEASE_S, throttled_s=LEASE_S / 2)
 
 
 @pytest.mark.slow
@@ -258,10 +260,15 @@ def test_release_outlasts_a_moment_of_throttling(bench: Bench) -> None:
     lease = lock.acquire("publish")
     with contextlib.ExitStack() as moment:
         moment.enter_context(bench.server.throttling())
-        end = threading.Timer(0.5, moment.close)
-        end.start()
+
+        def end_the_moment() -> None:
+            wait_for(lambda: bench.server.refused() > 0)
+            moment.close()
+
+        ending = threading.Thread(target=end_the_moment)
+        ending.start()
         lease.release()
-        end.join()
+        ending.join()
     assert bench.server.throttled > 0
     assert "lock.release_failed" not in notes.names()
     other.acquire("other").release()

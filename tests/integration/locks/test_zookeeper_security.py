@@ -27,13 +27,15 @@ NETTY = "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"
 def new_client() -> Iterator[Callable[..., ZooKeeperClient]]:
     made: list[ZooKeeperClient] = []
 
-    def make(address: str, *, key: str = "t", **ours: str) -> ZooKeeperClient:
+    def make(
+        address: str, *, key: str = "t", patience_ms: int = 20_000, **ours: str
+    ) -> ZooKeeperClient:
         said = {
             HUDIS + "url": address,
             HUDIS + "base_path": "/hudi/locks",
             HUDIS + "lock_key": key,
-            HUDIS + "session_timeout_ms": "4000",
-            HUDIS + "connection_timeout_ms": "2000",
+            HUDIS + "session_timeout_ms": "30000",
+            HUDIS + "connection_timeout_ms": str(patience_ms),
         } | {OURS + name.replace("_", "."): value for name, value in ours.items()}
         context = LockContext(
             properties=said,
@@ -142,9 +144,11 @@ def test_tls_is_spoken_and_an_unknown_server_is_not_trusted(
         assert new_client(server.address).try_acquire("in the open") is None
         holding.release()
         with pytest.raises(UnavailableError):
-            new_client(address, tls="true", tls_ca=str(stranger)).try_acquire("deceived")
+            new_client(address, tls="true", tls_ca=str(stranger), patience_ms=2_000).try_acquire(
+                "deceived"
+            )
         with pytest.raises(UnavailableError):
-            new_client(address).try_acquire("plain text to a secure port")
+            new_client(address, patience_ms=2_000).try_acquire("plain text to a secure port")
 
 
 def _only_name(loader: str, server: ZooKeeperServer) -> str:
