@@ -20,7 +20,7 @@ from timeline.registry import registered_writers
 
 pytestmark = pytest.mark.integration
 
-LONG_S = 60
+LONG_S = 120
 PROPERTIES = {
     "hoodie.datasource.write.table.type": "MERGE_ON_READ",
     "hoodie.compact.inline.max.delta.commits": "1",

@@ -40,6 +40,8 @@ OUR_SIDE = HERE / "lock_command.py"
 WORK = HERE.parent.parent / ".work" / "lock-oracle"
 GAME_SECONDS_MAX = 300
 SPREAD_MS = 4_000  # ours would be through before Java has warmed up
+# Nobody is silent while they count: what a busy machine pauses must not free the lock.
+PATIENT_SESSION = "hoodie.write.lock.zookeeper.session_timeout_ms=20000"
 # What the oracle's state file says of the Java side; the rest are ports of servers.
 PATHS = ("jars", "cp", "cp_aws")
 
@@ -117,6 +119,8 @@ class Arena:
         words = ["--java", str(java), "--python", str(python), "--times", str(times)]
         ours = f"{self._command()} --pace-ms {SPREAD_MS // times if java else 0}"
         words += ["--python-cmd", ours, "--limit", str(GAME_SECONDS_MAX - 30)]
+        if self.provider.startswith("zookeeper"):
+            words += ["--conf", PATIENT_SESSION]
         _, said = self._play("counter", *words)
         found = re.search(r"counter (\d+) of \d+ in [\d.]+ s", said)
         assert found, said

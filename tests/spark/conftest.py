@@ -61,6 +61,7 @@ def spark() -> Iterator[Any]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "OFF",
+        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine needs more than 15
     }
     builder = SparkSession.builder.master("local[2]").appName("hoodoo tests")
     for key, value in settings.items():
