@@ -137,7 +137,7 @@ class FaultProxy:
         while not self._stopped.is_set():
             try:
                 client, _ = self._listener.accept()
-            except TimeoutError:
+            except (TimeoutError, ConnectionAbortedError):
                 continue
             self.accepted += 1
             if self._fault is _Fault.REFUSE:
@@ -145,13 +145,13 @@ class FaultProxy:
                 continue
             try:
                 server = socket.create_connection(self._target, timeout=5)
+                pair = (client, server)
+                for end in pair:
+                    end.settimeout(POLL_SECONDS)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 _reset(client)
                 continue
-            pair = (client, server)
-            for end in pair:
-                end.settimeout(POLL_SECONDS)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._guard:
                 self._pairs.add(pair)
             for source, sink, is_reply in ((client, server, False), (server, client, True)):
@@ -176,12 +176,22 @@ class FaultProxy:
                     break
                 if not self._let_pass(len(data), is_reply):
                     continue
-                sink.settimeout(None)
-                sink.sendall(data)
-                sink.settimeout(POLL_SECONDS)
+                self._pass_on(data, sink)
         except (OSError, _CutError):
             pass
         self._drop(pair)
+
+    def _pass_on(self, data: bytes, sink: socket.socket) -> None:
+        """
+        All of it, in pieces.
+
+        The time limit of an end stays as it is: the other direction reads from it at the same
+        time, and a read without a limit would keep a connection open that was cut.
+        """
+        left = memoryview(data)
+        while left and not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                left = left[sink.send(left) :]
 
     def _let_pass(self, size: int, is_reply: bool) -> bool:
         with self._guard:
