@@ -41,6 +41,7 @@ from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
 from timeline.writing.write import Receipt
 
 CLOCK = SystemClock()
+LONG_MS = 60_000  # ends a test whose answer does not come
 OCC = {
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
     "hoodie.write.lock.provider": "filesystem",
@@ -408,14 +409,14 @@ def test_the_user_at_the_other_end_is_looked_at(
         if side == "writer":
             monkeypatch.setattr(sockets, "_peer_user", lambda _: os.geteuid() + 1)
             with pytest.raises(UnsafeSetupError):
-                connect(tmp_path / "s", CLOCK, send_ms=1000)
+                connect(tmp_path / "s", CLOCK, send_ms=LONG_MS)
             return
-        channel = connect(tmp_path / "s", CLOCK, send_ms=1000)
+        channel = connect(tmp_path / "s", CLOCK, send_ms=LONG_MS)
         assert channel is not None
         monkeypatch.setattr(sockets, "_peer_user", lambda _: os.geteuid() + 1)
         assert listener.accept() is None
         with pytest.raises(PeerLostError):
-            channel.receive(60_000)
+            channel.receive(LONG_MS)
         channel.close()
 
 
@@ -424,7 +425,7 @@ def test_a_file_is_not_taken_for_a_socket(tmp_path: Path) -> None:
     with pytest.raises(UnsafeSetupError):
         SocketListener(tmp_path / "s", CLOCK, send_ms=1000)
     with pytest.raises(UnsafeSetupError):
-        connect(tmp_path / "s", CLOCK, send_ms=1000)
+        connect(tmp_path / "s", CLOCK, send_ms=LONG_MS)
     assert (tmp_path / "s").read_text() == "precious"
 
 
@@ -463,7 +464,7 @@ def test_a_table_cannot_say_whom_its_writers_talk_to(tmp_path: Path) -> None:
 # ---- what comes over the wire
 
 
-def pair(send_ms: int = 1000) -> tuple[socket.socket, SocketChannel]:
+def pair(send_ms: int = LONG_MS) -> tuple[socket.socket, SocketChannel]:
     raw, other = socket.socketpair()
     return raw, SocketChannel(other, CLOCK, send_ms=send_ms)
 
@@ -481,8 +482,8 @@ def test_a_message_in_pieces_is_put_together() -> None:
         raw.sendall(data[:3])
         assert channel.poll() is None
         raw.sendall(data[3:])
-        assert channel.receive(1000) == GoAlone(why="x" * 100_000)
-        assert channel.receive(1000) == IsUnknown()
+        assert channel.receive(LONG_MS) == GoAlone(why="x" * 100_000)
+        assert channel.receive(LONG_MS) == IsUnknown()
         channel.send(Assigned())
         assert raw.recv(1000) == frame(encode_message(Assigned()))
 
@@ -496,7 +497,7 @@ def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
     with closing(raw), closing(channel):
         raw.sendall(data)
         with pytest.raises(PeerLostError):
-            channel.receive(1000)
+            channel.receive(LONG_MS)
 
 
 def test_an_offer_has_its_bound() -> None:
@@ -516,7 +517,7 @@ def test_silence_and_death_are_told_apart() -> None:
             channel.send(GoAlone(why="x" * 10_000_000))
         raw.close()
         with pytest.raises(PeerLostError) as caught:
-            channel.receive(1000)
+            channel.receive(LONG_MS)
         assert not isinstance(caught.value, PeerSilentError)
 
 
@@ -594,11 +595,11 @@ def test_an_offer_that_is_none_is_handed_back(
         with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
             table.insert(rows(1))
         good = {key: getattr(sent[0], key) for key in OFFER}
-        channel = connect(tmp_path / "s", CLOCK, send_ms=1000)
+        channel = connect(tmp_path / "s", CLOCK, send_ms=LONG_MS)
         assert channel is not None
         with closing(channel):
             channel.send(Offer(**{**good, **BAD_OFFERS[name]}))
-            assert isinstance(channel.receive(60_000), GoAlone)
+            assert isinstance(channel.receive(LONG_MS), GoAlone)
         assert committer.report.handed_back == 1
         assert committer.report.failures == 0
 
