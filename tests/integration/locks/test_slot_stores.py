@@ -95,7 +95,7 @@ def options(url: str) -> dict[str, str]:
         "hoodie.clean.failed.writes.policy": "LAZY",
         "hoodoo.publish.lock": "none",
         "hoodie.write.num.retries.on.conflict.failures": "30",
-        "hoodie.client.heartbeat.interval_in_ms": "1000",
+        "hoodie.client.heartbeat.interval_in_ms": "10000",
         "hoodie.clean.automatic": "false",
         "hoodie.archive.automatic": "false",
         "hoodie.clean.commits.retained": "2",
