@@ -40,7 +40,7 @@ from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.publishing.settle import completed_name, is_settled
+from timeline.publishing.settle import is_settled
 from timeline.publishing.withdrawal import fileless_since
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import list_partition_paths
@@ -298,7 +298,7 @@ class _Run:
                 "decided, but its completed file is missing; the next writer or service makes it",
             )
         for slot in slots:
-            name = completed_name(slot)
+            name = slot.file_name
             if name is None or not slot.body:
                 continue
             try:

@@ -227,13 +227,27 @@ class TableContext:
         """
         if not (self.world.storage.capabilities.far and self.chain.known_head):
             head = self.chain.head()
-            return head, self.active(), beside
+            active = self.active()
+            self._assert_same_table(head, active)
+            return head, active, beside
         known = self.chain.known_head
         head, active, answer = self.world.together(self.chain.head, self.active, beside)
         while head != known:
             known = self.chain.known_head
             head, active = self.world.together(self.chain.head, self.active)
+        self._assert_same_table(head, active)
         return head, active, lambda: answer
+
+    def _assert_same_table(self, head: int, active: ActiveTimeline) -> None:
+        """
+        SLOT-9: a chain that was read earlier belongs to the timeline that was listed now.
+
+        The files of the newest slots tell: one of them is there, unless all are plans, cuts or
+        a commit whose owner is about to show it. Outside: nothing then, else 1 get.
+        """
+        known = self.chain.newest_known(head)
+        if known and not any(slot.file_name in active.file_names for slot in known):
+            self.chain.assert_same_table()
 
     def glance(self, age_ms_max: int = 0) -> Snapshot:
         """

@@ -46,6 +46,7 @@ __all__ = [
     "StorageUnavailableError",
     "TableConfigConflictError",
     "TableNotFoundError",
+    "TableReplacedError",
     "TimelineOrderError",
     "UnavailableError",
     "UnknownProviderError",
@@ -210,6 +211,12 @@ class RolledBackError(FencedError):
     """Another actor aborted this instant because it looked dead (PUB-6)."""
 
     default_kind = "rolled_back"
+
+
+class TableReplacedError(FencedError):
+    """The table was dropped while this handle was open, and perhaps made again (F27)."""
+
+    default_kind = "table_replaced"
 
 
 class InvalidInputError(HoodooError, ValueError):

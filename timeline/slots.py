@@ -13,17 +13,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from timeline.codecs.identity import decode_facts
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import (
-    InternalError,
+    CorruptTableError,
     MissingFileError,
     OutcomeUnknownError,
     StorageUnavailableError,
+    TableReplacedError,
+    UnsupportedTableError,
 )
 from timeline.model.sealing import digest_of
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import SLOTS, slot_path
+from timeline.places import SLOTS, TABLE_FACTS, slot_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 
@@ -39,9 +42,9 @@ class SlotChain:
 
     Args:
         world: The ports.
-        table_id: The table's identity, None when it has none yet and the first slot read
-            tells it; a slot with another one means that the table was
-            dropped and made again under this writer (F27).
+        table_id: The table's identity, None when it has none yet. A slot with another one
+            decides nothing (SLOT-8), unless the table was dropped and made again under this
+            writer (F27).
         unknown_ms_max: How long an unanswered create is repeated before it is reported.
         key: Signs the sealed slots that are taken here (SLOT-7).
     """
@@ -70,10 +73,22 @@ class SlotChain:
         The greatest slot number, 0 for an empty chain.
 
         The listing is only a hint (it may be stale, F13): the head is proven by the absence
-        of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more.
+        of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more; of
+        the slot that a listing named last, too.
         """
-        known = head = self._head or self._listed()
-        at_once = self._at_once
+        head = self._proven(self._head) if self._head else self._found()
+        self._head = max(self._head, head)  # another thread may have seen more
+        return head
+
+    def _found(self) -> int:
+        for named in self._ends_listed():
+            head = self._proven(named)
+            if not self._is_detached(named):
+                return head
+        return self._proven(0)
+
+    def _proven(self, known: int) -> int:
+        head, at_once = known, self._at_once
         while True:
             found = self._present(range(head + 1, head + 1 + at_once))
             head += found
@@ -84,7 +99,6 @@ class SlotChain:
         if self._world.storage.capabilities.far:  # as many as usually come between two looks
             usual = max(head - known + 1, (self._at_once + 1) // 2)
             self._at_once = min(usual, _PROBES_AT_ONCE_MAX)
-        self._head = max(self._head, head)  # another thread may have seen more
         return head
 
     def _present(self, numbers: range) -> int:
@@ -112,7 +126,7 @@ class SlotChain:
 
         Raises:
             ChecksumError, CorruptTableError, UnsupportedTableError: See ``decode_slot``.
-            CorruptTableError: The slot belongs to another table.
+            TableReplacedError: The slot is of the table that was made in place of this one.
         """
         known = self._known.get(number)
         if known is not None:
@@ -124,16 +138,41 @@ class SlotChain:
             return None
         slot = decode_slot(data, path=path, number=number)
         if self._table_id is None:
-            self._table_id = slot.table_id
+            self._table_id = self._present_id()  # made before the table's first slot
         if slot.table_id != self._table_id:
-            raise InternalError(
-                "the table was dropped and made again while this handle was open; open it "
-                f"again: {path}",
-                kind="table_replaced",
-                path=path,
-            )
+            # Somebody who had an earlier table open took it while that was replaced (SLOT-8).
+            self.assert_same_table()
+            self._world.events.emit("slot.of_another_table", number=number, table=slot.table_id)
+            slot = slot.as_nothing()
         self._know(slot)
         return slot
+
+    def assert_same_table(self) -> None:
+        """
+        An address is no identity: what is there now must be the table that was opened (F27).
+
+        Outside: 1 get.
+
+        Raises:
+            TableReplacedError: The table was dropped, and perhaps another one made.
+        """
+        if self._table_id is not None and self._present_id() != self._table_id:
+            raise TableReplacedError(
+                "the table was dropped while this handle was open, and what is there now is "
+                f"another one; open it again: {TABLE_FACTS}",
+                path=TABLE_FACTS,
+            )
+
+    def _present_id(self) -> str | None:
+        try:
+            return decode_facts(self._world.storage.read(TABLE_FACTS)).table_id
+        except ObjectMissingError:
+            return None
+
+    def newest_known(self, head: int) -> list[Slot]:
+        """Of the few slots up to ``head`` those that were read."""
+        numbers = range(head, max(head - _PROBES_AT_ONCE_MAX, 0), -1)
+        return [self._known[number] for number in numbers if number in self._known]
 
     def body_of(self, requested_time: InstantTime, completion_time: InstantTime) -> bytes | None:
         """What a known slot says the completed file of a commit has in it (SLOT-5)."""
@@ -184,11 +223,39 @@ class SlotChain:
 
     def glance(self) -> None:
         """See how far the chain has come at least, without reading it. Outside: 1 list."""
-        self._head = max(self._head, self._listed())
+        listed, head = self._listed(), self._head
+        while head + 1 in listed:
+            head += 1
+        self._head = max(self._head, head)
 
-    def _listed(self) -> int:
+    def _listed(self) -> frozenset[int]:
         names = self._world.storage.names(SLOTS)
-        return max((int(name) for name in names if _NAME.fullmatch(name)), default=0)
+        return frozenset(int(name) for name in names if _NAME.fullmatch(name))
+
+    def _ends_listed(self) -> Iterator[int]:
+        """The listed numbers that none follows, the greatest first."""
+        listed = self._listed()
+        return (number for number in sorted(listed, reverse=True) if number + 1 not in listed)
+
+    def _is_detached(self, last: int) -> bool:
+        """
+        Whether the listed slots up to this one lie beyond the chain (SLOT-8).
+
+        Who had an earlier table open counted on from its last slot. The chain begins with a slot
+        of this table, and only what follows without a gap belongs to it.
+        """
+        number = last
+        while number > 0:
+            try:
+                slot = self.read(number)
+            except (CorruptTableError, UnsupportedTableError):
+                return False  # told to who needs what is in it (SLOT-3)
+            if slot is None:
+                return number < last
+            if slot.table_id == self._table_id:
+                return False
+            number -= 1
+        return False
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
@@ -220,6 +287,7 @@ class SlotChain:
         slot = replace(slot, digest=digest_of(data))
         path = slot_path(slot.number)
         self._sent.add(slot.requested_time)
+        self._table_id = self._table_id or slot.table_id
         clock = self._world.clock
         started = clock.monotonic_ms()
         pause = 10
@@ -230,7 +298,7 @@ class SlotChain:
             except ObjectExistsError as error:
                 failure: Exception = error
                 # UNK-2: our own earlier, unanswered request may have made it.
-                found = self._try_read(slot.number)
+                found = self._found_by(slot)
                 if found is not None and found.nonce == slot.nonce:
                     return self._remember(slot)
                 if found is not None:
@@ -263,11 +331,15 @@ class SlotChain:
         """
         return requested_time in self._sent
 
-    def _try_read(self, number: int) -> Slot | None:
+    def _found_by(self, mine: Slot) -> Slot | None:
+        """Who has the number that we wanted; None where the storage does not tell."""
         try:
-            return self.read(number)
+            return self.read(mine.number)
         except StorageUnavailableError:
             return None
+        except TableReplacedError:  # one of the new table
+            self._sent.discard(mine.requested_time)
+            raise
 
     def _remember(self, slot: Slot) -> bool:
         self._know(slot)

@@ -17,10 +17,10 @@ from tests.simulation import mutants
 from timeline.active import ActiveTimeline
 from timeline.codecs.slot import encode_slot
 from timeline.context import TableContext
+from timeline.errors import TableReplacedError
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import READERS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.publishing.settle import completed_name
 from timeline.slots import SlotChain
 
 Change = Callable[[TableContext], TableContext]
@@ -126,11 +126,28 @@ class ShowsFirst(SlotChain):
     """Writes the completed file before its slot (SLOT-1: the slot decides)."""
 
     def take(self, slot: Slot) -> bool:
-        name = completed_name(slot)
+        name = slot.file_name
         if name is not None and slot.kind is SlotKind.COMMIT:
             with suppress(ObjectExistsError, AmbiguousWriteError):
                 self._world.storage.create(timeline_path(name), slot.body)
         return super().take(slot)
+
+
+class StopsAtAnothers(SlotChain):
+    """Takes a slot of an earlier table for a sign that its own is gone (SLOT-8)."""
+
+    def read(self, number: int) -> Slot | None:
+        slot = super().read(number)
+        if slot is not None and slot.table_id != self._table_id:
+            raise TableReplacedError(f"slot {number} is of another table")
+        return slot
+
+
+class TrustsTheAddress(SlotChain):
+    """Takes what is at the table's address for the table (SLOT-9, SLOT-10)."""
+
+    def assert_same_table(self) -> None:
+        pass
 
 
 class Batchless(SlotChain):

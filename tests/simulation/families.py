@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.family import Family
+from tests.simulation.stories_of_dropped_tables import dropped
 from tests.simulation.stories_of_others import beside_another_engine, locking
 from tests.simulation.stories_of_services import (
     archiving,
@@ -157,11 +158,11 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         id="S16",
         about="the table is dropped and made again under a writer",
-        actors="-",
-        faults="-",
-        checks="-",
-        missing="a guard: a slot that lands in the new table is told as ok, and blocks it (F27)",
-        share=0,
+        actors="2 writers that have it open, and who drops it, makes it again and writes",
+        faults="lost leases, pauses, unknown answers; sometimes deaths and silence as well",
+        checks="the new table holds its own and nothing else, nobody is told ok in vain, all go on",
+        build=dropped,
+        share=3,
     ),
 )
 

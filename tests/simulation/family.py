@@ -174,7 +174,8 @@ def play_schedule(
             check_end=facts.check_end if story.judged_at_end else None,
         )
     healing, failure = None, trace.failure
-    if failure is None and (story.heals or change is not None):
+    heals = story.heals or (change is not None and story.judged_at_end)
+    if failure is None and heals:
         healing = heal(story.world, facts, seed=number, before_cleaning=story.services)
         failure = healing.failure
     if failure is None:

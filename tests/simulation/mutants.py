@@ -23,7 +23,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.places import WRITERS, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.world import World as EngineWorld
-from timeline.publishing.settle import completed_name, data_files_of
+from timeline.publishing.settle import data_files_of
 from timeline.reading.snapshot import Snapshot
 from timeline.registry import registered_writers
 from timeline.rules.liveness import HeartbeatLimits
@@ -86,8 +86,8 @@ class ImpatientChain(SlotChain):
 class ForgetfulChain(SlotChain):
     """Takes its own earlier slot for another's: compares no nonce (UNK-2)."""
 
-    def _try_read(self, number: int) -> Slot | None:
-        found = super()._try_read(number)
+    def _found_by(self, mine: Slot) -> Slot | None:
+        found = super()._found_by(mine)
         return None if found is None else replace(found, nonce="")
 
 
@@ -218,7 +218,7 @@ class _NoHelperContext(TableContext):
     def active(self) -> ActiveTimeline:
         timeline = super().active()
         last = self.chain.read(self.chain.head()) if self.chain.head() else None
-        name = completed_name(last) if last is not None else None
+        name = last.file_name if last is not None else None
         names = timeline.file_names | ({name} if name else set())
         return ActiveTimeline(instants=timeline.instants, file_names=frozenset(names))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,5 +76,6 @@ def test_schedule_that_holds_has_nothing_to_shrink() -> None:
 def test_unknown_name_says_what_a_name_is_like() -> None:
     with pytest.raises(LookupError, match="S3:17"):
         of_name("S99:1")
+    waiting = replace(BY_ID["S1"], build=None, missing="what it waits for")
     with pytest.raises(LookupError, match="waits for"):
-        play_schedule(BY_ID["S16"], 0)
+        play_schedule(waiting, 0)

@@ -432,7 +432,7 @@ def _publish(
         why = outcome.verdict.why
         context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
         return False
-    clean_up(context, begun)
+    clean_up(context, begun, outcome.slot)
     size = len(members)
     context.world.events.emit("group.done", rt=begun.requested_time, size=size)
     for number, member in members.items():

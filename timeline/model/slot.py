@@ -8,11 +8,12 @@ the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from timeline.model.claim import Claim
-from timeline.model.instant import Action
+from timeline.model.filenames import instant_file_name
+from timeline.model.instant import Action, Instant, State
 from timeline.model.sealing import Seal
 from timeline.model.times import InstantTime
 
@@ -36,6 +37,12 @@ class SlotKind(Enum):
     RESTORE = "restore"
     VOID = "void"  # the commit slot right before it never happened (FOR-4)
     NOOP = "noop"
+
+
+#: What only takes away, or concerns no instant, leaves no file of its own.
+_FILELESS = frozenset(
+    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +121,37 @@ class Slot:
     def newest_time(self) -> InstantTime:
         """Greatest time the slot fixes."""
         return max(self.completion_time, self.instant_time, self.requested_time)
+
+    @property
+    def own_action(self) -> Action:
+        """The action of the slot's own instant; of an abort not its target's."""
+        return Action.ROLLBACK if self.kind is SlotKind.ABORT else self.action
+
+    @property
+    def file_name(self) -> str | None:
+        """The file that shows it: its completed file, a plan's requested one, else None."""
+        if self.kind in _FILELESS:
+            return None
+        planned = self.kind is SlotKind.PLAN
+        return instant_file_name(
+            Instant(
+                action=self.own_action,
+                requested_time=self.instant_time,
+                state=State.REQUESTED if planned else State.COMPLETED,
+                completion_time=None if planned else self.completion_time,
+            )
+        )
+
+    def as_nothing(self) -> Slot:
+        """The number and the bytes of it, which decide nothing (SLOT-8)."""
+        return replace(
+            self,
+            kind=SlotKind.NOOP,
+            claim=Claim(),
+            batches=(),
+            body=b"",
+            plan=b"",
+            deletes=(),
+            foreign="",
+            digest=self.digest,
+        )

@@ -131,7 +131,8 @@ def publish(
     """
     Make a begun write visible, or say what it meets.
 
-    Outside, after the unlocked look: lock, 1 list, 1 get, 2 creates, unlock.
+    Outside, after the unlocked look: lock, 1 list, 1 get, 2 creates, unlock. Who calls asks
+    ``assert_landed`` before anybody is told (SLOT-10), beside what else is left to do.
 
     Args:
         context: The table.
@@ -219,12 +220,12 @@ def _try_publish(
 
     known = context.chain.last_own or begun.snapshot.head
     purpose = f"publish {begun.requested_time}"
-    slot, lost = take_turn(context, purpose, decide, asks_config=True)
+    slot, lost = take_turn(context, purpose, decide, asks_config=True, looks_behind=False)
     while slot is None:
         if met:
             return met[-1]
         wait.wait(unread)
-        slot, lost = take_turn(context, purpose, decide, asks_config=True)
+        slot, lost = take_turn(context, purpose, decide, asks_config=True, looks_behind=False)
     mine = Instant(
         action=begun.action.completes_as,
         requested_time=begun.requested_time,

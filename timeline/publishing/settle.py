@@ -17,8 +17,8 @@ from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.markers import marker_files
-from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, State
+from timeline.model.filenames import data_file_time, pending_file_names
+from timeline.model.instant import Action
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
@@ -30,7 +30,6 @@ from timeline.reading.view import list_partition_paths
 
 __all__ = [
     "completed_ahead",
-    "completed_name",
     "data_files_of",
     "finish",
     "is_settled",
@@ -38,35 +37,11 @@ __all__ = [
 ]
 
 
-#: What only takes away, or concerns no instant, leaves no file of its own.
-_FILELESS = frozenset(
-    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
-)
 #: Upkeep whose pending files are written by the slot as well: nobody saw them before.
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
 
 #: Upkeep that another engine may finish from its pending files.
 _ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
-
-
-def completed_name(slot: Slot) -> str | None:
-    """The file that shows a slot: its completed file, a plan's requested one, else None."""
-    if slot.kind in _FILELESS:
-        return None
-    planned = slot.kind is SlotKind.PLAN
-    return instant_file_name(
-        Instant(
-            action=_action_of(slot),
-            requested_time=slot.instant_time,
-            state=State.REQUESTED if planned else State.COMPLETED,
-            completion_time=None if planned else slot.completion_time,
-        )
-    )
-
-
-def _action_of(slot: Slot) -> Action:
-    """The action of the slot's own instant; of an abort not its target's."""
-    return Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action
 
 
 def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
@@ -75,7 +50,7 @@ def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None
 
     They have no name yet: what shows the instant is still created after its slot (LOC-2).
     """
-    name = completed_name(slot)
+    name = slot.file_name
     return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
 
 
@@ -94,7 +69,7 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
     and completes it under a time of its own: one end is enough.
     """
-    name = completed_name(slot)
+    name = slot.file_name
     if name is None:
         if slot.kind is SlotKind.CANCEL:
             pending = pending_file_names(slot.action, slot.requested_time)
@@ -108,10 +83,10 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     if name in timeline.file_names:
         return True
     if slot.kind in _ENDED_BY_ANYBODY:
-        shown = timeline.find(slot.instant_time, _action_of(slot))
+        shown = timeline.find(slot.instant_time, slot.own_action)
         if shown is not None and shown.completed:
             return True
-    pending = pending_file_names(_action_of(slot), slot.instant_time)
+    pending = pending_file_names(slot.own_action, slot.instant_time)
     if not timeline.file_names.isdisjoint(pending):
         return False
     first = timeline.first_write_time
@@ -152,7 +127,7 @@ def settle(
     leased = slot.kind is SlotKind.CLEAN and bool(slot.deletes)
     for path in spare_leased(context, slot) if leased else slot.deletes:
         context.world.storage.delete(path)
-    name = completed_name(slot)
+    name = slot.file_name
     if name is None or is_archived_since(context, slot, overruns):
         return True
     if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
@@ -194,7 +169,7 @@ _BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 
 def _write_pending(context: TableContext, slot: Slot) -> None:
     """The requested file, which a savepoint has not, then the inflight one."""
-    inflight, *requested = pending_file_names(_action_of(slot), slot.instant_time)
+    inflight, *requested = pending_file_names(slot.own_action, slot.instant_time)
     for name in requested:
         _create_surely(context, timeline_path(name), slot.plan, slot)
     _create_surely(context, timeline_path(inflight), b"", slot)

@@ -26,6 +26,7 @@ from timeline.errors import (
     LeaseLostError,
     OutcomeUnknownError,
     StorageUnavailableError,
+    TableReplacedError,
 )
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action
@@ -37,14 +38,15 @@ from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.second_look import seen_by, still_stands
-from timeline.publishing.settle import completed_ahead, completed_name, finish, is_settled, settle
+from timeline.publishing.settle import completed_ahead, finish, is_settled, settle
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue, next_instant_time
 
-__all__ = ["Turn", "look", "take_turn"]
+__all__ = ["Turn", "assert_landed", "look", "take_turn"]
 
 _WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
 _KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
+_AGAIN_MS = 100
 _SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN})  # by one file, and nothing is deleted
 
 
@@ -110,16 +112,19 @@ def take_turn(
     decide: Callable[[Turn], Slot | None],
     *,
     asks_config: bool = False,
+    looks_behind: bool = True,
 ) -> tuple[Slot | None, int]:
     """
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
 
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
     from it ends the turn without a slot; ``asks_config`` says that it will ask for the table's
-    properties. Returns the slot and the number of lost ones.
+    properties; without ``looks_behind`` the caller asks ``assert_landed``. Returns the slot and
+    the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
+        TableReplacedError: As ``assert_landed``.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
     """
     budget = context.limits.retry
@@ -148,6 +153,8 @@ def take_turn(
             else:
                 fate = _take_and_settle(context, slot, overruns, lease)
                 if fate is _Fate.SETTLED:
+                    if looks_behind:
+                        assert_landed(context, slot)
                     held = context.world.clock.monotonic_ms() - started
                     context.world.events.emit(
                         "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
@@ -221,7 +228,7 @@ def _take_and_settle(
             shown = settle(context, slot, may_show=partial(_may_show, context, slot, lease))
             # A lease that is still held was never another's: nobody can have called it void.
             return _Fate.SETTLED if shown and _is_held(lease) else _Fate.UNDECIDED
-    except (OutcomeUnknownError, HeartbeatExpiredError):
+    except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
         raise
     except Exception as error:
         raise _unknown(slot, f"an error struck while publishing ({error})") from error
@@ -234,12 +241,51 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     Whoever comes next and finds no completed file yet helps (HELP-1), as without a lock. Another
     engine would not: beside it also a plan's file is there before the lock is free (FOR-1).
     """
+    if slot.kind not in _SHOWN:
+        assert_landed(context, slot)  # it deletes
     far = context.world.storage.capabilities.far
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     if lease is None or shared or slot.kind not in _SHOWN or not far:
         settle(context, slot)
     else:
         context.world.together(partial(settle, context, slot), lease.release)
+
+
+def assert_landed(context: TableContext, slot: Slot) -> None:
+    """
+    SLOT-10: an own slot counts if the table is still the one for which it was taken.
+
+    Asked when what shows the slot is there: a table that is dropped and made again between the
+    last look and that is noticed only afterwards. Outside: 1 get.
+
+    Raises:
+        TableReplacedError: Others take the slot for nobody's, and what showed it is gone again.
+        OutcomeUnknownError: The storage did not answer.
+    """
+    try:
+        _insist(context, slot, context.chain.assert_same_table)
+    except TableReplacedError:
+        names = {slot.file_name, *pending_file_names(slot.own_action, slot.instant_time)}
+        for name in sorted(filter(None, names)):
+            path = timeline_path(name)
+            _insist(context, slot, partial(context.world.storage.delete, path))
+        context.chain.disown(slot)
+        raise
+
+
+def _insist(context: TableContext, slot: Slot, call: Callable[[], None]) -> None:
+    """Make a call behind a slot until the storage answers (UNK-5)."""
+    clock = context.world.clock
+    started = clock.monotonic_ms()
+    while True:
+        try:
+            call()
+        except StorageUnavailableError as error:
+            if clock.monotonic_ms() - started > context.limits.unknown_ms_max:
+                raise _unknown(slot, "the storage did not answer") from error
+            clock.sleep_ms(_AGAIN_MS)
+        else:
+            return
 
 
 def _unknown(slot: Slot, why: str) -> OutcomeUnknownError:
@@ -356,7 +402,7 @@ def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> boo
     It may take a sleeping writer for dead, and then leaves none of its files. Archived is
     something else: it was completed (FOR-6). Outside: the history where no file is left.
     """
-    if not last.foreign or completed_name(last) in timeline.file_names:
+    if not last.foreign or last.file_name in timeline.file_names:
         return False
     pending = pending_file_names(last.action, last.requested_time)
     if not timeline.file_names.isdisjoint(pending):
@@ -370,7 +416,7 @@ def _call_void(context: TableContext, turn: Turn, target: Slot) -> None:
 
     Its completed file may still be on its way from one who lost the lock: it is taken away.
     """
-    name = completed_name(target)
+    name = target.file_name
     void = turn.slot(
         context,
         SlotKind.VOID,

@@ -27,7 +27,7 @@ from typing import Final
 from urllib.parse import quote
 
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
-from timeline.errors import InternalError, UnsafeSetupError
+from timeline.errors import TableReplacedError, UnsafeSetupError
 from timeline.places import HOODIE, SLOTS, TABLE_FACTS
 from timeline.ports.ids import Ids
 from timeline.ports.slot_store import SlotStore
@@ -234,7 +234,7 @@ class DecidedStorage(WrittenStorage):
         The identity now, made when there is none: what is decided must be this table's.
 
         Raises:
-            InternalError: The table was dropped and made again under this handle (F27).
+            TableReplacedError: The table was dropped and made again under this handle (F27).
             UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken
                 again.
         """
@@ -250,10 +250,9 @@ class DecidedStorage(WrittenStorage):
                 )
             self._is_present = True
         if self._table_id not in (None, table_id):
-            raise InternalError(
+            raise TableReplacedError(
                 "the table was dropped and made again while this handle was open; open it "
                 f"again: {TABLE_FACTS}",
-                kind="table_replaced",
                 path=TABLE_FACTS,
             )
         self._table_id = table_id

@@ -31,6 +31,7 @@ from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema
+from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.publishing.begin import Begun, begin
 from timeline.publishing.held_queue import holding_the_queue
@@ -38,6 +39,7 @@ from timeline.publishing.plan_ending import make_way
 from timeline.publishing.publish import Met, Published, Seen, publish
 from timeline.publishing.read_watch import ReadWatch
 from timeline.publishing.refusal import RefusalReport, as_error, report_of
+from timeline.publishing.turn import assert_landed
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import Redo
@@ -289,7 +291,7 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         tries.offer(context)
         outcome = publish(context, begun, candidate, seen)
         if isinstance(outcome, Published):
-            clean_up(context, begun)
+            clean_up(context, begun, outcome.slot)
             return receipt_of(
                 context,
                 plan,
@@ -408,16 +410,29 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
     return join(group.partition_path, name), time
 
 
-def clean_up(context: TableContext, begun: Begun) -> None:
-    """PUB-9: the write stands; what fails from here on is an event, never a failed write."""
-    try:
-        storage = context.world.storage
-        context.world.together(
-            partial(delete_markers, storage, begun.requested_time), begun.heartbeat.stop
-        )
-        keep_up(context)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
+def clean_up(context: TableContext, begun: Begun, slot: Slot) -> None:
+    """
+    PUB-9: the write stands; what fails from here on is an event, never a failed write.
+
+    Raises:
+        TableReplacedError, OutcomeUnknownError: As ``assert_landed``, which is asked meanwhile.
+    """
+
+    def failed(error: Exception) -> None:
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+
+    def tidy() -> None:
+        try:
+            delete_markers(context.world.storage, begun.requested_time)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
+            failed(error)
+
+    landed = partial(assert_landed, context, slot)
+    context.world.together(landed, tidy, begun.heartbeat.stop)
+    try:
+        keep_up(context)
+    except Exception as error:  # noqa: BLE001 - as above
+        failed(error)
 
 
 def receipt_of(

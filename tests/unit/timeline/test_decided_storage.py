@@ -8,7 +8,7 @@ from typing import IO
 import pytest
 
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
-from timeline.errors import InternalError, StorageUnavailableError, UnsafeSetupError
+from timeline.errors import StorageUnavailableError, TableReplacedError, UnsafeSetupError
 from timeline.machine import SystemIds
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, slot_path
 from timeline.ports.storage import (
@@ -201,7 +201,7 @@ def test_a_table_in_the_place_of_a_dropped_one_begins_anew(place: Place) -> None
     assert place.folder.read(PROPERTIES) == b"new"
     assert new.names(SLOTS) == []
     new.create(slot_path(1), b"new")
-    with pytest.raises(InternalError, match="dropped and made again"):
+    with pytest.raises(TableReplacedError, match="dropped and made again"):
         old.create(slot_path(2), b"old")
 
 

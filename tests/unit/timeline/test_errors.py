@@ -29,6 +29,7 @@ TREE = {
     "LeaseLostError": ("FencedError", Reaction.STOP, "lease_lost"),
     "HeartbeatExpiredError": ("FencedError", Reaction.STOP, "heartbeat_expired"),
     "RolledBackError": ("FencedError", Reaction.STOP, "rolled_back"),
+    "TableReplacedError": ("FencedError", Reaction.STOP, "table_replaced"),
     "InvalidInputError": ("HoodooError ValueError", Reaction.FIX_CALL, "invalid_input"),
     "SettingError": ("InvalidInputError", Reaction.FIX_CALL, "setting"),
     "UnknownProviderError": ("InvalidInputError", Reaction.FIX_CALL, "unknown_provider"),

@@ -26,7 +26,7 @@ from timeline.places import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.publish import Seen, rivals_since
-from timeline.publishing.settle import completed_name, is_settled, settle
+from timeline.publishing.settle import is_settled, settle
 from timeline.publishing.turn import take_turn
 from timeline.rules.retry import RetryBudget
 from timeline.storage.local import LocalStorage
@@ -182,7 +182,7 @@ def test_an_archived_publication_counts_as_settled():
         upsert(table, [{**ROWS[0], "ts": number}])
     slot = table.context.chain.read(1)
     kept = table.context.world.storage
-    name = completed_name(slot)
+    name = slot.file_name
     assert name is not None
     for path in files_below(kept, TIMELINE):
         if slot.requested_time in path.rpartition("/")[2][:17]:

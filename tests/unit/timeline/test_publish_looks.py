@@ -27,7 +27,7 @@ from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.publishing.publish import Met, Published, Seen, publish, rivals_since
-from timeline.publishing.settle import completed_name, is_settled
+from timeline.publishing.settle import is_settled
 from timeline.publishing.turn import Turn, take_turn
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
@@ -75,7 +75,7 @@ def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
     met = publish(mine.context, begun, candidate(A), Seen(head=0, completed=frozenset()))
     assert isinstance(met, Met)
     assert met.verdict.rivals[0].requested_time == slot.requested_time
-    assert completed_name(slot) in mine.context.active().file_names
+    assert slot.file_name in mine.context.active().file_names
 
 
 def test_what_a_settled_slot_refuses_is_told_without_the_queue():

@@ -12,7 +12,7 @@ from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RestorePlan, RollbackPlan
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.places import TIMELINE, timeline_path
-from timeline.publishing.settle import completed_name, is_settled, settle
+from timeline.publishing.settle import is_settled, settle
 from timeline.table import Table
 
 RT, OWN, CT = "20260102030405005", "20260102030405009", "20260102030405011"
@@ -122,7 +122,7 @@ def test_a_cancel_takes_the_plan_away_and_what_was_written_for_it():
         f"x/f-0_0-0-0_{OWN}.parquet",
     ]
     assert is_settled(cancel, table.context.active())
-    assert completed_name(cancel) is None
+    assert cancel.file_name is None
 
 
 def test_the_end_of_a_savepoint_takes_its_files_away():

@@ -170,11 +170,14 @@ def test_the_head_of_a_chain_whose_first_slots_were_collected():
     assert chain_over(filled(3, 4)).head() == 4
 
 
-def test_a_glance_takes_the_greatest_listed_number():
-    chain = chain_over(filled(3, 4))
-    assert chain.known_head == 0
+def test_a_glance_counts_on_from_the_head():
+    storage = filled(3, 4)
+    chain = chain_over(storage)
+    assert chain.head() == 4
+    for number in (5, 6, 9):
+        storage.create(slot_path(number), encode_slot(slot(number)))
     chain.glance()
-    assert chain.known_head == 4
+    assert chain.known_head == 6, "what lies behind a gap is not of the chain"
 
 
 def test_a_stale_glance_does_not_bring_the_head_back():

@@ -10,7 +10,6 @@ from tests.unit.timeline.engine import Behind, StillClock, world_of
 from timeline.codecs.slot import encode_slot
 from timeline.errors import (
     CorruptTableError,
-    InternalError,
     MissingFileError,
     OutcomeUnknownError,
 )
@@ -88,14 +87,6 @@ def test_a_gap_in_the_chain_is_told():
     with pytest.raises(MissingFileError) as caught:
         chain_over(filled(1, 3)).between(0, 3)
     assert caught.value.kind == "slot_missing"
-
-
-def test_a_slot_of_another_table_is_told():
-    storage = MemoryStorage()
-    storage.create(slot_path(1), encode_slot(slot(1, table_id="another")))
-    with pytest.raises(InternalError) as caught:
-        chain_over(storage).read(1)
-    assert caught.value.kind == "table_replaced"
 
 
 def test_a_damaged_slot_is_told():

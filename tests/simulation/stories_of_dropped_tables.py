@@ -1,0 +1,199 @@
+"""Stories of a table that is dropped, and made again in its place, under open handles (S16, F27)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tests.simulation.engine_kit import (
+    LIMITS,
+    TOLERATED_MS,
+    Job,
+    MakeContext,
+    client_write,
+    open_table,
+    outside,
+    ports_of,
+)
+from tests.simulation.family import Story, some_of
+from tests.simulation.story_kit import (
+    CRASHES,
+    PAUSES,
+    SILENCE,
+    Unjudged,
+    opening,
+    prepared,
+    sliced,
+    small,
+    some_writer,
+)
+from timeline.codecs.identity import decode_facts
+from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.slot import decode_slot
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.filenames import parse_instant_name
+from timeline.model.operations import MergeMode
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.table_config import new_table_properties
+from timeline.places import SLOTS, TABLE_FACTS, TIMELINE
+from timeline.ports.world import World as EngineWorld
+from timeline.properties.setting_names import PublishLock
+from timeline.table import Table
+from timeline.testing.engine_facts import OPERATION_KEY
+from timeline.testing.faults import Fault
+from timeline.testing.invariants import Violation
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.table_facts import ClientEventKind
+from timeline.testing.world import World
+
+MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond
+BELOW = (".hoodie/timeline", ".hoodie/.hoodoo", ".hoodie", "a", "b", "c")
+UNKNOWN = {Fault.AMBIGUOUS_APPLIED: 2, Fault.AMBIGUOUS_LOST: 2}  # what lands late, lands
+
+
+def dropped(draw: random.Random, name: str) -> Story:
+    """
+    Writers with the old table open, and one who drops it, makes another and writes to it.
+
+    Who dies, or never hears which table it is in, between its slot and that look may leave the
+    file that shows it: that is not judged there.
+    """
+    world, _ = prepared(draw.choice((small, sliced))).fresh(name)
+    whole = draw.random() < 0.7
+    make = opening_surely(draw) if whole else opening(draw)
+    most = {**PAUSES, **UNKNOWN} if whole else {**PAUSES, **UNKNOWN, **CRASHES, **SILENCE}
+    old = [
+        replace(some_writer(draw, one, make, jobs=draw.choice((1, 2, 3))), may_raise=(HoodooError,))
+        for one in "AB"
+    ]
+    return Story(
+        world=world,
+        facts=Unjudged(world),
+        actors=[*old, dropper(draw)],
+        faults=some_of(draw, most, chance=0.4, victims=frozenset("AB")),
+        judge=partial(judge, whole),
+        judged_at_end=False,
+    )
+
+
+def opening_surely(draw: random.Random) -> MakeContext:
+    """As ``opening``; who does not hear an answer asks on for long."""
+    limits = replace(LIMITS, publish_lock=draw.choice(list(PublishLock)))
+
+    def make(engine: EngineWorld) -> TableContext:
+        return open_table(engine, limits)
+
+    return make
+
+
+def dropper(draw: random.Random) -> Actor:
+    folders = draw.sample(BELOW, len(BELOW))
+    jobs = [
+        Job(operation=f"D{number}", keys=(f"n-{number}",)) for number in range(draw.randint(1, 4))
+    ]
+    pause_ms = draw.choice((0, 0, 20, 200))
+
+    def body(ports: ActorPorts) -> None:
+        engine = ports_of(ports)
+        ports.clock.sleep_ms(pause_ms)
+        for folder in folders:
+            engine.storage.delete_folder(folder)
+        engine.storage.delete_folder(".hoodie")  # what writers left there meanwhile
+        ports.clock.sleep_ms(MADE_ANEW_MS)
+        made = new_table_properties(
+            "t",
+            record_key_fields=("id",),
+            partition_fields=("part",),
+            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+            table_version=9,
+        )
+        Table.create(engine, made, LIMITS)
+        context = open_table(engine, LIMITS)
+        for job in jobs:
+            client_write(ports, context, job)
+
+    return Actor(name="D", body=body)
+
+
+def judge(whole: bool, world: World) -> Sequence[object]:
+    """
+    The new table holds what it was given, and whoever comes writes on.
+
+    Nobody was told that a write is published whose slot is in a table it was not made for. What an
+    old writer puts into the folders between the drop and its next look is not judged: where
+    nothing was archived yet it counts by the rule for old tables (GC-7), so the new table's rows
+    have a partition of their own.
+    """
+    found = survive(world)
+    if not found:
+        slots = slots_of(world)
+        present = decode_facts(world.files[TABLE_FACTS].data).table_id
+        late = [slot for slot in slots if slot.table_id != present]
+        own = [slot for slot in slots if slot.table_id == present]
+        ok = {one.operation for one in world.history if one.kind is ClientEventKind.OK}
+        found = [f"{one} is in no table, and was told ok" for one in ok & operations(late)]
+        found += lost(world, {one for one in ok & operations(own) if one.startswith("D")})
+        if whole:
+            found += [f"{one} of the new table was refused" for one in refused(world)]
+            found += strangers(world, {slot.instant_time for slot in own})
+    return [Violation(invariant="F27", found=text) for text in found]
+
+
+def survive(world: World) -> list[str]:
+    """Commits until every number is passed that somebody took; what stands in their way."""
+    world.now_ms += 4 * TOLERATED_MS
+    last = max((slot.number for slot in slots_of(world)), default=0)
+    ports = make_ports(world, world.new_actor("survivor", seed=0))
+    try:
+        context = open_table(ports_of(ports))
+        for number in range(last + 1):
+            answer = client_write(ports, context, Job(operation=f"S{number}", keys=("s1",)))
+            if isinstance(answer, HoodooError):
+                return [f"a survivor cannot write: {answer!r}"]
+            if context.chain.last_own > last:
+                return []
+    except HoodooError as error:
+        return [f"a survivor cannot write: {error!r}"]
+    return ["a survivor's slots do not come past those of others"]
+
+
+def slots_of(world: World) -> list[Slot]:
+    names = world.child_names(SLOTS)
+    paths = {int(name): f"{SLOTS}/{name}" for name in names}
+    return [decode_slot(world.files[path].data, path=path, number=n) for n, path in paths.items()]
+
+
+def operations(slots: Sequence[Slot]) -> set[str]:
+    return {
+        decode_commit(slot.body, path="slot").extra_metadata[OPERATION_KEY]
+        for slot in slots
+        if slot.kind is SlotKind.COMMIT
+    }
+
+
+def lost(world: World, acked: set[str]) -> list[str]:
+    """Rows of acknowledged writes that the new table does not have."""
+    read = Table(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
+    rows = {(row["id"], row["operation"]) for row in read}
+    given = [(one.operation, one.keys) for one in world.history if one.keys]
+    wanted = {(key, one) for one, keys in given for key in keys if one in acked}
+    return [f"{key} of {one} is lost" for key, one in sorted(wanted - rows)]
+
+
+def refused(world: World) -> list[str]:
+    """What the new table's own writer was not let do, which meets nobody."""
+    said = (one for one in world.history if one.kind is ClientEventKind.FAIL)
+    return [one.operation for one in said if one.operation.startswith("D")]
+
+
+def strangers(world: World, own: set[str]) -> list[str]:
+    """What the timeline shows as completed, of another table."""
+    shown = filter(None, map(parse_instant_name, world.child_names(TIMELINE)))
+    return [
+        f"the timeline shows {one.requested_time} of another table"
+        for one in shown
+        if one.completed and one.requested_time not in own
+    ]

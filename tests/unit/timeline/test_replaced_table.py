@@ -1,0 +1,296 @@
+"""F27: a table that is dropped, and made again, while somebody has it open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    StillClock,
+    files_below,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+    world_of,
+)
+from timeline.codecs.identity import TableFacts, encode_facts
+from timeline.codecs.slot import encode_slot
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
+from timeline.model.instant import Action
+from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
+from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path
+from timeline.properties.setting_names import PublishLock
+from timeline.publishing.turn import Turn, take_turn
+from timeline.rules.succession import Residue
+from timeline.slots import SlotChain
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+from timeline.table import Table
+
+
+def slot(number: int, table_id: str) -> Slot:
+    return Slot(
+        number=number,
+        table_id=table_id,
+        kind=SlotKind.COMMIT,
+        action=Action.COMMIT,
+        requested_time=f"2026010203040{number:04d}",
+        completion_time=f"2026010203050{number:04d}",
+        base=number - 1,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+        batches=(Batch(batch_id="b/1"),),
+        body=b"{}",
+        foreign="seen",
+    )
+
+
+def holding(*slots: tuple[int, str]) -> MemoryStorage:
+    """A table named ``new`` with these slots."""
+    storage = MemoryStorage()
+    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    for number, table_id in slots:
+        storage.create(slot_path(number), encode_slot(slot(number, table_id)))
+    return storage
+
+
+def chain_over(storage: object, table_id: str | None = "new") -> SlotChain:
+    return SlotChain(world_of(storage, clock=StillClock()), table_id)
+
+
+@pytest.mark.spec("SLOT-8")
+@pytest.mark.parametrize("table_id", ["new", None])
+def test_a_slot_of_an_earlier_table_takes_its_number_and_decides_nothing(table_id: str | None):
+    chain = chain_over(holding((1, "new"), (2, "old"), (3, "new")), table_id)
+    assert chain.head() == 3
+    found = chain.read(2)
+    assert found is not None
+    assert found.kind is SlotKind.NOOP
+    assert (found.file_name, found.batches, found.body, found.foreign) == (None, (), b"", "")
+    assert found.newest_time == slot(2, "old").newest_time
+    assert found.digest, "the seal of the next slot is made from its bytes"
+    assert chain.body_of(found.requested_time, found.completion_time) is None
+
+
+@pytest.mark.spec("SLOT-8")
+def test_a_slot_in_a_table_without_an_identity_is_of_an_earlier_one():
+    storage = MemoryStorage()
+    storage.create(slot_path(1), encode_slot(slot(1, "old")))
+    found = chain_over(storage, None).read(1)
+    assert found is not None
+    assert found.kind is SlotKind.NOOP
+
+
+@pytest.mark.spec("SLOT-8")
+def test_whoever_has_the_earlier_table_open_stops_at_a_slot_of_the_new_one():
+    with pytest.raises(TableReplacedError):
+        chain_over(holding((1, "new")), "old").read(1)
+
+
+@pytest.mark.spec("SLOT-8")
+@pytest.mark.parametrize(
+    ("slots", "head"),
+    [
+        ([(1, "new"), (2, "new"), (7, "old")], 2),
+        ([(1, "new"), (2, "new"), (7, "old"), (8, "old"), (11, "old")], 2),
+        ([(7, "old"), (8, "old")], 0),
+        ([(1, "new"), (2, "new"), (3, "old")], 3),
+        ([(1, "old"), (2, "old")], 2),
+        ([(5, "new"), (6, "new"), (9, "old")], 6),
+        ([(5, "new"), (6, "old")], 6),
+    ],
+)
+@pytest.mark.parametrize("seen", [lambda storage: storage, Far], ids=["near", "far"])
+def test_slots_of_others_beyond_a_gap_are_not_of_the_chain(
+    slots: list[tuple[int, str]], head: int, seen: Callable[[Any], Any]
+):
+    assert chain_over(seen(holding(*slots))).head() == head
+
+
+@pytest.mark.spec("SLOT-8")
+def test_a_damaged_slot_is_told_to_who_reads_it_not_to_who_counts():
+    storage = holding((1, "new"))
+    storage.create(slot_path(2), b"torn")
+    assert chain_over(storage).head() == 2
+
+
+A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
+OLD_MS, NEW_MS = 1_790_000_000_000, 1_790_000_100_000
+OLD = "202609211413"  # in every name that was made before the drop
+FREE = replace(BRISK, publish_lock=PublishLock.NONE)  # the old writer may hold the lock
+
+
+class Swapped(Behind):
+    """Another table comes in the place of this one right before a chosen call."""
+
+    def __init__(self, inner: MemoryStorage, commits: int = 1) -> None:
+        super().__init__(inner)
+        self.at = ""
+        self.commits = commits
+        self.new: Table | None = None
+
+    def swap(self) -> None:
+        for name in (".hoodie", "x"):
+            self.inner.delete_folder(name)
+        self.new = new_table(self.inner, clock=StillClock(NEW_MS), limits=FREE)
+        for number in range(self.commits):
+            upsert(self.new, [{"id": f"n{number}", "p": "x", "ts": 1}])
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if self.new is None and self.at and path.startswith(self.at):
+            self.swap()
+        self.inner.create(path, data, durable=durable)
+
+    @property
+    def table(self) -> Table:
+        assert self.new is not None
+        return self.new
+
+
+def old_handle(storage: Swapped, *, far: bool = False) -> Table:
+    """A table of two commits, open for long."""
+    table = new_table(storage.inner, clock=StillClock(OLD_MS))
+    upsert(table, [A])
+    seen: Any = Far(storage) if far else storage
+    handle = opened(table, storage=seen, clock=StillClock(OLD_MS))
+    upsert(handle, [B])
+    return handle
+
+
+def goes_on(storage: Swapped) -> None:
+    """The new table holds what it was given, and whoever has it open or opens it writes on."""
+    for writer in (storage.table, again(storage), storage.table):
+        for _ in range(3):
+            upsert(writer, [C])
+    given = [f"n{number}" for number in range(storage.commits)]
+    assert [key for (key,) in rows_of(again(storage), "id")] == sorted([*given, "c"])
+    late = [path for path in files_below(storage.inner) if OLD in path]
+    assert late == [], "nothing of the old writer is left"
+
+
+def again(storage: Swapped) -> Table:
+    return opened(storage.table, limits=FREE, clock=StillClock(NEW_MS))
+
+
+@pytest.mark.spec("SLOT-9")
+@pytest.mark.parametrize("commits", [0, 2, 3])
+def test_a_handle_of_a_dropped_table_leaves_the_new_one_as_it_is(commits: int):
+    storage = Swapped(MemoryStorage(), commits=commits)
+    handle = old_handle(storage)
+    storage.swap()
+    before = files_below(storage.inner)
+    for _ in range(2):
+        with pytest.raises(TableReplacedError, match="open it again"):
+            upsert(handle, [C])
+    assert files_below(storage.inner) == before
+    goes_on(storage)
+
+
+@pytest.mark.spec("SLOT-9")
+def test_a_reader_of_a_dropped_table_is_told():
+    storage = Swapped(MemoryStorage())
+    handle = old_handle(storage)
+    storage.swap()
+    with pytest.raises(TableReplacedError):
+        rows_of(handle, "id")
+
+
+@pytest.mark.spec("SLOT-9")
+def test_a_handle_of_a_table_that_is_gone_makes_nothing():
+    storage = Swapped(MemoryStorage())
+    handle = old_handle(storage)
+    storage.inner.delete_folder(".hoodie")
+    with pytest.raises(TableReplacedError, match="dropped"):
+        upsert(handle, [C])
+    assert files_below(storage.inner, ".hoodie") == []
+
+
+@pytest.mark.spec("SLOT-9")
+def test_who_tells_the_table_by_its_newest_files_asks_for_no_identity():
+    observed = ObservedStorage(MemoryStorage())
+    table = new_table(observed, clock=StillClock())
+    upsert(table, [A])
+    observed.forget()
+    table.context.look()
+    assert f"read {TABLE_FACTS}" not in observed.operations()
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.parametrize("commits", [0, 2, 3])
+@pytest.mark.parametrize("at", [TIMELINE, ".hoodie/.temp", SLOTS], ids=["begin", "files", "slot"])
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_a_write_under_which_the_table_is_replaced_leaves_nothing_in_the_new_one(
+    commits: int, at: str, far: bool
+):
+    storage = Swapped(MemoryStorage(), commits=commits)
+    handle = old_handle(storage, far=far)
+    storage.at = at
+    with pytest.raises(TableReplacedError):
+        upsert(handle, [C])
+    goes_on(storage)
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool):
+    storage = Swapped(MemoryStorage())
+    handle = old_handle(storage, far=far)
+    storage.at = SLOTS
+
+    def decide(turn: Turn) -> Slot:
+        time = turn.draw(handle.context, Residue.SLOT_REQUESTED)
+        return turn.slot(
+            handle.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=(PROPERTIES,)
+        )
+
+    with pytest.raises(TableReplacedError):
+        take_turn(handle.context, "clean", decide)
+    assert storage.inner.stat(PROPERTIES) is not None
+    goes_on(storage)
+
+
+class Silent(Behind):
+    """Tells the identity only after so many questions behind the next slot."""
+
+    silent = 0
+    behind = False
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.inner.create(path, data, durable=durable)
+        self.behind = self.behind or path.startswith(SLOTS)
+
+    def read(self, path: str) -> bytes:
+        if path == TABLE_FACTS and self.behind and self.silent:
+            self.silent -= 1
+            raise StorageUnavailableError("no answer")
+        return self.inner.read(path)
+
+
+@pytest.mark.spec("SLOT-10")
+def test_a_storage_that_does_not_tell_the_identity_is_asked_again():
+    storage = Silent(MemoryStorage())
+    storage.silent = 3
+    table = new_table(storage, clock=StillClock())
+    upsert(table, [A])
+    assert storage.silent == 0
+    assert rows_of(table, "id") == [("a",)]
+
+
+@pytest.mark.spec("SLOT-10")
+def test_who_never_learns_the_identity_does_not_know_whether_it_published():
+    storage = Silent(MemoryStorage())
+    limits = replace(BRISK, unknown_ms_max=1_000)
+    table = new_table(storage, clock=StillClock(), limits=limits)
+    storage.silent = 1_000
+    with pytest.raises(OutcomeUnknownError):
+        upsert(table, [A])
+    storage.silent = 0
+    upsert(opened(table), [B])
+    assert rows_of(table, "id") == [("a",), ("b",)], "settled by whoever came next"
