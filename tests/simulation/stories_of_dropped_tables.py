@@ -13,6 +13,7 @@ from tests.simulation.engine_kit import (
     Job,
     MakeContext,
     client_write,
+    events_of,
     open_table,
     outside,
     ports_of,
@@ -33,7 +34,7 @@ from timeline.codecs.identity import decode_facts
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, TableReplacedError
 from timeline.model.filenames import parse_instant_name
 from timeline.model.operations import MergeMode
 from timeline.model.slot import Slot, SlotKind
@@ -49,6 +50,7 @@ from timeline.testing.ports import Actor, ActorPorts, make_ports
 from timeline.testing.table_facts import ClientEventKind
 from timeline.testing.world import World
 
+REFUSED = "sim.refused_as_another"
 MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond
 BELOW = (".hoodie/timeline", ".hoodie/.hoodoo", ".hoodie", "a", "b", "c")
 UNKNOWN = {Fault.AMBIGUOUS_APPLIED: 2, Fault.AMBIGUOUS_LOST: 2}  # what lands late, lands
@@ -113,7 +115,9 @@ def dropper(draw: random.Random) -> Actor:
         Table.create(engine, made, LIMITS)
         context = open_table(engine, LIMITS)
         for job in jobs:
-            client_write(ports, context, job)
+            answer = client_write(ports, context, job)
+            if isinstance(answer, TableReplacedError):
+                ports.events.emit(REFUSED, operation=job.operation)
 
     return Actor(name="D", body=body)
 
@@ -184,9 +188,12 @@ def lost(world: World, acked: set[str]) -> list[str]:
 
 
 def refused(world: World) -> list[str]:
-    """What the new table's own writer was not let do, which meets nobody."""
-    said = (one for one in world.history if one.kind is ClientEventKind.FAIL)
-    return [one.operation for one in said if one.operation.startswith("D")]
+    """
+    Writes to the new table that were told it is another.
+
+    One that meets the file which an old writer shows until its last look may fail by that, once.
+    """
+    return [str(fields["operation"]) for fields in events_of(world, REFUSED)]
 
 
 def strangers(world: World, own: set[str]) -> list[str]:
