@@ -77,6 +77,7 @@ class DrawnTimes:
     """
 
     newest: InstantTime | None = None
+    took_ms: int = 0  # from drawing the last one until it was seen to stand, or not
 
     def note(self, requested_time: InstantTime) -> None:
         """Remember a drawn time."""
@@ -211,8 +212,20 @@ class TableContext:
         return self._snapshot(active, head, as_of)
 
     def look(self) -> tuple[int, ActiveTimeline]:
-        """The chain's head, then the timeline (BEG-4). Outside: chain probes, 1 list."""
-        head, active, _ = self.look_with(_nothing)
+        """
+        The chain's head, then the timeline (BEG-4). Outside: chain probes, 1 list.
+
+        Where the storage is far away as ``look_with``, but what comes while it is listed again
+        is left to the next look: begins that wait for the chain to stand still are overtaken.
+        """
+        known = self.chain.known_head
+        if not (self.world.storage.capabilities.far and known):
+            head, active = self.chain.head(), self.active()
+        else:
+            head, active = self.world.together(self.chain.head, self.active)
+            if head != known:
+                active = self.active()
+        self._assert_same_table(head, active)
         return head, active
 
     def look_with(
@@ -223,13 +236,10 @@ class TableContext:
 
         Where the storage is far away the timeline is listed while the next slot is looked for:
         what matters is that the head was known before the listing began. It is listed again
-        when there are slots after that.
+        while there are slots after that: whoever then takes the next one loses it less often.
         """
         if not (self.world.storage.capabilities.far and self.chain.known_head):
-            head = self.chain.head()
-            active = self.active()
-            self._assert_same_table(head, active)
-            return head, active, beside
+            return *self.look(), beside
         known = self.chain.known_head
         head, active, answer = self.world.together(self.chain.head, self.active, beside)
         while head != known:
@@ -290,10 +300,6 @@ class TableContext:
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
         )
-
-
-def _nothing() -> None:
-    """Nothing more is asked."""
 
 
 def _history_of(world: World, config: TableConfig) -> History:

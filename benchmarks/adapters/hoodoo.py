@@ -59,9 +59,11 @@ def far_properties(url: str) -> dict[str, str]:
         "fs.s3a.endpoint.region": told["region"],
         "fs.s3a.access.key": told["access_key_id"],
         "fs.s3a.secret.key": told["secret_access_key"],
-        # as configs/multi_writer_storage.properties says: a lock beside the table, cleaned by a worker
+        # as configs/multi_writer_storage.properties says: a lock beside the table, and a worker,
+        # which is not part of the run, cleans and archives
         "hoodie.write.lock.provider": "storage_based",
         "hoodie.clean.automatic": "false",
+        "hoodie.archive.automatic": "false",
     }
 
 

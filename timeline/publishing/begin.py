@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from timeline.boundary import renew_pin
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
@@ -30,7 +31,7 @@ from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
 from timeline.ports.world import World
-from timeline.properties.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.settle import finish, is_settled
 from timeline.publishing.turn import look
 from timeline.reading.snapshot import Snapshot
@@ -43,6 +44,7 @@ WRITER_KEY = "hoodoo.writer"
 """Key in the inflight file, where writers give way: who writes, for those that wait for it."""
 
 _REDRAWS_WITHOUT_LOCK = 3
+_DRAWS_WITHOUT_QUEUE = 12  # where the lock keeps nobody from publishing
 _DRAWS_MAX = 100
 _AHEAD_MS_MAX = 500  # half of what is warned of (TL-SUCC-2)
 
@@ -62,6 +64,14 @@ class Begun:
         return instant_file_name(
             Instant(action=self.action, requested_time=self.requested_time, state=state)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """A try that came to nothing."""
+
+    decided: InstantTime  # the next one must exceed it
+    look: Snapshot | None = None  # that told it, which spares the next try its own
 
 
 def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> Begun:
@@ -86,16 +96,17 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     """
     if renew_pin(context):
         before = None
-    least: InstantTime | None = None
+    least = _ahead(context, context.drawn.took_ms) if context.chain.is_busy else ""
     # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
     # both may draw the same millisecond, and theirs fails by our requested file.
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    for _ in range(0 if shared else _REDRAWS_WITHOUT_LOCK):
+    for _ in range(0 if shared else _redraws(context)):
         started_ms = context.world.clock.monotonic_ms()
         begun = _try_begin(context, action, least, before)
+        context.drawn.took_ms = context.world.clock.monotonic_ms() - started_ms
         if isinstance(begun, Begun):
             return begun
-        least, before = max(begun, _ahead(context, started_ms)), None
+        least, before = max(begun.decided, _ahead(context, context.drawn.took_ms)), begun.look
     # Others keep publishing between our time and our look: take the queue (BEG-5).
     with context.world.lock.acquire("begin") as lease:
         if shared:  # FOR-4: what is begun above an unsettled slot would make it void
@@ -104,27 +115,33 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
             begun = _try_begin(context, action, least, None)
             if isinstance(begun, Begun):
                 return begun
-            least = begun
+            least = begun.decided
     raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
 
 
-def _ahead(context: TableContext, started_ms: int) -> InstantTime:
+def _redraws(context: TableContext) -> int:
+    """How often a time is drawn before the queue is taken, which only helps if publishers do."""
+    if context.limits.publish_lock is PublishLock.LOCK:
+        return _REDRAWS_WITHOUT_LOCK
+    return _DRAWS_WITHOUT_QUEUE
+
+
+def _ahead(context: TableContext, took_ms: int) -> InstantTime:
     """
-    As far ahead of this moment as a try far away takes (TL-SUCC-1).
+    As far ahead of this moment as the last try far away took (TL-SUCC-1).
 
     Whoever publishes there every other round would overtake each time that is drawn from the clock
     before it can be seen. This machine's own tries are over before another begins.
     """
     if not context.world.storage.capabilities.far:
         return ""
-    took_ms = min(context.world.clock.monotonic_ms() - started_ms, _AHEAD_MS_MAX)
-    return instant_time(WallMs(context.world.clock.now_ms() + took_ms))
+    return instant_time(WallMs(context.world.clock.now_ms() + min(took_ms, _AHEAD_MS_MAX)))
 
 
 def _try_begin(
-    context: TableContext, action: Action, least: InstantTime | None, before: Snapshot | None
-) -> Begun | InstantTime:
-    """One try; returns the time the next try must exceed when this one was lost."""
+    context: TableContext, action: Action, least: InstantTime, before: Snapshot | None
+) -> Begun | _Lost:
+    """One try."""
     world = context.world
     before = _without_restore(context, before or context.snapshot())
     timeline = before.active
@@ -151,11 +168,11 @@ def _try_begin(
         world.storage.create(timeline_path(name), content, durable=bool(content))
     except ObjectExistsError:
         heartbeat.stop(remove=_is_over(context, requested_time))
-        return requested_time
+        return _Lost(decided=requested_time)
     except AmbiguousWriteError:
         # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
         heartbeat.stop(remove=False)
-        return requested_time
+        return _Lost(decided=requested_time)
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
         raise
@@ -229,22 +246,21 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
     return None
 
 
-def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> InstantTime:
+def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> _Lost:
     """BEG-5: nothing is written yet, so giving the time up costs one delete."""
     context.pin.release(begun.requested_time)
     context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
     _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
-    return decided
+    return _Lost(decided=decided, look=begun.snapshot)
 
 
 def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
     """Remove a begin that came to nothing; what cannot be removed must at least stop beating."""
     try:
-        world.storage.delete(requested_path)
+        world.together(partial(world.storage.delete, requested_path), heartbeat.stop)
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
         raise
-    heartbeat.stop()
 
 
 def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:

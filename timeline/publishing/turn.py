@@ -387,12 +387,31 @@ def look(context: TableContext, lease: Lease | None, *, asks_config: bool = Fals
         context.world.events.emit("publish.helped", number=last.number)
         if not last.foreign:
             finish(context, last)
-            return _turn(context, head, last, context.active(), lease)
+            return _turn(context, head, last, _with_shown(context, last, timeline), lease)
         _assert_held(lease)
         if still_stands(last, timeline) and not gone:
             finish(context, last, may_show=partial(_may_show, context, last, lease))
         else:
             _call_void(context, _turn(context, head, last, timeline, lease), last)
+
+
+def _with_shown(context: TableContext, last: Slot, timeline: ActiveTimeline) -> ActiveTimeline:
+    """
+    The timeline once a slot was finished, whose file is all that this changes of a commit.
+
+    Far away it is not listed for that: all who publish wait for this round (PAR-1). What came
+    meanwhile is met as what comes after a look always is; another engine's knows no slots.
+    """
+    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    name = last.file_name
+    if (
+        name is None
+        or shared
+        or last.kind not in _SHOWN
+        or not context.world.storage.capabilities.far
+    ):
+        return context.active()
+    return timeline.with_names([name])
 
 
 def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.timeline.engine import (
+    BRISK,
     Behind,
     Far,
     StillClock,
@@ -31,6 +33,7 @@ from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.setting_names import PublishLock
 from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -185,6 +188,66 @@ def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
     earliest = NOW + took_ms + ahead_ms
     assert instant_time(WallMs(earliest)) < begun.requested_time
     assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+
+
+@pytest.mark.spec("TL-SUCC-1")
+@pytest.mark.parametrize(("others", "ahead_ms"), [(3, 180), (0, 0)])
+def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
+    others: int, ahead_ms: int
+) -> None:
+    clock = StillClock(NOW)
+    other = new_table(clock=clock)
+    table = opened(other, storage=Far(other.context.world.storage), clock=clock)
+    upsert(other, ROWS)
+    table.context.look()
+    for _ in range(others):
+        upsert(other, ROWS)
+    table.context.look()
+    table.context.drawn.took_ms = 180
+    clock.sleep_ms(1_000)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    earliest = NOW + 1_000 + ahead_ms
+    assert instant_time(WallMs(earliest)) <= begun.requested_time
+    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+
+
+@pytest.mark.spec("BEG-5")
+@pytest.mark.parametrize(("lock", "redrawn"), [(PublishLock.NONE, 12), (PublishLock.LOCK, 3)])
+def test_the_queue_is_taken_later_where_it_keeps_nobody_from_publishing(
+    lock: PublishLock, redrawn: int
+) -> None:
+    base = MemoryStorage()
+    storage = PublishingWhileBegun(base)
+    clock = StillClock(NOW)
+    ahead = new_table(base, clock=clock)
+    limits = replace(BRISK, publish_lock=lock)
+    table = opened(ahead, storage=storage, clock=StillClock(NOW), limits=limits)
+
+    def publish_ahead() -> None:
+        clock.wall += 5_000
+        upsert(ahead, [{**ROWS[0], "ts": clock.wall}])
+
+    storage.acts = [publish_ahead] * redrawn
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert len(heard(table, "begin.redrawn")) == redrawn
+    locked = heard(table, "lock.acquired")
+    assert [one["purpose"] for one in locked] == ["begin"]
+    assert len(table.context.active().pending) == 1
+
+
+@pytest.mark.spec("BEG-5")
+def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
+    base = MemoryStorage()
+    ahead = new_table(base, clock=StillClock(NOW + 5_000))
+    storage = PublishingWhileBegun(base)
+    observed = ObservedStorage(storage)
+    table = opened(ahead, storage=observed, clock=StillClock(NOW))
+    storage.acts.append(lambda: upsert(ahead, ROWS))
+    observed.forget()
+    end(begin(table.context, Action.COMMIT))
+    assert observed.operations().count(f"names {TIMELINE}") == 3  # before, and after each try
 
 
 @pytest.mark.spec("BEG-3")

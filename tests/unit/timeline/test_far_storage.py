@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from tests.unit.timeline.engine import Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.engine import Behind, Far, StillClock, new_table, opened, upsert
 from timeline.context import GLANCE_MS, TableContext
 from timeline.machine import SystemIds, ThreadExecutor
-from timeline.model.instant import Action
+from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import slot_path
+from timeline.places import TIMELINE, slot_path
 from timeline.ports.storage import ObjectMissingError, open_kept
 from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import Turn, look, take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.kept_files import KeptFiles
@@ -82,10 +82,48 @@ def test_as_many_slots_are_looked_for_at_once_as_came_last_time() -> None:
         upsert(other, ROWS)
     context.look()
     assert context.chain.is_busy
-    executor.together.clear()
-    assert context.chain.head() == 4
-    assert executor.together == [2]  # the look ended with four that were not there
+    for at_once in (4, 2):  # half as many where nothing came
+        executor.together.clear()
+        assert context.chain.head() == 4
+        assert executor.together == [at_once]
     assert not context.chain.is_busy
+
+
+class PublishingWhileListed(Behind):
+    """Lets somebody publish whenever the timeline was listed."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], object] | None = None
+        self.listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        found = self.inner.names(folder)
+        if folder == TIMELINE and self.act is not None:
+            self.listings += 1
+            if self.listings < 4:
+                self.act()
+        return list(found)
+
+
+@pytest.mark.spec("BEG-4")
+def test_a_look_does_not_wait_until_nobody_publishes_but_who_takes_a_slot_does() -> None:
+    base = Far(MemoryStorage())
+    storage = PublishingWhileListed(base)
+    table = new_table(base)
+    other = opened(table)
+    upsert(other, ROWS)
+    context, _ = backwards(opened(table, storage=Far(storage)))
+    context.look()
+    storage.act = lambda: upsert(other, ROWS)
+    storage.listings = 0
+    head, active = context.look()
+    assert (head, storage.listings) == (2, 2)
+    assert len(active.completed_writes) == 2
+    storage.listings = 0
+    head, active, _ = context.look_with(lambda: None)
+    assert storage.listings == 4, "three that were overtaken, and one in peace"
+    assert (head, len(active.completed_writes)) == (6, 6)
 
 
 def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
@@ -317,3 +355,25 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
     roomy.keep("big", bytes((1 << 20) + 1))
     roomy.keep("fits", bytes(1 << 20))
     assert (roomy.find("big"), len(roomy.find("fits") or b"")) == (None, 1 << 20)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("HELP-1")
+@pytest.mark.parametrize(("far", "listings"), [(True, 1), (False, 2)])
+def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline_for_it(
+    far: bool, listings: int
+) -> None:
+    kept = MemoryStorage()
+    table = new_table(Far(kept) if far else kept)
+    upsert(table, ROWS)
+    [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
+    storage = ObservedStorage(Far(kept) if far else kept)
+    mine = opened(table, storage=storage)
+    mine.context.chain.head()
+    kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
+    storage.forget()
+    turn = look(mine.context, None)
+    assert shown in kept.names(TIMELINE)
+    assert shown in turn.timeline.file_names
+    assert [one.state for one in turn.timeline.instants] == [State.COMPLETED]
+    assert storage.operations().count(f"names {TIMELINE}") == listings
