@@ -6,6 +6,9 @@ big as the load makes it. Who was just answered is waited for a moment: the thre
 process come back at once, and without that the fastest of them would lead every second group
 alone. There is no thread of its own: the writer that came first leads, and when the process dies
 all its members die with it (GRP-3).
+
+Each member is woken for what is its own: waking all of them for each step of each would cost
+more than their rows, since the interpreter lets one thread run at a time.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class _Entry:
     """A write that waits for its group, later its answer."""
 
     work: Work
+    changed: threading.Condition  # of the committer's lock: wakes who waits for this write alone
     thread: int = field(default_factory=threading.get_ident)
     alone: bool = False
     met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
@@ -86,7 +90,8 @@ class GroupCommitter:
         self._before = before
         self._after = after
         self._looked: Snapshot | None = None  # by the last leader; rows are prepared for it
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._gathered = threading.Condition(self._lock)  # nobody else is waited for
         self._waiting: list[_Entry] = []
         self._leading = False
         self._returning: set[int] = set()  # threads that were answered by the last group
@@ -98,13 +103,15 @@ class GroupCommitter:
 
         Errors: as ``timeline.writing.write.write``; one of the group's publication is every member's.
         """
-        with self._changed:
+        with self._lock:
             looked = self._looked = self._looked or self._context.snapshot()
-        entry = _Entry(work=prepared(self._context, plan, workload, looked))
-        with self._changed:
+        work = prepared(self._context, plan, workload, looked)
+        entry = _Entry(work=work, changed=threading.Condition(self._lock))
+        with self._lock:
             self._waiting.append(entry)
             self._returning.discard(entry.thread)
-            self._changed.notify_all()
+            if self._all_are_there():
+                self._gathered.notify()
         try:
             while not entry.answered:
                 part = self._next_part(entry)
@@ -113,10 +120,8 @@ class GroupCommitter:
                 elif not entry.answered:
                     self._lead(entry)
         finally:
-            with self._changed:  # interrupted while it waited: nobody waits for it
-                entry.gone = True
-                self._waiting = [one for one in self._waiting if one is not entry]
-                self._changed.notify_all()
+            if not entry.answered:
+                self._leave(entry)
         if entry.receipt is None:
             raise entry.failure or OutcomeUnknownError("a group ended without an answer")
         return entry.receipt
@@ -124,9 +129,22 @@ class GroupCommitter:
     def close(self) -> None:
         """Nothing is kept between two writes."""
 
+    def _leave(self, entry: _Entry) -> None:
+        """Its thread was interrupted while it waited: nobody waits for it."""
+        with self._lock:
+            entry.gone = True
+            self._waiting = [one for one in self._waiting if one is not entry]
+            entry.changed.notify_all()
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Wake who leads the next group; the lock is held."""
+        if self._waiting and not self._leading:
+            self._waiting[0].changed.notify_all()
+
     def _next_part(self, entry: _Entry) -> Part | None:
         """Wait for a part to do, an answer, or the lead, which the longest waiting write takes."""
-        with self._changed:
+        with self._lock:
             while not entry.answered:
                 if entry.part is not None:
                     part, entry.part = entry.part, None
@@ -134,7 +152,7 @@ class GroupCommitter:
                 if not self._leading and self._waiting[0] is entry:
                     self._leading = True
                     return None
-                self._changed.wait()
+                entry.changed.wait()
             return None
 
     def _carry_out(self, entry: _Entry, part: Part) -> None:
@@ -142,21 +160,21 @@ class GroupCommitter:
         try:
             outcome = part()
         finally:
-            with self._changed:
+            with self._lock:
                 entry.outcome = outcome
-                self._changed.notify_all()
+                entry.changed.notify_all()
 
     def _side_by_side(
         self, group: Sequence[_Entry], parts: Mapping[int, Part]
     ) -> dict[int, Outcome]:
         """Each member writes its files on its own thread, which waits for them anyway."""
         leader, others = group[0], {number: group[number] for number in parts if number}
-        with self._changed:
+        with self._lock:
             for entry in group:
                 entry.outcome = None
             for number, entry in others.items():
                 entry.part = parts[number]
-            self._changed.notify_all()
+                entry.changed.notify_all()
         try:
             if 0 in parts:
                 self._carry_out(leader, parts[0])
@@ -166,13 +184,13 @@ class GroupCommitter:
         return {number: outcome for number, outcome in done if outcome is not None}
 
     def _wait_for(self, entries: Iterable[_Entry]) -> None:
-        with self._changed:
+        with self._lock:
             for entry in entries:
                 while entry.outcome is None:
                     if entry.gone:
                         entry.part, entry.outcome = None, _interrupted()
                     else:
-                        self._changed.wait()
+                        entry.changed.wait()
 
     def _lead(self, leader: _Entry) -> None:
         group = [leader]
@@ -181,7 +199,7 @@ class GroupCommitter:
             keep_pace(self._context)  # others join meanwhile
             if not leader.alone:
                 self._wait_for_more()
-            with self._changed:
+            with self._lock:
                 group = self._group_of(leader)
                 self._returning.clear()
             began_ms = self._context.world.clock.monotonic_ms()
@@ -189,11 +207,11 @@ class GroupCommitter:
             self._looked = self._context.glance()
             self._run(group, publishing)
             now_ms = self._context.world.clock.monotonic_ms()
-            with self._changed:
+            with self._lock:
                 self._waiting = [one for one in self._waiting if not one.answered]
                 self._returning = {one.thread for one in group if one.answered}
                 self._patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
-                self._changed.notify_all()
+                _wake(group)
             self._after()
         except BaseException as error:
             for entry in group:
@@ -205,21 +223,22 @@ class GroupCommitter:
                     entry.failure = _unknown(publishing[0])
             raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._leading = False
                 self._waiting = [one for one in self._waiting if not one.answered]
-                self._changed.notify_all()
+                _wake(group)
+                self._call_next()
 
     def _wait_for_more(self) -> None:
         clock = self._context.world.clock
         if self._linger_ms:
             clock.sleep_ms(self._linger_ms)
         left_ms = self._patient_until_ms - clock.monotonic_ms()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._returning or len(self._waiting) >= self._writes_max,
-                timeout=max(0, left_ms) / 1000,
-            )
+        with self._lock:
+            self._gathered.wait_for(self._all_are_there, timeout=max(0, left_ms) / 1000)
+
+    def _all_are_there(self) -> bool:
+        return not self._returning or len(self._waiting) >= self._writes_max
 
     def _group_of(self, leader: _Entry) -> list[_Entry]:
         if leader.alone:
@@ -249,6 +268,13 @@ class GroupCommitter:
                 entry.receipt = answer
             elif answer is Left.ALONE:
                 entry.alone = True
+
+
+def _wake(group: Iterable[_Entry]) -> None:
+    """Those who have their answers; the lock is held."""
+    for entry in group:
+        if entry.answered:
+            entry.changed.notify_all()
 
 
 def _interrupted() -> StorageUnavailableError:
