@@ -116,14 +116,14 @@ def base_file_bytes(
     settings: ParquetSettings | None = None,
 ) -> bytes:
     """
-    A whole base file in memory, for who must create it whole or not at all.
+    A whole base file in memory, for who makes a small one or must create it whole or not at all.
 
     Arguments: as ``write_base_file``.
     """
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()  # Arrow's own: writing to it calls no Python
     metadata = _base_metadata(rows, avro_json, bloom)
     _write(sink, rows, metadata, settings or ParquetSettings())
-    return sink.getvalue()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) -> dict[str, str]:

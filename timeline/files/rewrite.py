@@ -23,7 +23,14 @@ from timeline.codecs.properties import format_properties
 from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.files.change_log import log_merge
 from timeline.files.markers import create_marker
-from timeline.files.parquet import ParquetSettings, read_base_file, read_footer, write_base_file
+from timeline.files.parquet import (
+    ParquetSettings,
+    base_file_bytes,
+    read_base_file,
+    read_footer,
+    write_base_file,
+)
+from timeline.files.turns import in_turn, is_small
 from timeline.model.appending import LogTarget
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
@@ -188,35 +195,57 @@ def write_file_group(
     schema = TableSchema.from_avro(task.avro_json).arrow
     check_partition_path(task.partition_path)
     before: pa.Table | None = None
+    content: bytes | None = None
     if task.base_path is None:
-        outcome = _first_version(task, incoming, schema)
+        with in_turn(storage, incoming):
+            outcome = _first_version(task, incoming, schema)
+            content = _small_file(storage, task, outcome, schema)
     else:
         base, outcome = _next_version(storage, task, task.base_path, incoming, schema)
         before = None if task.change_log is None else base
         del base
     if not outcome.changed:
         return ()
-    bloom = bloom_for(storage, task, outcome)
+    bloom = None if content is not None else bloom_for(storage, task, outcome)
     path = join(task.partition_path, task.file_name)
     if task.base_path is None and not task.partition_marked:
         create_partition_metadata(storage, task.partition_path, task.requested_time)
     if not task.announced:
         announce_base_file(storage, task)
     try:
-        size_bytes = write_base_file(
-            storage,
-            path,
-            placed_rows(outcome.table, task, schema, task.file_name),
-            avro_json=task.avro_json,
-            bloom=bloom,
-            settings=task.parquet,
-        )
+        if content is not None:
+            with storage.open_output(path) as sink:
+                sink.write(content)
+            size_bytes = len(content)
+        else:
+            size_bytes = write_base_file(
+                storage,
+                path,
+                placed_rows(outcome.table, task, schema, task.file_name),
+                avro_json=task.avro_json,
+                bloom=bloom,
+                settings=task.parquet,
+            )
         logged = None if before is None else _log_changes(storage, task, before, outcome)
     except ObjectExistsError as error:
         raise InvariantError(
             f"two attempts of one task have one write token: {path}", path=path
         ) from error
     return (replace(base_file_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
+
+
+def _small_file(
+    storage: Storage, task: FileGroupTask, outcome: MergeOutcome, schema: pa.Schema
+) -> bytes | None:
+    """A first version whole, to be written at once; None of a big one, or when there is none."""
+    if not outcome.changed or not is_small(outcome.table):
+        return None
+    return base_file_bytes(
+        placed_rows(outcome.table, task, schema, task.file_name),
+        avro_json=task.avro_json,
+        bloom=bloom_for(storage, task, outcome),  # of a first version, nothing is read for it
+        settings=task.parquet,
+    )
 
 
 def announce_base_file(storage: Storage, task: FileGroupTask) -> None:

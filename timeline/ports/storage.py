@@ -25,6 +25,7 @@ __all__ = [
     "Stats",
     "Storage",
     "StorageCapabilities",
+    "TakesTurns",
     "WorksAhead",
     "close_storage",
     "open_kept",
@@ -183,6 +184,18 @@ class LeavesTemporaries(Protocol):
 
     def temporaries(self) -> Stats:
         """Temporary files, also of creates under way, named by their paths; sorted."""
+
+
+class TakesTurns(Protocol):
+    """
+    What a storage on this machine may offer beside the port: turns of those who compute for it.
+
+    ``timeline.files.turns`` asks for them. Far away, threads wait for answers most of the time.
+    """
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Held by one thread of this process at a time."""
 
 
 def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, Literal, TypeVar, cast
 
@@ -108,6 +109,7 @@ class LocalStorage:
         self._clock = clock or folder_clock(self._folders, self._ids, SystemClock())
         self._names = NameLists()
         self._staged = StagedFiles()
+        self._turns: dict[int, threading.Lock] = {}
 
     @property
     def base_uri(self) -> str:
@@ -322,6 +324,11 @@ class LocalStorage:
         if not self._strict:
             return _nothing
         return start_beside(lambda: self.sync_folders(wanted)).wait
+
+    @property
+    def turn(self) -> threading.Lock:
+        """As ``TakesTurns``; one for each process, as a fork copies locks that nobody gives back."""
+        return self._turns.setdefault(os.getpid(), threading.Lock())
 
     def temporaries(self) -> Stats:
         """As ``LeavesTemporaries``."""

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from timeline.errors import InvariantError
 from timeline.files.append import write_task
 from timeline.files.rewrite import FileGroupTask
+from timeline.files.turns import in_turn
 from timeline.index import IndexedFile
 from timeline.index.global_lookup import find_everywhere
 from timeline.index.lookup import tag
@@ -69,6 +70,10 @@ class LocalWorkload:
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
+        with in_turn(self._world.storage, self._rows):
+            self._prepare(rules, schema)
+
+    def _prepare(self, rules: RowRules, schema: TableSchema) -> None:
         rows = self._rows.select(drop_meta(self._rows.schema).names)
         keys = record_keys(rows, rules.keys)
         paths = partition_paths(rows, rules.keys)

@@ -15,6 +15,7 @@ from timeline.codecs.bloom import DYNAMIC, BloomFilter, BloomSettings
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.files.parquet import (
     ParquetSettings,
+    base_file_bytes,
     read_base_file,
     read_batches,
     read_footer,
@@ -67,6 +68,14 @@ def test_the_returned_size_is_the_files():
     storage = MemoryStorage()
     size = write_base_file(storage, "f.parquet", rows("a"), avro_json=SCHEMA.avro_json)
     assert size == len(storage.read("f.parquet"))
+
+
+def test_a_file_made_in_memory_is_the_one_that_is_streamed():
+    bloom = BloomFilter(BloomSettings(entries=10))
+    bloom.add(pa.array(["b", "a"]))
+    streamed = written("b", "a", bloom=bloom).read("p/f.parquet")
+    made = base_file_bytes(rows("b", "a"), avro_json=SCHEMA.avro_json, bloom=bloom)
+    assert made == streamed
 
 
 def test_the_footer_has_schema_key_range_and_filter():

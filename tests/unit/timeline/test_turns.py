@@ -1,0 +1,103 @@
+"""Threads that write small files compute one after another, and wait for nobody's disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.timeline.engine import Behind, as_table, new_table, planned
+from timeline.files.turns import in_turn
+from timeline.model.operations import WriteOperation
+from timeline.storage.local import LocalStorage
+from timeline.storage.memory import MemoryStorage
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
+
+FEW = pa.table({"id": pa.array([1, 2])})
+MANY = pa.table({"id": pa.array(range(200_000))})
+
+
+class Turns(Behind):
+    """Notes turns, and whether one is held while the storage is asked for something."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.held = False
+        self.turns = 0
+        self.asked: list[str] = []
+
+    @property
+    def turn(self) -> Turns:
+        return self
+
+    def __enter__(self) -> None:
+        assert not self.held
+        self.held = True
+        self.turns += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.held:
+            self.asked.append(name)
+        return super().__getattr__(name)
+
+
+def insert(storage: Turns, rows: pa.Table) -> None:
+    table = new_table(storage)
+    plan = planned(table, WriteOperation.BULK_INSERT)
+    storage.turns = 0
+    write(table.context, plan, LocalWorkload(table.context.world, rows))
+
+
+def test_a_small_write_takes_a_turn_for_its_rows_and_one_for_its_file() -> None:
+    storage = Turns(MemoryStorage())
+    insert(storage, as_table([{"id": "a", "p": "x", "ts": 1, "v": 1}]))
+    assert storage.turns == 2
+
+
+def test_nothing_is_asked_of_the_storage_within_a_turn() -> None:
+    storage = Turns(MemoryStorage())
+    insert(storage, as_table([{"id": "a", "p": "x", "ts": 1, "v": 1}]))
+    assert storage.asked == []
+
+
+def test_a_big_write_waits_for_nobody() -> None:
+    storage = Turns(MemoryStorage())
+    keys = [f"{number:0100}" for number in range(12_000)]
+    rows = as_table([{"id": key, "p": "x", "ts": 1, "v": 1} for key in keys])
+    insert(storage, rows)
+    assert storage.turns == 0
+
+
+def test_few_rows_hold_the_turn_of_a_local_storage(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with in_turn(storage, FEW):
+        assert storage.turn.locked()
+    assert not storage.turn.locked()
+
+
+def test_many_rows_do_not(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with in_turn(storage, MANY):
+        assert not storage.turn.locked()
+
+
+def test_a_storage_without_turns_keeps_nobody_waiting() -> None:
+    with in_turn(MemoryStorage(), FEW), in_turn(MemoryStorage(), FEW):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_does_not_wait_for_a_turn_of_its_parent(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    with in_turn(storage, FEW):
+        child = os.fork()
+        if child == 0:
+            os._exit(1 if storage.turn.locked() else 0)
+        assert os.waitpid(child, 0)[1] == 0
