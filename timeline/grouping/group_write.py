@@ -243,10 +243,11 @@ def _placed(
 ) -> dict[int, _Member]:
     """Those of the writes that do not meet, by their number, with tokens of their own."""
     members: dict[int, _Member] = {}
+    rivals: list[Rival] = []  # as those after them see the members
     tasks = 0
     for number, work in enumerate(works):
         try:
-            member = _placed_beside(context, begun, work, members, view)
+            member = _placed_beside(context, begun, work, rivals, view)
         except PeerLostError as error:
             context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
             answers[number] = Left.LOST  # it was not asked to write anything yet
@@ -267,6 +268,7 @@ def _placed(
         )
         tasks += len(renumbered)
         members[number] = replace(member, placement=replace(member.placement, tasks=renumbered))
+        rivals.append(_as_rival(begun, members[number]))
     return members
 
 
@@ -274,7 +276,7 @@ def _placed_beside(
     context: TableContext,
     begun: Begun,
     work: Work,
-    before: dict[int, _Member],
+    rivals: list[Rival],
     view: FileSystemView,
 ) -> _Member | Left | Rebaseable | Refused:
     plan, workload = work.plan, work.workload
@@ -284,11 +286,11 @@ def _placed_beside(
         return Left.ALONE  # BATCH-1: a twin lies in the base snapshot, its receipt is returned
     schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
     work = replace(work, schema=schema, schema_before=schema_before)
-    if any(one.work.schema.avro_json != schema.avro_json for one in before.values()):
+    if any(one.schema != schema.avro_json for one in rivals):
         return Left.MEETS
     files = plan.files
     # New rows that would fill a file which another member fills get a file of their own.
-    for chosen in (files, replace(files, small_files_max=0)) if before else (files,):
+    for chosen in (files, replace(files, small_files_max=0)) if rivals else (files,):
         placement = place(context, begun, workload, plan.rules, schema, files=chosen, view=view)
         if placement.met is not None:
             return Left.ALONE
@@ -296,7 +298,6 @@ def _placed_beside(
         planned = Candidate(
             claim=member.claim, metadata=CommitMetadata(), logs_may_meet=placement.logs_may_meet
         )
-        rivals = [_as_rival(begun, one) for one in before.values()]
         verdict = verdict_on(context, planned, begun.requested_time, rivals)
         if isinstance(verdict, Clean):
             return member

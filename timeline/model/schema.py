@@ -197,11 +197,14 @@ def _has_field(schema: pa.Schema, name: str) -> bool:
     return kind is not None
 
 
+@lru_cache(maxsize=64)
 def reconcile(
     table_schema: TableSchema, incoming: pa.Schema, rules: SchemaRules = _FILLING
 ) -> tuple[TableSchema, tuple[pa.Field, ...]]:
     """
     Fit incoming columns to a table: what the schema will be, and what it grew by.
+
+    One writer's rows have the same columns each time, and are fitted twice: the answer is kept.
 
     Columns of a narrower type are fitted to the table's, wider ones widen the table's by
     Hudi's table of promotions, unknown columns are appended as nullable; all of it inside

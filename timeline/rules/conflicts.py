@@ -9,7 +9,7 @@ time (hole 2, 20): the caller passes everything that became visible after my bas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -243,7 +243,7 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
     if rival.is_compaction:
         return None  # it moves rows of file groups that were there, which a claim replaces
     theirs = rival.claim
-    into_mine = _overlap(mine.partitions, _written_partitions(theirs) | set(theirs.partitions))
+    into_mine = _overlap(mine.partitions, theirs)
     if into_mine:
         return Refused(
             RuleId.WRITTEN_INTO_MY_CLAIM,
@@ -251,7 +251,7 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
             (rival,),
             partitions=into_mine,
         )
-    into_theirs = _overlap(theirs.partitions, _written_partitions(mine) | set(mine.partitions))
+    into_theirs = _overlap(theirs.partitions, mine)
     if into_theirs:
         return Refused(
             RuleId.PARTITION_CLAIMED_BY_OTHER,
@@ -262,11 +262,12 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
     return None
 
 
-def _written_partitions(claim: Claim) -> set[str]:
-    return {item.file_group.partition_path for item in claim.file_groups}
-
-
-def _overlap(claimed: Iterable[str], written: set[str]) -> tuple[str, ...]:
+def _overlap(claimed: Collection[str], other: Claim) -> tuple[str, ...]:
+    """Those of some partitions claimed as wholes that another writes into or claims."""
+    if not claimed:
+        return ()
+    written = {item.file_group.partition_path for item in other.file_groups}
+    written.update(other.partitions)
     claims = set(claimed)
     if WHOLE_TABLE in claims:
         return tuple(sorted(written))

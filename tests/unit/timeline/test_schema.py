@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.schema import (
     TableSchema,
     arrow_to_avro,
@@ -44,6 +45,21 @@ EVERY_TYPE = pa.schema(
 
 def table_schema(**types: pa.DataType) -> TableSchema:
     return TableSchema.from_arrow(pa.schema(list(types.items())), "t")
+
+
+def test_the_same_columns_are_fitted_once():
+    incoming = pa.schema([("c", pa.int64()), ("new", pa.string())])
+    fitted = reconcile(table_schema(c=pa.int32()), incoming)
+    assert reconcile(table_schema(c=pa.int32()), pa.schema(list(incoming))) is fitted
+
+
+def test_other_columns_or_rules_are_fitted_anew():
+    table = table_schema(c=pa.int32(), d=pa.int32())
+    lacking = pa.schema([("c", pa.int32())])
+    dropping = SchemaRules(missing=MissingColumns(drop=True))
+    assert reconcile(table, lacking)[0].arrow.names == ["c", "d"]
+    assert reconcile(table, lacking, dropping)[0].arrow.names == ["c"]
+    assert reconcile(table, pa.schema([("c", pa.int64())]))[0].arrow.types[0] == pa.int64()
 
 
 def test_every_type_survives_the_way_to_avro_and_back():
