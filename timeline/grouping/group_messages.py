@@ -8,9 +8,10 @@ one of these values, checked field by field, or it is refused (SEC3). Rows never
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -288,17 +289,31 @@ def plan_texts(plan: WritePlan) -> dict[str, str]:
 
     Two processes compare them instead of trusting a plan that came over a wire.
     """
+    found = {"plan": type(plan).__name__}
+    for each in fields(plan):
+        if each.name == "batch_id":
+            continue
+        part = getattr(plan, each.name)
+        try:
+            found.update(_texts_of(each.name, part))
+        except TypeError:  # a mapping is in it, which nobody can look up by
+            _gather(each.name, part, found)
+    return found
+
+
+@lru_cache(maxsize=64, typed=True)
+def _texts_of(name: str, part: Hashable) -> Mapping[str, str]:
+    """Those of one field: the plans of a table's writes differ in few of them, if at all."""
     found: dict[str, str] = {}
-    _gather("", plan, found)
-    found.pop("batch_id", None)
+    _gather(name, part, found)
     return found
 
 
 def _gather(name: str, value: object, found: dict[str, str]) -> None:
     if is_dataclass(value) and not isinstance(value, type):
-        found[name or "plan"] = type(value).__name__
+        found[name] = type(value).__name__
         for each in fields(value):
-            _gather(f"{name}.{each.name}" if name else each.name, getattr(value, each.name), found)
+            _gather(f"{name}.{each.name}", getattr(value, each.name), found)
     elif isinstance(value, Mapping):
         found[name] = repr(sorted((str(key), repr(each)) for key, each in value.items()))
     elif isinstance(value, frozenset):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.timeline.engine import new_table, planned
+from timeline.files.parquet import ParquetSettings
 from timeline.grouping.group_messages import (
     Assigned,
     AssignRows,
@@ -109,3 +111,27 @@ def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
     assert {name for name in one if one[name] != other[name]} == {"detect_early"}
     inserts = plan_texts(planned(table, WriteOperation.INSERT))
     assert "rules.operation" in {name for name in one if one[name] != inserts[name]}
+
+
+def test_each_change_of_a_plan_is_told_also_after_others() -> None:
+    plan = planned(new_table(), WriteOperation.UPSERT)
+    plans = {
+        "files.small_files_max": replace(plan, files=replace(plan.files, small_files_max=7)),
+        "files.parquet.page_bytes": replace(
+            plan, files=replace(plan.files, parquet=ParquetSettings(page_bytes=7))
+        ),
+        "extra_metadata": replace(plan, extra_metadata={"a": "7"}),  # a mapping, which has no hash
+        "paced": replace(plan, paced=False),
+    }
+    for _ in range(2):
+        before = plan_texts(plan)
+        for name, changed in plans.items():
+            texts = plan_texts(changed)
+            assert {one for one in texts if texts[one] != before.get(one)} == {name}
+
+
+def test_what_is_told_of_one_plan_is_the_callers_own() -> None:
+    plan = planned(new_table(), WriteOperation.UPSERT)
+    plan_texts(plan).clear()
+    assert plan_texts(plan)["plan"] == "WritePlan"
+    assert "files.bloom" in plan_texts(plan)
