@@ -2,7 +2,7 @@
 Turns: threads that write small files of one table compute one after another.
 
 The interpreter runs one thread at a time anyway. Sixteen that want to run at once only hand
-that right around, at every call of Arrow, between processors: of 15 ms of processor time that a
+that right around, at every call of Arrow, between processors: of 14 ms of processor time that a
 small commit took, 4 were spent so. Big tables are another matter: there Arrow works for long
 without the interpreter, and threads are what makes use of all processors.
 """
