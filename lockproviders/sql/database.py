@@ -35,6 +35,8 @@ __all__ = [
     "Value",
 ]
 
+_LOG_TRIES = 16
+
 Row = tuple[Any, ...]
 Value = str | int | None
 
@@ -227,7 +229,7 @@ class SqliteDatabase(Database):
             check_same_thread=False,
         )
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _keep_a_log(connection)
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         except BaseException:
             connection.close()
@@ -262,3 +264,23 @@ class SqliteDatabase(Database):
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT):
             return AnswerLost(str(error))
         return self._setup(str(error))
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """
+    Have a write-ahead log, whoever else opens the new file at this moment.
+
+    The one who turns it on must be alone, and SQLite refuses all others at once instead of
+    letting them wait. A transaction does wait, and when it is had the log is there.
+    """
+    for _ in range(_LOG_TRIES):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        else:
+            return
+    connection.execute("PRAGMA journal_mode = WAL")

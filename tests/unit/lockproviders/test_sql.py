@@ -10,7 +10,14 @@ import pytest
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import ProviderRegistry
 from lockproviders.sql.client import ENTRY, SqlClient, SqlSettings, row_name
-from lockproviders.sql.database import AnswerLost, NoTable, Refused, RowExists, SqliteDatabase
+from lockproviders.sql.database import (
+    AnswerLost,
+    NoTable,
+    Refused,
+    RowExists,
+    SqliteDatabase,
+    _keep_a_log,
+)
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server
 from timeline.errors import (
     LeaseLostError,
@@ -211,6 +218,37 @@ def test_sqlite_file_is_made_readable_for_the_group_only(machine, tmp_path) -> N
     finally:
         os.umask(mask)
     assert (tmp_path / "l.db").stat().st_mode & 0o777 == 0o640
+
+
+class _Opening:
+    """A connection to a new file that others open, too: its log is turned on by one of them."""
+
+    def __init__(self, refused: int, code: int) -> None:
+        self.refused, self.code = refused, code
+        self.asked: list[str] = []
+
+    def execute(self, statement: str) -> None:
+        self.asked.append(statement.split(maxsplit=1)[0])
+        if statement.startswith("PRAGMA") and self.refused:
+            self.refused -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+def test_a_new_sqlite_file_is_waited_for_while_another_turns_its_log_on() -> None:
+    opening = _Opening(2, sqlite3.SQLITE_BUSY)
+    _keep_a_log(opening)  # type: ignore[arg-type]
+    waited = ["PRAGMA", "BEGIN", "ROLLBACK"]
+    assert opening.asked == [*waited, *waited, "PRAGMA"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"), [(1, sqlite3.SQLITE_IOERR), (1_000, sqlite3.SQLITE_BUSY)]
+)
+def test_a_sqlite_file_that_stays_locked_or_is_broken_says_so(refused: int, code: int) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        _keep_a_log(_Opening(refused, code))  # type: ignore[arg-type]
 
 
 def test_sqlite_file_in_a_missing_folder_is_a_matter_of_set_up(machine, tmp_path) -> None:
