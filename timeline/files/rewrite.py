@@ -30,7 +30,7 @@ from timeline.files.parquet import (
     read_footer,
     write_base_file,
 )
-from timeline.files.turns import in_turn, is_small
+from timeline.files.permits import computing, is_small
 from timeline.model.appending import LogTarget
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
@@ -197,7 +197,7 @@ def write_file_group(
     before: pa.Table | None = None
     content: bytes | None = None
     if task.base_path is None:
-        with in_turn(storage, incoming):
+        with computing(storage, incoming):
             outcome = _first_version(task, incoming, schema)
             content = _small_file(storage, task, outcome, schema)
     else:

@@ -18,6 +18,7 @@ from typing import IO, Protocol, TypeAlias, runtime_checkable
 __all__ = [
     "AmbiguousWriteError",
     "FileStat",
+    "GivesPermits",
     "LeavesTemporaries",
     "Names",
     "ObjectExistsError",
@@ -25,7 +26,6 @@ __all__ = [
     "Stats",
     "Storage",
     "StorageCapabilities",
-    "TakesTurns",
     "WorksAhead",
     "close_storage",
     "open_kept",
@@ -186,15 +186,15 @@ class LeavesTemporaries(Protocol):
         """Temporary files, also of creates under way, named by their paths; sorted."""
 
 
-class TakesTurns(Protocol):
+class GivesPermits(Protocol):
     """
-    What a storage on this machine may offer beside the port: turns of those who compute for it.
+    What a storage on this machine may offer beside the port: a permit to compute for it.
 
-    ``timeline.files.turns`` asks for them. Far away, threads wait for answers most of the time.
+    ``timeline.files.permits`` asks for it. Far away, threads wait for answers most of the time.
     """
 
     @property
-    def turn(self) -> AbstractContextManager[object]:
+    def compute_permit(self) -> AbstractContextManager[object]:
         """Held by one thread of this process at a time."""
 
 

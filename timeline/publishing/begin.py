@@ -78,7 +78,8 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     """
     Draw a requested time, make it visible and take the base snapshot.
 
-    Outside per try: 1 list, 1 put (heartbeat), 1 create, 1 sync, 1 list, chain probes.
+    Outside per try: 1 put (heartbeat), 1 create, 1 sync, 1 list, chain probes; before it 1 list, unless
+    the caller or the try before has looked.
 
     Args:
         context: The table.

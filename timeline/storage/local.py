@@ -109,7 +109,7 @@ class LocalStorage:
         self._clock = clock or folder_clock(self._folders, self._ids, SystemClock())
         self._names = NameLists()
         self._staged = StagedFiles()
-        self._turns: dict[int, threading.Lock] = {}
+        self._permits: dict[int, threading.Lock] = {}
 
     @property
     def base_uri(self) -> str:
@@ -326,9 +326,9 @@ class LocalStorage:
         return start_beside(lambda: self.sync_folders(wanted)).wait
 
     @property
-    def turn(self) -> threading.Lock:
-        """As ``TakesTurns``; one for each process, as a fork copies locks that nobody gives back."""
-        return self._turns.setdefault(os.getpid(), threading.Lock())
+    def compute_permit(self) -> threading.Lock:
+        """As ``GivesPermits``; one for each process, as a fork copies locks that nobody gives back."""
+        return self._permits.setdefault(os.getpid(), threading.Lock())
 
     def temporaries(self) -> Stats:
         """As ``LeavesTemporaries``."""

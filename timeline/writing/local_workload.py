@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from timeline.errors import InvariantError
 from timeline.files.append import write_task
+from timeline.files.permits import computing
 from timeline.files.rewrite import FileGroupTask
-from timeline.files.turns import in_turn
 from timeline.index import IndexedFile
 from timeline.index.global_lookup import find_everywhere
 from timeline.index.lookup import tag
@@ -70,7 +70,7 @@ class LocalWorkload:
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
-        with in_turn(self._world.storage, self._rows):
+        with computing(self._world.storage, self._rows):
             self._prepare(rules, schema)
 
     def _prepare(self, rules: RowRules, schema: TableSchema) -> None:

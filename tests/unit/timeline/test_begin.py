@@ -149,24 +149,6 @@ def test_a_time_overtaken_by_a_publication_is_given_up():
     ]
 
 
-def test_after_three_lost_times_the_queue_is_taken():
-    base = MemoryStorage()
-    storage = PublishingWhileBegun(base)
-    clock = StillClock(NOW + 5_000)
-    ahead = new_table(base, clock=clock)
-    table = opened(ahead, storage=storage, clock=StillClock(NOW))
-
-    def publish_ahead() -> None:
-        clock.wall += 5_000
-        upsert(ahead, [{**ROWS[0], "ts": clock.wall}])
-
-    storage.acts = [publish_ahead] * 3
-    begun = begin(table.context, Action.COMMIT)
-    end(begun)
-    assert len(heard(table, "begin.redrawn")) == 3
-    assert len(table.context.active().pending) == 1
-
-
 @pytest.mark.spec("TL-SUCC-1")
 @pytest.mark.parametrize(("took_ms", "ahead_ms"), [(180, 180), (500, 500), (900, 500)])
 def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
@@ -213,8 +195,10 @@ def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
 
 
 @pytest.mark.spec("BEG-5")
-@pytest.mark.parametrize(("lock", "redrawn"), [(PublishLock.NONE, 12), (PublishLock.LOCK, 3)])
-def test_the_queue_is_taken_later_where_it_keeps_nobody_from_publishing(
+@pytest.mark.parametrize(
+    ("lock", "redrawn"), [(PublishLock.LOCK, 3), (PublishLock.AUTO, 12), (PublishLock.NONE, 12)]
+)
+def test_the_queue_is_taken_after_three_lost_times_and_later_where_publishers_need_not_take_it(
     lock: PublishLock, redrawn: int
 ) -> None:
     base = MemoryStorage()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from tests.unit.timeline.engine import Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from timeline.context import GLANCE_MS, TableContext
 from timeline.machine import SystemIds, ThreadExecutor
 from timeline.model.instant import Action, State
@@ -359,16 +359,23 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("HELP-1")
-@pytest.mark.parametrize(("far", "listings"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize(
+    ("far", "foreign", "listings"),
+    [
+        (True, ForeignWriters.NONE, 1),
+        (True, ForeignWriters.EXPECTED, 2),  # it may have come and gone
+        (False, ForeignWriters.NONE, 2),
+    ],
+)
 def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline_for_it(
-    far: bool, listings: int
+    far: bool, foreign: ForeignWriters, listings: int
 ) -> None:
     kept = MemoryStorage()
     table = new_table(Far(kept) if far else kept)
     upsert(table, ROWS)
     [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
     storage = ObservedStorage(Far(kept) if far else kept)
-    mine = opened(table, storage=storage)
+    mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
     mine.context.chain.head()
     kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
     storage.forget()

@@ -1,5 +1,5 @@
 """
-Turns: threads that write small files of one table compute one after another.
+Permits to compute: threads that write small files of one table compute one after another.
 
 The interpreter runs one thread at a time anyway. Sixteen that want to run at once only hand
 that right around, at every call of Arrow, between processors: of 14 ms of processor time that a
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from timeline.ports.storage import Storage
 
-__all__ = ["in_turn", "is_small"]
+__all__ = ["computing", "is_small"]
 
 _SMALL_BYTES = 1 << 20
 
@@ -25,15 +25,15 @@ def is_small(rows: pa.Table) -> bool:
     return bool(rows.get_total_buffer_size() <= _SMALL_BYTES)  # cheaper to tell than nbytes
 
 
-def in_turn(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
+def computing(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
     """
     Within the block no other thread computes for this table, if there are few rows.
 
     Nothing may be asked of a port within, or others would wait for its answer as well.
 
     Args:
-        storage: Where the table lies; one without turns (``TakesTurns``) keeps nobody waiting.
+        storage: Where the table lies; one without a permit (``GivesPermits``) keeps nobody waiting.
         rows: What is computed with.
     """
-    turn: AbstractContextManager[object] | None = getattr(storage, "turn", None)
-    return turn if turn is not None and is_small(rows) else nullcontext()
+    permit: AbstractContextManager[object] | None = getattr(storage, "compute_permit", None)
+    return permit if permit is not None and is_small(rows) else nullcontext()

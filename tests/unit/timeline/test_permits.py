@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.timeline.engine import Behind, as_table, new_table, planned
-from timeline.files.turns import in_turn
+from timeline.files.permits import computing
 from timeline.model.operations import WriteOperation
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
@@ -21,23 +21,23 @@ FEW = pa.table({"id": pa.array([1, 2])})
 MANY = pa.table({"id": pa.array(range(200_000))})
 
 
-class Turns(Behind):
-    """Notes turns, and whether one is held while the storage is asked for something."""
+class Permits(Behind):
+    """Notes permits that are taken, and whether one is held while the storage is asked for something."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.held = False
-        self.turns = 0
+        self.taken = 0
         self.asked: list[str] = []
 
     @property
-    def turn(self) -> Turns:
+    def compute_permit(self) -> Permits:
         return self
 
     def __enter__(self) -> None:
         assert not self.held
         self.held = True
-        self.turns += 1
+        self.taken += 1
 
     def __exit__(self, *_: object) -> None:
         self.held = False
@@ -48,56 +48,56 @@ class Turns(Behind):
         return super().__getattr__(name)
 
 
-def insert(storage: Turns, rows: pa.Table) -> None:
+def insert(storage: Permits, rows: pa.Table) -> None:
     table = new_table(storage)
     plan = planned(table, WriteOperation.BULK_INSERT)
-    storage.turns = 0
+    storage.taken = 0
     write(table.context, plan, LocalWorkload(table.context.world, rows))
 
 
-def test_a_small_write_takes_a_turn_for_its_rows_and_one_for_its_file() -> None:
-    storage = Turns(MemoryStorage())
+def test_a_small_write_takes_a_permit_for_its_rows_and_one_for_its_file() -> None:
+    storage = Permits(MemoryStorage())
     insert(storage, as_table([{"id": "a", "p": "x", "ts": 1, "v": 1}]))
-    assert storage.turns == 2
+    assert storage.taken == 2
 
 
-def test_nothing_is_asked_of_the_storage_within_a_turn() -> None:
-    storage = Turns(MemoryStorage())
+def test_nothing_is_asked_of_the_storage_under_a_permit() -> None:
+    storage = Permits(MemoryStorage())
     insert(storage, as_table([{"id": "a", "p": "x", "ts": 1, "v": 1}]))
     assert storage.asked == []
 
 
 def test_a_big_write_waits_for_nobody() -> None:
-    storage = Turns(MemoryStorage())
+    storage = Permits(MemoryStorage())
     keys = [f"{number:0100}" for number in range(12_000)]
     rows = as_table([{"id": key, "p": "x", "ts": 1, "v": 1} for key in keys])
     insert(storage, rows)
-    assert storage.turns == 0
+    assert storage.taken == 0
 
 
-def test_few_rows_hold_the_turn_of_a_local_storage(tmp_path: Path) -> None:
+def test_few_rows_hold_the_permit_of_a_local_storage(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with in_turn(storage, FEW):
-        assert storage.turn.locked()
-    assert not storage.turn.locked()
+    with computing(storage, FEW):
+        assert storage.compute_permit.locked()
+    assert not storage.compute_permit.locked()
 
 
 def test_many_rows_do_not(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with in_turn(storage, MANY):
-        assert not storage.turn.locked()
+    with computing(storage, MANY):
+        assert not storage.compute_permit.locked()
 
 
-def test_a_storage_without_turns_keeps_nobody_waiting() -> None:
-    with in_turn(MemoryStorage(), FEW), in_turn(MemoryStorage(), FEW):
+def test_a_storage_without_a_permit_keeps_nobody_waiting() -> None:
+    with computing(MemoryStorage(), FEW), computing(MemoryStorage(), FEW):
         pass
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_does_not_wait_for_a_turn_of_its_parent(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_wait_for_the_permit_of_its_parent(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with in_turn(storage, FEW):
+    with computing(storage, FEW):
         child = os.fork()
         if child == 0:
-            os._exit(1 if storage.turn.locked() else 0)
+            os._exit(1 if storage.compute_permit.locked() else 0)
         assert os.waitpid(child, 0)[1] == 0
