@@ -46,6 +46,7 @@ __all__ = [
 
 _WIDER = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _PIECE_ROWS = 65_536
+_SMALL_BYTES = 1 << 20
 
 
 class DeleteKind(Enum):
@@ -385,6 +386,10 @@ def _put_in_place(
         inserts = changes.rows.take(pa.array(places.inserted))
         return pa.concat_tables([base, inserts.select(base.schema.names)])
     whole = pa.array(places.sources(None, None))
+    if not changes.told and not filled and changes.rows.schema.equals(base.schema):
+        joined = pa.concat_tables([base, changes.rows])
+        if joined.get_total_buffer_size() <= _SMALL_BYTES:
+            return joined.take(whole)  # a call for each column costs more than its few values
     columns = []
     for name, column in zip(base.schema.names, base.columns, strict=True):
         told, fills = changes.told.get(name), filled.get(name)
