@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from timeline.codecs.avro_columns import decode_block, decode_datums
 from timeline.codecs.delete_block import decode_deletes, ordering_names
@@ -25,6 +24,7 @@ from timeline.codecs.hfile import open_hfile
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.files.blocks import read_blocks
+from timeline.files.small_files import open_parquet
 from timeline.model.casting import promote
 from timeline.model.file_group import LogFile
 from timeline.model.internal_schema import SchemaHistory
@@ -132,7 +132,7 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
             wanted = _held(read.schema, held)
             return promote(rows.select(wanted.names), wanted), held
         if block.block_type is BlockType.PARQUET_DATA:
-            file = pq.ParquetFile(pa.BufferReader(content))
+            file = open_parquet(pa.BufferReader(content))
             held = frozenset(file.schema_arrow.names)
             wanted = _held(read.schema, held)
             return promote(file.read(columns=wanted.names, use_threads=False), wanted), held
@@ -155,7 +155,7 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
         return decode_block(content, block.schema_json, wanted, path=block.path)
     if block.block_type is BlockType.PARQUET_DATA:
         columns = None if wanted is None else wanted.names
-        file = pq.ParquetFile(pa.BufferReader(content))
+        file = open_parquet(pa.BufferReader(content))
         return file.read(columns=columns, use_threads=False)
     entries = open_hfile(BytesSource(content), len(content), path=block.path).read_all()
     values = entries.column("value").combine_chunks()

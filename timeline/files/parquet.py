@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
+from timeline.files.small_files import SmallFile, open_parquet
 from timeline.model.internal_schema import Renaming
 from timeline.model.schema import KEY_COLUMN, SEQUENCE_COLUMN, avro_with_meta, promote
 from timeline.ports.storage import ObjectMissingError, Storage, open_kept
@@ -307,7 +308,7 @@ def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
         return _footer(file)
 
 
-def _footer(file: pq.ParquetFile) -> Footer:
+def _footer(file: pq.ParquetFile | SmallFile) -> Footer:
     texts = file.metadata.metadata or {}
 
     def text(name: str) -> str | None:
@@ -336,7 +337,7 @@ class _ReadPlan:
     renaming: Renaming | None
 
 
-def _keys(file: pq.ParquetFile, path: str) -> pa.ChunkedArray:
+def _keys(file: pq.ParquetFile | SmallFile, path: str) -> pa.ChunkedArray:
     if KEY_COLUMN not in file.schema_arrow.names:
         raise CorruptTableError(
             f"a base file has no record keys; it cannot be updated: {path}", path=path
@@ -372,14 +373,14 @@ def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
 @contextmanager
 def _opened(
     storage: Storage, path: str, *, kept: bool = False
-) -> Iterator[tuple[Any, pq.ParquetFile]]:
+) -> Iterator[tuple[Any, pq.ParquetFile | SmallFile]]:
     try:
         source = open_kept(storage, path) if kept else storage.open_input(path)
     except ObjectMissingError as error:
         raise MissingFileError(f"a base file is gone: {path}", path=path) from error
     with source:
         try:
-            yield source, pq.ParquetFile(source)
+            yield source, open_parquet(source)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise CorruptTableError(
                 f"a base file cannot be read; restore it or roll its write back: {path} "
@@ -394,7 +395,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _plan(
-    file: pq.ParquetFile,
+    file: pq.ParquetFile | SmallFile,
     schema: pa.Schema | None,
     columns: Sequence[str] | None,
     row_filter: pc.Expression | None,
