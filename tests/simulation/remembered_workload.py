@@ -31,7 +31,7 @@ __all__ = ["RememberedWorkload"]
 
 _WRITES_KEPT = 16_384  # about eight kilobytes each
 _NUMBERS = count()
-_PREPARED: Conversations[tuple[int, pa.Table]] = Conversations(4_096)
+_PREPARED: Conversations[tuple[int, pa.Table, tuple[str, ...]]] = Conversations(4_096)
 _TAGGED: Conversations[tuple[WorkloadProfile, pa.Array]] = Conversations(4_096)
 _ROUTED: Conversations[dict[FileGroupId, Any]] = Conversations(4_096)
 _WRITTEN: Conversations[tuple[WriteStat, ...]] = Conversations(_WRITES_KEPT)
@@ -43,16 +43,22 @@ class RememberedWorkload(LocalWorkload):
     def __init__(self, world: World, rows: pa.Table) -> None:
         super().__init__(world, rows)
         self._number = -1  # of the prepared rows: equal ones have one number
+        self._places: tuple[str, ...] = ()  # their partition paths
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
-        def prepared(_: World) -> tuple[int, pa.Table]:
+        def prepared(_: World) -> tuple[int, pa.Table, tuple[str, ...]]:
             super(RememberedWorkload, self).prepare(rules, schema)
-            return next(_NUMBERS), self._rows
+            paths = super(RememberedWorkload, self).partition_paths()
+            return next(_NUMBERS), self._rows, paths
 
         columns = (tuple(column.to_pylist()) for column in self._rows.columns)
         key = (rules, schema.avro_json, self._rows.schema, *columns)
-        self._number, self._rows = _PREPARED.result(key, self._world, prepared)
+        known = _PREPARED.result(key, self._world, prepared)
+        self._number, self._rows, self._places = known
         self._rules = rules
+
+    def partition_paths(self) -> tuple[str, ...]:
+        return self._places
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         if not self._by_partition or any(

@@ -418,13 +418,19 @@ def as_label(answer: object) -> str:
     if answer is None:
         return "-"
     if isinstance(answer, bytes):
-        return f"{len(answer)}b:{blake2b(answer, digest_size=4).hexdigest()}"
+        return _label_of_bytes(answer)
     if isinstance(answer, BaseException):
         return type(answer).__name__
     if isinstance(answer, list):
         return f"{len(answer)} entries"
     name = getattr(answer, "name", None)
     return name if isinstance(name, str) else str(answer)
+
+
+@lru_cache(maxsize=2_048)
+def _label_of_bytes(data: bytes) -> str:
+    """Files are read many times in one schedule, and those it begins with in all of them."""
+    return f"{len(data)}b:{blake2b(data, digest_size=4).hexdigest()}"
 
 
 @lru_cache(maxsize=8_192)
