@@ -40,7 +40,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _WORKERS_MAX = 8
-_WAITERS_MAX = 8
+_WAITERS_MAX = 48
 _BESIDE_THREADS = 2
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
@@ -192,7 +192,7 @@ class ThreadExecutor:
 
     def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """
-        Make calls that wait for a far storage, at most eight at a time; results in their order.
+        Make calls that wait for a far storage, at most 48 at a time; results in their order.
 
         On threads of their own: these only wait, of which a machine can do more than it has
         processors. Failures as of ``map``.

@@ -11,6 +11,7 @@ never passed on (SEC2), only reported.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeline.errors import MalformedNameError, StorageUnavailableError
@@ -23,6 +24,7 @@ from timeline.ports.storage import (
     ObjectExistsError,
     ObjectMissingError,
     Storage,
+    found_to_delete,
 )
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "MarkerListing",
     "create_marker",
     "delete_markers",
+    "found_markers",
     "list_markers",
     "marker_files",
 ]
@@ -132,6 +135,11 @@ def marker_files(
 def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
     """Remove all markers of an instant, once it is completed or rolled back. Outside: 1 delete."""
     storage.delete_folder(_root(requested_time))
+
+
+def found_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
+    """As ``delete_markers`` when the answer is called; far away they are looked for now."""
+    return found_to_delete(storage, _root(requested_time))
 
 
 def _root(requested_time: InstantTime) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StorageCapabilities",
     "WorksAhead",
     "close_storage",
+    "found_to_delete",
     "open_kept",
     "staged",
     "sync_soon",
@@ -188,9 +190,9 @@ class LeavesTemporaries(Protocol):
 
 class GivesPermits(Protocol):
     """
-    What a storage on this machine may offer beside the port: a permit to compute for it.
+    What a storage may offer beside the port: a permit to compute for its table.
 
-    ``timeline.files.permits`` asks for it. Far away, threads wait for answers most of the time.
+    ``timeline.files.permits`` asks for it.
     """
 
     @property
@@ -240,6 +242,20 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     if wanted:
         storage.sync_folders(wanted)
     return _done
+
+
+def found_to_delete(storage: Storage, folder: str) -> Callable[[], None]:
+    """
+    Find what a folder of markers holds, to be deleted when the answer is called.
+
+    A storage that is far away lists it and deletes what was listed, which are two rounds; others
+    do all of it then.
+
+    Raises:
+        StorageUnavailableError: The storage does not answer; here, or when it is called.
+    """
+    find: Callable[[str], Callable[[], None]] | None = getattr(storage, "found_to_delete", None)
+    return partial(storage.delete_folder, folder) if find is None else find(folder)
 
 
 def close_storage(storage: Storage) -> None:

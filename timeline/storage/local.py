@@ -37,6 +37,7 @@ from timeline.ports.storage import (
     StorageCapabilities,
 )
 from timeline.storage.ahead import StagedFiles
+from timeline.storage.compute_permit import ComputePermit
 from timeline.storage.data_file import DataFile
 from timeline.storage.entries import entry_of, file_stat_of
 from timeline.storage.folder_clock import folder_clock
@@ -109,7 +110,7 @@ class LocalStorage:
         self._clock = clock or folder_clock(self._folders, self._ids, SystemClock())
         self._names = NameLists()
         self._staged = StagedFiles()
-        self._permits: dict[int, threading.Lock] = {}
+        self._permit = ComputePermit()
 
     @property
     def base_uri(self) -> str:
@@ -327,8 +328,8 @@ class LocalStorage:
 
     @property
     def compute_permit(self) -> threading.Lock:
-        """As ``GivesPermits``; one for each process, as a fork copies locks that nobody gives back."""
-        return self._permits.setdefault(os.getpid(), threading.Lock())
+        """As ``GivesPermits``."""
+        return self._permit.here
 
     def temporaries(self) -> Stats:
         """As ``LeavesTemporaries``."""

@@ -14,8 +14,9 @@ there are no folders: a folder is there while something lies below it. Invariant
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
+from timeline.storage.compute_permit import ComputePermit
 from timeline.storage.kept_files import KeptFiles
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
@@ -90,6 +92,7 @@ class ObjectStorage:
         self._ids: Ids = ids or SystemIds()
         self._store_clock = StoreClock(self._clock, self._stamp_now)
         self._guard = threading.Lock()
+        self._permit = ComputePermit()
         self._being_written: set[str] = set()
         self._kept = KeptFiles()
         self._checksums: set[str] = set()  # paths of .crc files met so far
@@ -178,6 +181,10 @@ class ObjectStorage:
 
     def delete_folder(self, folder: str) -> None:
         """Remove everything below a folder. Outside: 1 list and 1 delete for each 1,000."""
+        self.found_to_delete(folder)()
+
+    def found_to_delete(self, folder: str) -> Callable[[], None]:
+        """The first half of ``delete_folder``; the answer is the second."""
         import obstore
 
         prefix = self._key(folder)
@@ -187,7 +194,7 @@ class ObjectStorage:
         except Exception as error:
             raise unavailable(error, folder, "listing") from error
         # An object that carries the folder's own name is a marker some tools leave there.
-        self._delete([key for key in keys if key != prefix], folder)
+        return partial(self._delete, [key for key in keys if key != prefix], folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """
@@ -247,6 +254,11 @@ class ObjectStorage:
             keep=lambda data: self._keep(path, data), done=lambda: self._forget(key)
         )
         return cast(IO[bytes], file)
+
+    @property
+    def compute_permit(self) -> threading.Lock:
+        """As ``GivesPermits``."""
+        return self._permit.here
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Nothing to do but to check: what the store answered is durable."""

@@ -21,6 +21,7 @@ from timeline.ports.storage import (
     Stats,
     Storage,
     StorageCapabilities,
+    found_to_delete,
     open_kept,
     sync_soon,
 )
@@ -95,6 +96,10 @@ class WrittenStorage:
     def delete_folder(self, folder: str) -> None:
         """As the inner storage."""
         self._inner.delete_folder(folder)
+
+    def found_to_delete(self, folder: str) -> Callable[[], None]:
+        """As the inner storage."""
+        return found_to_delete(self._inner, folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """As the inner storage."""
