@@ -218,7 +218,7 @@ class TableContext:
         Where the storage is far away as ``look_with``, but what comes while it is listed again
         is left to the next look: begins that wait for the chain to stand still are overtaken.
         """
-        known = self.chain.known_head
+        known = self.chain.taken_head
         if not (self.world.storage.capabilities.far and known):
             head, active = self.chain.head(), self.active()
         else:
@@ -229,21 +229,25 @@ class TableContext:
         return head, active
 
     def look_with(
-        self, beside: Callable[[], Answer]
+        self, beside: Callable[[], Answer], *, until_still: bool = True
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
         """
         As ``look``, and something else that will be asked: beside it, or when it is asked.
 
         Where the storage is far away the timeline is listed while the next slot is looked for:
         what matters is that the head was known before the listing began. It is listed again
-        while there are slots after that: whoever then takes the next one loses it less often.
+        where there are slots after that, and ``until_still`` both until there are none: whoever
+        holds the queue then takes the next one for sure.
         """
         if not (self.world.storage.capabilities.far and self.chain.known_head):
             return *self.look(), beside
-        known = self.chain.known_head
+        known = self.chain.taken_head
         head, active, answer = self.world.together(self.chain.head, self.active, beside)
         while head != known:
-            known = self.chain.known_head
+            known = self.chain.taken_head
+            if not until_still:
+                active = self.active()
+                break
             head, active = self.world.together(self.chain.head, self.active)
         self._assert_same_table(head, active)
         return head, active, lambda: answer

@@ -10,14 +10,21 @@ paused process cannot bring a heartbeat back to life that others already buried 
 from __future__ import annotations
 
 from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
+from timeline.model.instant import Action, State
 from timeline.model.times import InstantTime
-from timeline.places import HEARTBEATS, heartbeat_path
+from timeline.places import HEARTBEATS, TIMELINE, heartbeat_path
 from timeline.ports.executor import Ticker
-from timeline.ports.storage import AmbiguousWriteError, Storage
+from timeline.ports.storage import AmbiguousWriteError, FileStat, Storage
 from timeline.ports.world import World
 from timeline.rules.liveness import HeartbeatLimits, must_fence_itself, seems_dead
 
 __all__ = ["Heartbeat", "instants_that_seem_dead", "stray_heartbeats"]
+
+# Of writes; the requested file of a plan waits for whoever executes it.
+_BEGUN = tuple(
+    f".{action.value}.{State.REQUESTED.value}"
+    for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+)
 
 
 class Heartbeat:
@@ -105,13 +112,32 @@ def instants_that_seem_dead(
     """
     Those of the pending requested times whose heartbeat is missing or too old (HB-2).
 
-    Outside: 1 list. Age is measured against the storage's own clock.
+    Outside: 1 list; far away 1 more when one is missing. Age is measured against the storage's
+    own clock.
     """
     if not pending:
         return ()
     beats = {entry.name: entry.modified_ms for entry in storage.list(HEARTBEATS)}
+    if storage.capabilities.far and not beats.keys() >= set(pending):
+        beats = {**_requested_at(storage), **beats}
     now = storage.now_ms()
     return tuple(time for time in pending if seems_dead(beats.get(time), now, limits))
+
+
+def _requested_at(storage: Storage) -> dict[InstantTime, int]:
+    """
+    When each write that shows nothing but its requested file was begun.
+
+    Far away that file is on its way together with the first beat, and stands for it (BEG-2).
+    """
+    found: dict[InstantTime, list[FileStat]] = {}
+    for entry in storage.list(TIMELINE):
+        found.setdefault(entry.name.partition(".")[0], []).append(entry)
+    return {
+        time: files[0].modified_ms
+        for time, files in found.items()
+        if len(files) == 1 and files[0].name.endswith(_BEGUN)
+    }
 
 
 def stray_heartbeats(

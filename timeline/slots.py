@@ -9,7 +9,7 @@ slot shows ours or another's, and until then it is UNKNOWN, never "failed".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -63,6 +63,7 @@ class SlotChain:
         self._key = key
         self._known: dict[int, Slot] = {}
         self._head = 0
+        self._taken = 0  # seen to be taken, by whomever; it may not be read yet
         self._sent: set[InstantTime] = set()
         self._last_own = 0
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
@@ -88,7 +89,7 @@ class SlotChain:
         return self._proven(0)
 
     def _proven(self, known: int) -> int:
-        head, at_once = known, self._at_once
+        head, at_once = known, max(self._at_once, self._taken - known + 1)
         while True:
             found = self._present(range(head + 1, head + 1 + at_once))
             head += found
@@ -119,6 +120,11 @@ class SlotChain:
     def known_head(self) -> int:
         """The greatest slot number seen so far; ``head`` looks for a greater one."""
         return self._head
+
+    @property
+    def taken_head(self) -> int:
+        """As ``known_head``, or a number that this process lost and has not read yet."""
+        return max(self._head, self._taken)
 
     def read(self, number: int) -> Slot | None:
         """
@@ -261,7 +267,7 @@ class SlotChain:
         """Forget what was seen: the head is looked for from a listing again."""
         self._known = {}
         self._commits = {}
-        self._head = 0
+        self._head = self._taken = 0
 
     def forget(self, last: int) -> None:
         """Slots up to this number were collected; they need not be remembered."""
@@ -273,11 +279,16 @@ class SlotChain:
         self._sent.discard(slot.requested_time)
         self._known.pop(slot.number, None)
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, *, look: Callable[[], object] = lambda: None) -> bool:
         """
         Create the slot. Returns True when it is ours, False when another took the number.
 
-        Outside: 1 create; after an unknown answer 1 get and 1 create per repetition.
+        Outside: 1 create; when the number is taken 1 get, and after an unknown answer 1 create
+        per repetition.
+
+        Args:
+            slot: Of the next number.
+            look: Called when the number is taken; one that reads the chain spares the get.
 
         Raises:
             OutcomeUnknownError: No answer within the deadline. The instant may be published
@@ -298,6 +309,8 @@ class SlotChain:
             except ObjectExistsError as error:
                 failure: Exception = error
                 # UNK-2: our own earlier, unanswered request may have made it.
+                self._taken = max(self._taken, slot.number)
+                look()
                 found = self._found_by(slot)
                 if found is not None and found.nonce == slot.nonce:
                     return self._remember(slot)

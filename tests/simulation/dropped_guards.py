@@ -82,7 +82,7 @@ def storage(kind: type[Wrapped]) -> Change:
 class TakesAnothersForItsOwn(SlotChain):
     """Sees that the number is taken and believes it did it (SLOT-1)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         with suppress(ObjectExistsError, AmbiguousWriteError):
             self._world.storage.create(slot_path(slot.number), encode_slot(slot))
         return self._remember(slot)
@@ -91,7 +91,7 @@ class TakesAnothersForItsOwn(SlotChain):
 class LooksOnce(SlotChain):
     """Reads back once after a lost answer; absent means failed (UNK-1)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         try:
             self._world.storage.create(slot_path(slot.number), encode_slot(slot))
         except ObjectExistsError:
@@ -111,7 +111,7 @@ class FirstSaysFailed(SlotChain):
     def may_hold(self, requested_time: str) -> bool:
         return False
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         try:
             self._world.storage.create(slot_path(slot.number), encode_slot(slot))
         except ObjectExistsError:
@@ -125,12 +125,12 @@ class FirstSaysFailed(SlotChain):
 class ShowsFirst(SlotChain):
     """Writes the completed file before its slot (SLOT-1: the slot decides)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         name = slot.file_name
         if name is not None and slot.kind is SlotKind.COMMIT:
             with suppress(ObjectExistsError, AmbiguousWriteError):
                 self._world.storage.create(timeline_path(name), slot.body)
-        return super().take(slot)
+        return super().take(slot, **looks)
 
 
 class StopsAtAnothers(SlotChain):
@@ -204,10 +204,10 @@ class SeesNoCancels(WithoutKind):
 class Gaps(SlotChain):
     """Takes a number that leaves one out (SLOT-1)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         if slot.number > 3:
-            return super().take(replace(slot, number=slot.number + 1))
-        return super().take(slot)
+            return super().take(replace(slot, number=slot.number + 1), **looks)
+        return super().take(slot, **looks)
 
 
 # ---------------------------------------------------------------- ports

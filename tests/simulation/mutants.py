@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.simulation.engine_kit import LIMITS, open_table
 from timeline.active import ActiveTimeline
@@ -57,7 +58,7 @@ def with_context(kind: type[TableContext]) -> object:
 class OverwritingChain(SlotChain):
     """Trusts its lock: puts the slot without create-if-absent (hole 4)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         self._world.storage.write(slot_path(slot.number), encode_slot(slot), durable=True)
         return self._remember(slot)
 
@@ -65,7 +66,7 @@ class OverwritingChain(SlotChain):
 class RelaxedChain(SlotChain):
     """Does not wait until its slot is on the disk (LOC-2)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         self._world.storage.create(slot_path(slot.number), encode_slot(slot), durable=False)
         return self._remember(slot)
 
@@ -73,7 +74,7 @@ class RelaxedChain(SlotChain):
 class ImpatientChain(SlotChain):
     """Takes a lost answer for a failure (hole 17, UNK-1)."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         try:
             self._world.storage.create(slot_path(slot.number), encode_slot(slot))
         except ObjectExistsError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -313,8 +314,8 @@ def test_both_kinds_of_compaction_beside_writers() -> None:
 class UnslottedPlans(SlotChain):
     """Plans as Java does: the requested file decides, nobody takes a number for it (PLAN-1)."""
 
-    def take(self, slot: Slot) -> bool:
-        return slot.kind is SlotKind.PLAN or super().take(slot)
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        return slot.kind is SlotKind.PLAN or super().take(slot, **looks)
 
 
 def open_with_unslotted_plans(world: EngineWorld) -> TableContext:

@@ -94,9 +94,9 @@ def test_whoever_lost_a_number_seals_upon_the_slot_that_won_it() -> None:
 class SealsOnce(SlotChain):
     """A mutant's: a publication keeps the seal of its first try when it lost the number."""
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         first = self.__dict__.setdefault("first", {}).setdefault(slot.nonce, slot.seal)
-        return super().take(replace(slot, seal=first))
+        return super().take(replace(slot, seal=first), **looks)
 
 
 def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:

@@ -91,7 +91,7 @@ class Slotless(SlotChain):
     def newest_first(self, last: int | None = None) -> Iterator[Slot]:
         return iter(())
 
-    def take(self, slot: Slot) -> bool:
+    def take(self, slot: Slot, **looks: Any) -> bool:
         return True
 
 
@@ -107,8 +107,8 @@ def shared(world: EngineWorld) -> TableContext:
 class SlotAlone(SlotChain):
     """A mutant's: its slots tell nothing of what their owner saw, so nobody looks again."""
 
-    def take(self, slot: Slot) -> bool:
-        return super().take(replace(slot, foreign=""))
+    def take(self, slot: Slot, **looks: Any) -> bool:
+        return super().take(replace(slot, foreign=""), **looks)
 
 
 def alone(world: EngineWorld) -> TableContext:

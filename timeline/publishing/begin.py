@@ -9,6 +9,7 @@ either is in it or comes in a slot above it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -78,7 +79,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     """
     Draw a requested time, make it visible and take the base snapshot.
 
-    Outside per try: 1 put (heartbeat), 1 create, 1 sync, 1 list, chain probes; before it 1 list, unless
+    Outside per try: 1 put (heartbeat) and 1 create, 1 sync, 1 list, chain probes; before it 1 list, unless
     the caller or the try before has looked.
 
     Args:
@@ -156,27 +157,17 @@ def _try_begin(
     )
     context.drawn.note(requested_time)
     check_transition(action, Fate.UNBORN, State.REQUESTED)
-    heartbeat = Heartbeat.start(world, requested_time, context.limits.heartbeat)
-    name = instant_file_name(
-        Instant(action=action, requested_time=requested_time, state=State.REQUESTED)
-    )
     content = b""
     if action is Action.REPLACECOMMIT:
         content = encode_requested_replace(RequestedReplaceMetadata())
-    try:
-        # An empty file is its name, and that is made durable while rows are placed: before
-        # the first data file it must be, so that a rollback finds what a power cut left.
-        world.storage.create(timeline_path(name), content, durable=bool(content))
-    except ObjectExistsError:
-        heartbeat.stop(remove=_is_over(context, requested_time))
+    path = timeline_path(
+        instant_file_name(
+            Instant(action=action, requested_time=requested_time, state=State.REQUESTED)
+        )
+    )
+    heartbeat = _show(context, requested_time, path, content)
+    if heartbeat is None:
         return _Lost(decided=requested_time)
-    except AmbiguousWriteError:
-        # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
-        heartbeat.stop(remove=False)
-        return _Lost(decided=requested_time)
-    except StorageUnavailableError:
-        heartbeat.stop(remove=False)
-        raise
     context.pin.hold(requested_time, context.chain.known_head)
     try:
         begun = Begun(
@@ -189,12 +180,61 @@ def _try_begin(
         decided = _decided_since(context, begun, before.head)
     except Exception:
         context.pin.release(requested_time)
-        _take_away(world, timeline_path(name), heartbeat)
+        _take_away(world, path, heartbeat)
         raise
     if decided is not None:
         return _withdraw(context, begun, decided)
     world.events.emit("begin.done", rt=requested_time, action=action.value)
     return begun
+
+
+def _show(
+    context: TableContext, requested_time: InstantTime, path: str, content: bytes
+) -> Heartbeat | None:
+    """
+    The first beat and the requested file (BEG-2); None when that is not to be proven ours.
+
+    Beside another engine, which takes an instant without a heartbeat for dead, one is there
+    before the other; as it is on this machine, where it costs nothing.
+    """
+    world = context.world
+    beating: list[Heartbeat] = []
+    shown: list[str] = []
+
+    def beat() -> None:
+        beating.append(Heartbeat.start(world, requested_time, context.limits.heartbeat))
+
+    def show() -> None:
+        # An empty file is its name, and that is made durable while rows are placed: before
+        # the first data file it must be, so that a rollback finds what a power cut left.
+        world.storage.create(path, content, durable=bool(content))
+        shown.append(path)
+
+    try:
+        if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+            beat()
+            show()
+        else:
+            world.together(beat, show)
+    except ObjectExistsError:
+        remove = _is_over(context, requested_time)
+        _stop(beating, remove=remove)
+        return None
+    except (AmbiguousWriteError, StorageUnavailableError) as error:
+        # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
+        _stop(beating, remove=False)
+        for one in shown:
+            with suppress(StorageUnavailableError):
+                world.storage.delete(one)
+        if isinstance(error, StorageUnavailableError):
+            raise
+        return None
+    return beating[0]
+
+
+def _stop(beating: list[Heartbeat], *, remove: bool) -> None:
+    for heartbeat in beating:
+        heartbeat.stop(remove=remove)
 
 
 def _is_over(context: TableContext, requested_time: InstantTime) -> bool:

@@ -11,8 +11,7 @@ of the lock (FOR-4). Where that was cut short the next turn tells what became of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -36,7 +35,8 @@ from timeline.model.times import InstantTime, WallMs
 from timeline.places import timeline_path
 from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.queue import Line, Looked, queue, read_table
 from timeline.publishing.second_look import seen_by, still_stands
 from timeline.publishing.settle import completed_ahead, finish, is_settled, settle
 from timeline.rules.retry import pause_ms
@@ -44,8 +44,6 @@ from timeline.rules.succession import Residue, next_instant_time
 
 __all__ = ["Turn", "assert_landed", "look", "take_turn"]
 
-_WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
-_KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
 _AGAIN_MS = 100
 _SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN})  # by one file, and nothing is deleted
 
@@ -130,18 +128,19 @@ def take_turn(
     budget = context.limits.retry
     paused_ms = 0
     undecided: Slot | None = None
+    line = Line(context, asks_config=asks_config)
     for lost in range(budget.publish_attempts_max):
-        with _queue(context, purpose, lost) as lease:
+        with queue(line, purpose, lost) as (lease, looked):
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
             try:
-                turn = look(context, lease, asks_config=asks_config)
+                turn = look(context, lease, asks_config=asks_config, looked=looked)
                 if undecided is not None:
                     if _counts(context, turn, undecided, lease):
                         return undecided, lost
                     undecided = None
                     continue
-                slot = decide(turn)
+                turn, slot = _decided(line, turn, decide, lease)
                 if slot is None:
                     return None, lost
                 slot = _sealed(context, turn, _with_look(context, slot, turn.timeline))
@@ -151,7 +150,7 @@ def take_turn(
                     raise
                 context.world.events.emit("publish.lease_lost", purpose=purpose)
             else:
-                fate = _take_and_settle(context, slot, overruns, lease)
+                fate = _take_and_settle(line, slot, overruns, lease)
                 if fate is _Fate.SETTLED:
                     if looks_behind:
                         assert_landed(context, slot)
@@ -162,6 +161,8 @@ def take_turn(
                     return slot, lost
                 undecided = slot if fate is _Fate.UNDECIDED else None
                 context.world.events.emit(f"publish.{fate.value}", number=slot.number)
+        if line.has_read:
+            continue
         paused_ms = pause_ms(lost, context.world.ids.jitter(), budget, previous_ms=paused_ms)
         context.world.clock.sleep_ms(paused_ms)
     if undecided is not None:
@@ -171,6 +172,17 @@ def take_turn(
         f"hoodie.write.commit.retry.max.attempts: {budget.publish_attempts_max} attempts",
         attempts=budget.publish_attempts_max,
     )
+
+
+def _decided(
+    line: Line, turn: Turn, decide: Callable[[Turn], Slot | None], lease: Lease | None
+) -> tuple[Turn, Slot | None]:
+    """What the caller decides on this look, or on a later one where others are in front."""
+    slot = decide(turn)
+    while slot and lease is None and line.waits(turn.head, turn.timeline, slot):
+        turn = look(line.context, None, asks_config=line.asks_config)
+        slot = decide(turn)
+    return turn, slot
 
 
 class _Fate(Enum):
@@ -207,18 +219,17 @@ def _sealed(context: TableContext, turn: Turn, slot: Slot) -> Slot:
     return replace(slot, seal=context.limits.sealing.seal(turn.before, slot.body))
 
 
-def _take_and_settle(
-    context: TableContext, slot: Slot, overruns: int, lease: Lease | None
-) -> _Fate:
+def _take_and_settle(line: Line, slot: Slot, overruns: int, lease: Lease | None) -> _Fate:
     """
     Create the slot and do what it decided.
 
     From the first request on nobody may conclude "failed" from an error: whatever else goes
     wrong in here is an unknown outcome, so that no caller deletes what may be published.
     """
+    context = line.context
     try:
         with completed_ahead(context.world.storage, slot):
-            if not context.chain.take(slot):
+            if not context.chain.take(slot, look=partial(line.read_on, lease)):
                 return _Fate.LOST
             if is_collected(context, slot, overruns):
                 return _Fate.SETTLED
@@ -331,42 +342,19 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
     return False
 
 
-def _queue(context: TableContext, purpose: str, lost: int) -> AbstractContextManager[Lease | None]:
-    mode = context.limits.publish_lock
-    if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
-        return nullcontext(None)
-    if not context.world.storage.capabilities.far:
-        return context.world.lock.acquire(purpose)
-    return _keeping_up(context, purpose)
-
-
-@contextmanager
-def _keeping_up(context: TableContext, purpose: str) -> Iterator[Lease]:
-    """
-    The lock, and the chain as it is when the lock is had.
-
-    What others publish is read while they are waited for: read in the turn it would keep the
-    whole queue for a round or more for each doubling of what there is (PAR-1).
-    """
-
-    def keep_up() -> None:
-        context.chain.head()
-
-    beat = context.world.executor.every(_KEEP_UP_MS, keep_up)
-    try:
-        lease = context.world.lock.acquire(purpose)
-    finally:
-        beat.stop()
-    with lease:
-        yield lease
-
-
-def look(context: TableContext, lease: Lease | None, *, asks_config: bool = False) -> Turn:
+def look(
+    context: TableContext,
+    lease: Lease | None,
+    *,
+    asks_config: bool = False,
+    looked: Looked | None = None,
+) -> Turn:
     """
     Chain, then timeline, with everything up to the head settled (PUB-3).
 
     A commit slot beside other engines whose file is missing is settled when nothing foreign
-    came since its owner looked; else it is called void (FOR-4).
+    came since its owner looked; else it is called void (FOR-4). ``looked`` is what was read a
+    moment ago.
 
     Raises:
         LeaseLostError: The lock was lost before that could be decided.
@@ -374,11 +362,10 @@ def look(context: TableContext, lease: Lease | None, *, asks_config: bool = Fals
         HeartbeatExpiredError: As ``assert_not_overrun``.
     """
     while True:
-        config: Callable[[], TableConfig] = partial(load_config, context.world.storage)
-        if asks_config:
-            head, timeline, config = context.look_with(config)
-        else:
-            head, timeline = context.look()
+        head, timeline, config = looked or read_table(
+            context, asks_config=asks_config, until_still=lease is not None
+        )
+        looked = None
         assert_not_overrun(context)
         last = context.chain.read(head) if head else None
         gone = last is not None and _is_gone(context, last, timeline)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,13 @@ from timeline.errors import (
     StorageUnavailableError,
     TableConfigConflictError,
 )
+from timeline.machine import ThreadExecutor
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_names import PublishLock
+from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -61,6 +63,58 @@ def test_the_heartbeat_is_written_before_the_instant_shows():
         f"write {HEARTBEATS}/{time}",
         f"create {TIMELINE}/{time}.commit.requested",
     ]
+
+
+class AtOnce(ThreadExecutor):
+    """Notes what is under way together, and takes it in the opposite order."""
+
+    def __init__(self, storage: ObservedStorage) -> None:
+        super().__init__(1)
+        self.storage = storage
+        self.together: list[set[str]] = []
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        before = len(self.storage.calls)
+        answers = [call() for call in reversed(calls)][::-1]
+        self.together.append(set(self.storage.operations()[before:]))
+        return answers
+
+
+@pytest.mark.spec("BEG-2")
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("foreign", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
+def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_java_judges(
+    foreign: ForeignWriters,
+):
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage, limits=replace(BRISK, foreign_writers=foreign))
+    executor = AtOnce(storage)
+    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    storage.forget()
+    begun = begin(context, Action.COMMIT)
+    end(begun)
+    beat = f"write {HEARTBEATS}/{begun.requested_time}"
+    shown = f"create {TIMELINE}/{begun.requested_time}.commit.requested"
+    assert ({beat, shown} in executor.together) == (foreign is ForeignWriters.NONE)
+    if foreign is ForeignWriters.EXPECTED:
+        assert storage.operations().index(beat) < storage.operations().index(shown)
+
+
+@pytest.mark.spec("BEG-2")
+def test_where_the_first_beat_fails_nothing_is_begun():
+    class NoBeats(Behind):
+        def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+            if path.startswith(HEARTBEATS):
+                raise StorageUnavailableError("gone")
+            self.inner.write(path, data, durable=durable)
+
+    base = MemoryStorage()
+    table = opened(new_table(Far(base)), storage=Far(NoBeats(base)))
+    executor = AtOnce(ObservedStorage(base))  # the requested file is created first
+    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    with pytest.raises(StorageUnavailableError):
+        begin(context, Action.COMMIT)
+    assert context.active().pending == ()
 
 
 class SyncsWhenWaitedFor(ObservedStorage):

@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from tests.unit.timeline.engine import Behind, StillClock, heard, new_table, opened, world_of
+from tests.unit.timeline.engine import (
+    Behind,
+    Far,
+    StillClock,
+    heard,
+    new_table,
+    opened,
+    world_of,
+)
 from timeline.errors import (
     HeartbeatExpiredError,
     InvalidInputError,
@@ -14,7 +22,7 @@ from timeline.errors import (
     WriterDisagreementError,
 )
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead, stray_heartbeats
-from timeline.places import WRITERS, heartbeat_path
+from timeline.places import WRITERS, heartbeat_path, timeline_path
 from timeline.registry import enter, forget, registered_writers
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.storage.memory import MemoryStorage, MemoryWorld
@@ -94,6 +102,30 @@ def test_missing_and_old_heartbeats_seem_dead():
     clock.sleep_ms(LIMITS.tolerated_ms + 1)
     assert instants_that_seem_dead(storage, (RT,), LIMITS) == (RT,)
     assert instants_that_seem_dead(storage, (), LIMITS) == ()
+
+
+@pytest.mark.spec("BEG-2")
+@pytest.mark.parametrize(
+    ("files", "far", "lives"),
+    [
+        (["commit.requested"], True, True),
+        (["deltacommit.requested"], True, True),
+        (["commit.requested"], False, False),
+        (["commit.requested", "inflight"], True, False),  # both had come before that
+        (["compaction.requested"], True, False),  # a plan, which nobody executes yet
+    ],
+)
+def test_far_away_a_requested_file_stands_for_the_first_beat_of_its_write(
+    files: list[str], far: bool, lives: bool
+):
+    clock = StillClock()
+    storage = storage_at(clock)
+    for name in files:
+        storage.create(timeline_path(f"{RT}.{name}"), b"")
+    asked = Far(storage) if far else storage
+    assert instants_that_seem_dead(asked, (RT,), LIMITS) == (() if lives else (RT,))
+    clock.sleep_ms(LIMITS.tolerated_ms + 1)
+    assert instants_that_seem_dead(asked, (RT,), LIMITS) == (RT,)
 
 
 def test_stray_heartbeats_are_old_and_have_no_pending_instant():

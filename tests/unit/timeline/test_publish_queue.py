@@ -1,0 +1,199 @@
+"""The place of a turn in the queue, and the order of those who take none (PAR-1, SLOT-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.errors import StorageUnavailableError
+from timeline.machine import ThreadExecutor
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.places import TIMELINE, slot_path
+from timeline.properties.setting_names import PublishLock
+from timeline.publishing.queue import Line
+from timeline.publishing.turn import Turn, take_turn
+from timeline.rules.succession import Residue
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+RT = "20260102030405{:03}"
+FREE = replace(BRISK, publish_lock=PublishLock.NONE)
+
+
+class InTurn(ThreadExecutor):
+    """Takes what is under way together one after the other."""
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in calls]
+
+
+class Leases:
+    """A lock that counts who holds it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.held = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def acquire(self, purpose: str) -> Any:
+        self.held += 1
+        return _Lease(self.inner.acquire(purpose), self)
+
+
+class _Lease(Behind):
+    def __init__(self, inner: Any, lock: Leases) -> None:
+        super().__init__(inner)
+        self.lock = lock
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self.lock.held -= 1
+        self.inner.release()
+
+
+def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
+    class Silent(Behind):
+        failing = False
+
+        def names(self, folder: str) -> list[str]:
+            if self.failing:
+                raise StorageUnavailableError("gone")
+            return list(self.inner.names(folder))
+
+    base = MemoryStorage()
+    storage = Silent(base)
+    table = opened(new_table(Far(base)), storage=Far(storage))
+    upsert(table, ROWS)
+    lock = Leases(table.context.world.lock)
+    world = replace(table.context.world, lock=lock, executor=InTurn(1))
+    context = replace(table.context, world=world)
+    storage.failing = True
+    with pytest.raises(StorageUnavailableError):
+        take_turn(context, "test", lambda _: None)
+    assert lock.held == 0
+
+
+def noop(context: TableContext) -> Callable[[Turn], Slot]:
+    def decide(turn: Turn) -> Slot:
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    return decide
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("UNK-2")
+def test_a_lost_slot_is_read_in_the_round_of_the_next_look() -> None:
+    kept = MemoryStorage()
+    table = new_table(Far(kept), limits=FREE)
+    upsert(table, ROWS)
+    storage = ObservedStorage(Far(kept))
+    mine = opened(table, storage=storage, limits=FREE)
+    world = replace(mine.context.world, executor=InTurn(1))
+    context = replace(mine.context, world=world)
+    object.__setattr__(context.chain, "_world", world)
+    first = noop(context)
+    heads: list[int] = []
+
+    def overtaken(turn: Turn) -> Slot:
+        heads.append(turn.head)
+        if len(heads) == 1:
+            upsert(opened(table, limits=FREE), ROWS)
+            storage.forget()
+        return first(turn)
+
+    slot, lost = take_turn(context, "test", overtaken)
+    assert slot is not None
+    assert (lost, heads, slot.number) == (1, [1, 2], 3)
+    asked = storage.operations()
+    [taken] = [at for at, text in enumerate(asked) if text == f"create {slot_path(2)}"]
+    sent = asked.index(f"create {slot_path(3)}")
+    between = asked[taken + 1 : sent]
+    assert sorted(between) == [
+        f"names {TIMELINE}",
+        f"read {slot_path(2)}",
+        f"read {slot_path(3)}",
+    ], "one look, and what was lost is read along with it"
+
+
+class Chain:
+    """Grows by as many slots as it is told whenever it is read."""
+
+    def __init__(self, *grows: int, busy: bool = True) -> None:
+        self.known_head, self.is_busy, self.grows = 10, busy, list(grows)
+        self.read = 0
+
+    def head(self) -> int:
+        self.read += 1
+        self.known_head += self.grows.pop(0) if self.grows else 0
+        return self.known_head
+
+
+def line(chain: Chain, *, far: bool = True) -> tuple[Line, StillClock]:
+    clock = StillClock()
+    storage = Far(MemoryStorage()) if far else MemoryStorage()
+    table = new_table(clock=clock)
+    world = replace(table.context.world, storage=storage, clock=clock)
+    context: Any = replace(table.context, world=world, chain=chain)
+    return Line(context, asks_config=True), clock
+
+
+def behind(front: int) -> tuple[ActiveTimeline, Any]:
+    """A timeline on which so many began to write before one, and one after it."""
+    names = [f"{RT.format(one)}.inflight" for one in (*range(front), 999)]
+    asked = [f"{RT.format(one)}.commit.requested" for one in (*range(front), 500, 999)]
+
+    class Mine:
+        requested_time = RT.format(500)
+
+    return ActiveTimeline.of([*names, *asked, f"{RT.format(500)}.inflight"]), Mine()
+
+
+@pytest.mark.parametrize(("front", "waits"), [(0, False), (2, False), (3, True), (9, True)])
+def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
+    chain = Chain(*[1] * front)
+    mine, clock = line(chain)
+    timeline, slot = behind(front)
+    assert mine.waits(10, timeline, slot) is waits
+    if waits:
+        assert chain.known_head == 10 + front - 2, "two of those in front may still be at it"
+    else:
+        assert (chain.read, clock.steady) == (0, 5 * front), "later than those in front"
+
+
+@pytest.mark.parametrize(("far", "busy"), [(False, True), (True, False)])
+def test_nobody_is_waited_for_near_by_or_where_nobody_publishes(far: bool, busy: bool) -> None:
+    chain = Chain(busy=busy)
+    mine, clock = line(chain, far=far)
+    assert mine.waits(10, *behind(9)) is False
+    assert (chain.read, clock.steady) == (0, 0)
+
+
+@pytest.mark.spec("HB-4")
+def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
+    chain = Chain()  # all of them died, or write for an hour
+    mine, clock = line(chain)
+    assert mine.waits(10, *behind(9)) is True
+    assert mine.waits(10, *behind(9)) is False, "the chain did not move"
+    assert clock.steady < 100
+
+
+def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
+    chain = Chain(*[1] * 1_000)
+    mine, _ = line(chain)
+    waited = [mine.waits(10 + one, *behind(9)) for one in range(20)]
+    assert waited == [True] * 16 + [False] * 4

@@ -1,0 +1,198 @@
+"""
+The place of a turn in the queue, and what far away is read while it is waited for (PAR-1).
+
+The lock spares work and decides nothing (SLOT-1), so a look at the table need not come after it:
+one that is a moment too old costs a slot at worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import TypeAlias
+
+from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.model.instant import State
+from timeline.model.slot import Slot
+from timeline.model.table_config import TableConfig
+from timeline.ports.lock import Lease
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_names import ForeignWriters, PublishLock
+
+__all__ = ["Looked", "queue", "read_table"]
+
+#: The head of the chain, the timeline listed after it, and how the table's properties are got.
+Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
+Place: TypeAlias = tuple[Lease | None, Looked | None]
+
+_WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
+_BESIDE = 2  # so many in front are not waited for: a lost slot tells at once that it is taken
+_STEP_MS = 5  # later for each in front
+_STEPS_MAX = 6
+_WAITS_MAX = 16  # in a turn: who is in front may write for long
+_STILL_MAX = 4  # reads without a new slot after which nobody is waited for
+_KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
+
+
+def read_table(context: TableContext, *, asks_config: bool, until_still: bool = True) -> Looked:
+    """
+    Chain, then timeline; beside them the properties, when they will be asked for.
+
+    Without the queue nobody waits ``until_still``: others go on publishing meanwhile.
+
+    Outside: as ``TableContext.look_with``.
+    """
+    config = partial(load_config, context.world.storage)
+    if asks_config:
+        return context.look_with(config, until_still=until_still)
+    return *context.look(), config
+
+
+def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
+    """
+    The lock, where one is taken, and what was read of the table along with it.
+
+    Args:
+        line: Of this turn.
+        purpose: Told to those who wait.
+        lost: How many slots this turn has lost.
+
+    Raises:
+        LockTimeoutError: It was not free in time.
+    """
+    context, looked = line.context, line.read_before()
+    mode = context.limits.publish_lock
+    if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
+        return nullcontext((None, looked))
+    if not context.world.storage.capabilities.far:
+        return _plainly(context, purpose)
+    if context.chain.is_busy or context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        return _keeping_up(context, purpose)
+    return _with_a_look(context, purpose, asks_config=line.asks_config)
+
+
+@contextmanager
+def _plainly(context: TableContext, purpose: str) -> Iterator[Place]:
+    with context.world.lock.acquire(purpose) as lease:
+        yield lease, None
+
+
+@contextmanager
+def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
+    """
+    The lock, and the chain as it is when the lock is had.
+
+    What others publish is read while they are waited for: read in the turn it would keep the
+    whole queue for a round or more for each doubling of what there is.
+    """
+    with _while_waiting(context):
+        lease = context.world.lock.acquire(purpose)
+    with lease:
+        yield lease, None
+
+
+@contextmanager
+def _with_a_look(context: TableContext, purpose: str, *, asks_config: bool) -> Iterator[Place]:
+    """
+    The lock, and a look that was under way together with it.
+
+    Hardly anybody is in front where nobody publishes. Who has to wait all the same looks again.
+    """
+    clock = context.world.clock
+    had: list[Lease] = []
+    started_ms = clock.monotonic_ms()
+    ended_ms: list[int] = []
+
+    def acquire() -> None:
+        with _while_waiting(context):
+            had.append(context.world.lock.acquire(purpose))
+
+    def read() -> Looked:
+        found = read_table(context, asks_config=asks_config)
+        ended_ms.append(clock.monotonic_ms())
+        return found
+
+    try:
+        _, looked = context.world.together(acquire, read)
+    except BaseException:
+        for lease in had:
+            lease.release()
+        raise
+    with had[0] as lease:
+        waited_ms = clock.monotonic_ms() - ended_ms[0]
+        fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
+        yield lease, looked if fresh else None
+
+
+@contextmanager
+def _while_waiting(context: TableContext) -> Iterator[None]:
+    """Read the chain now and then."""
+
+    def keep_up() -> None:
+        context.chain.head()
+
+    beat = context.world.executor.every(_KEEP_UP_MS, keep_up)
+    try:
+        yield
+    finally:
+        beat.stop()
+
+
+class Line:
+    """
+    The order in which writers far away take slots without a lock: who began first goes first.
+
+    All who lose a slot learn of it at once, and would send the next one at once: one of them
+    wins, and who loses again and again is a matter of luck. The timeline shows who else is about
+    to publish, and since when; nobody is waited for who does not publish (HB-4).
+    """
+
+    def __init__(self, context: TableContext, *, asks_config: bool) -> None:
+        self.context = context
+        self.asks_config = asks_config
+        self._read: Looked | None = None
+        self._head = 0
+        self._left = _WAITS_MAX
+
+    @property
+    def has_read(self) -> bool:
+        """Whether the table was read along with a slot that was lost."""
+        return self._read is not None
+
+    def read_before(self) -> Looked | None:
+        """What was read so, once."""
+        looked, self._read = self._read, None
+        return looked
+
+    def read_on(self, lease: Lease | None) -> None:
+        """A slot was lost; far away, where the queue is not taken, read all along with it."""
+        if lease is None and self.context.world.storage.capabilities.far:
+            config = self.asks_config
+            self._read = read_table(self.context, asks_config=config, until_still=False)
+
+    def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
+        """Whether others are in front, and another look is due, for which it has waited then."""
+        far = self.context.world.storage.capabilities.far
+        if not (far and self.context.chain.is_busy):
+            return False
+        front = sum(
+            one.state is State.INFLIGHT and one.requested_time < slot.requested_time
+            for one in timeline.pending
+        )
+        if front > _BESIDE and self._left and head != self._head:
+            self._left -= 1
+            self._head = head
+            self._until(head + front - _BESIDE)
+            return True
+        self.context.world.clock.sleep_ms(_STEP_MS * min(front, _STEPS_MAX))
+        return False
+
+    def _until(self, head: int) -> None:
+        """Read the chain until it has come so far, or stands still."""
+        chain, clock = self.context.chain, self.context.world.clock
+        still = 0
+        while still < _STILL_MAX and (before := chain.known_head) < head:
+            clock.sleep_ms(_STEP_MS)
+            still = 0 if chain.head() > before else still + 1
