@@ -192,7 +192,7 @@ def words_of(suite: str, options: argparse.Namespace) -> list[str]:
         "mor": ["--rows", options.rows, "--rounds", options.rounds],
         # Seconds a run, not commits: a slow engine is stopped, and judged by what it did.
         "conc": [*many, "--conc-commits", 10, "--conc-limit", 20],
-        "far": [*many, "--conc-commits", 8, "--conc-limit", 10],
+        "far": [*many, "--conc-commits", 24, "--conc-limit", 20],
         "services": ["--rows", options.rows, "--rounds", options.rounds],
         "small": ["--commits", options.commits, "--limit", 15, "--light-warm"],
         "hist": ["--hist", options.history, "--rounds", 5, "--light-warm"],

@@ -1,9 +1,10 @@
 """
 The committer: publishes what the writers of a host offer, one group at a time (GRP-4).
 
-One thread does it all: it looks who offers something, makes a group of what goes together,
-publishes it by the same function as threads of one process do, and tells each writer. While
-it publishes, the next offers wait in their sockets, so a group is as big as the load makes it.
+One thread does it all: it looks who offers something, begins an instant, makes a group of what
+goes together by then, publishes it by the same function as threads of one process do, and tells
+each writer. While it publishes, the next offers wait in their sockets, so a group is as big as
+the load makes it.
 Writers that were just answered often come back at once: for a small part of what their group
 took they are waited for, or each would only be in every second group.
 Only the members' own parts run side by side, each a thread that waits for its writer.
@@ -196,9 +197,9 @@ class Committer:
         self._events.emit("committer.began", tables=len(self._desks))
         try:
             while not stop.is_set():
-                self._listen(self._pause_s())
+                self._listen(0 if self._busy else _STEP_S)
                 for desk in self._desks.values():
-                    if desk.waiting and self._left_ms(desk) <= 0 and not stop.is_set():
+                    if desk.waiting and not stop.is_set():
                         self._lead(desk)
                 self._tell()
             for desk in self._desks.values():
@@ -223,13 +224,9 @@ class Committer:
 
     # ---- who offers something
 
-    def _pause_s(self) -> float:
-        left = [self._left_ms(desk) for desk in self._desks.values() if desk.waiting]
-        return min([_STEP_S, *(max(0, one) / 1000 for one in left)])
-
     def _left_ms(self, desk: _Desk) -> int:
         """How long a group may still wait for more members."""
-        if len(desk.waiting) >= desk.served.writes_max:
+        if not desk.waiting or len(desk.waiting) >= desk.served.writes_max:
             return 0
         now_ms = self._clock.monotonic_ms()
         linger_ms = desk.served.linger_ms - (now_ms - desk.waiting[0].since_ms)
@@ -308,17 +305,15 @@ class Committer:
     # ---- groups
 
     def _lead(self, desk: _Desk) -> None:
-        first = desk.waiting[0]
-        others = (one for one in desk.waiting[1:] if may_share(first.work, one.work))
-        group = not_known_to_meet([first, *others], lambda one: one.met_on)
-        group = group[: desk.served.writes_max]
+        group = [desk.waiting[0]]
+        left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         began_ms = self._clock.monotonic_ms()
-        answers = self._answers(desk.served, group)
+        answers = self._answers(desk, group, left)
         desk.answered = set()
         for one, answer in zip(group, answers, strict=True):
             if answer is Left.MEETS:
                 continue  # it stays, and the first of those who stay leads the next group
-            desk.waiting.remove(one)
+            desk.waiting = [waiting for waiting in desk.waiting if waiting is not one]
             if answer is Left.LOST:
                 self._drop(one.channel)
             elif isinstance(answer, Receipt):
@@ -333,19 +328,37 @@ class Committer:
             self._drop(channel)  # the part of its writer failed for good
         now_ms = self._clock.monotonic_ms()
         desk.patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
+        for work in left:
+            work()
         self._afterwards(desk.served)
 
+    def _joined(self, desk: _Desk, group: list[_Waiting]) -> list[Work]:
+        """Who came while the group's instant was begun, and who comes in what is left of its time."""
+        while (left_ms := self._left_ms(desk)) > 0:
+            self._listen(min(_STEP_S, left_ms / 1000))
+        self._listen(0)
+        group.extend(_others(desk, group[0]))
+        return [one.work for one in group[1:]]
+
     def _answers(
-        self, served: ServedTable, group: Sequence[_Waiting]
+        self, desk: _Desk, group: list[_Waiting], left: list[Callable[[], None]]
     ) -> Sequence[Receipt | Left | IsUnknown]:
+        served = desk.served
         try:
             served.before()
-            works = [one.work for one in group]
-            answers = write_together(served.context, works, meeting=partial(_note, group))
+            answers = write_together(
+                served.context,
+                [group[0].work],
+                meeting=partial(_note, group),
+                join=partial(self._joined, desk, group),
+                later=left.append,
+            )
         except OutcomeUnknownError as error:
             self._failed(error)
             return [IsUnknown()] * len(group)
         except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
+            if len(group) == 1:  # it was not begun, which was tried for these, too
+                group.extend(_others(desk, group[0]))
             self._failed(error)
             return [Left.ALONE] * len(group)
         published = sum(isinstance(one, Receipt) for one in answers)
@@ -392,6 +405,13 @@ class Committer:
         self.report.lost += 1
         desk.waiting = [one for one in desk.waiting if one.channel is not channel]
         return True
+
+
+def _others(desk: _Desk, first: _Waiting) -> list[_Waiting]:
+    """Who may be in a group with the first of it."""
+    others = (one for one in desk.waiting if one is not first and may_share(first.work, one.work))
+    together = not_known_to_meet([first, *others], lambda one: one.met_on)
+    return together[1 : desk.served.writes_max]
 
 
 def _note(group: Sequence[_Waiting], number: int, file_groups: frozenset[FileGroupId]) -> None:

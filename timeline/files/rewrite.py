@@ -275,7 +275,7 @@ def _log_changes(
 
 
 def create_partition_metadata(
-    storage: Storage, partition_path: str, requested_time: InstantTime
+    storage: Storage, partition_path: str, requested_time: InstantTime, *, looks: bool = True
 ) -> None:
     """
     Make the file by which Java finds a partition, unless it is there (fmt 4.1).
@@ -283,10 +283,11 @@ def create_partition_metadata(
     Raises:
         StorageUnavailableError: No answer; the file may be there or still come.
 
-    Outside: 1 stat, and 1 create when it is new.
+    Outside: 1 stat, and 1 create when it is new; 1 create where it ``looks`` not, since that
+    costs as much as looking.
     """
     path = join(partition_path, PARTITION_METADATA)
-    if storage.stat(path) is not None:
+    if looks and storage.stat(path) is not None:
         return
     depth = partition_path.count("/") + 1 if partition_path else 0
     # The date is a comment of Java's properties files; the instant's own keeps this repeatable.

@@ -4,8 +4,9 @@ The group committer: threads hand in writes, and whoever is first publishes for 
 Writes that come while one is being published wait and form the next group, so a group is as
 big as the load makes it. Who was just answered is waited for a moment: the threads of a busy
 process come back at once, and without that the fastest of them would lead every second group
-alone. There is no thread of its own: the writer that came first leads, and when the process dies
-all its members die with it (GRP-3).
+alone. The group's instant is begun meanwhile, and what nobody needs to wait for is done while the
+next one is: both take rounds where the storage is far away. There is no thread of its own: the
+writer that came first leads, and when the process dies all its members die with it (GRP-3).
 
 Each member is woken for what is its own: waking all of them for each step of each would cost
 more than their rows, since the interpreter lets one thread run at a time.
@@ -94,6 +95,7 @@ class GroupCommitter:
         self._gathered = threading.Condition(self._lock)  # nobody else is waited for
         self._waiting: list[_Entry] = []
         self._leading = False
+        self._coming = 0  # threads that prepare the rows of a write
         self._returning: set[int] = set()  # threads that were answered by the last group
         self._patient_until_ms = 0
 
@@ -105,7 +107,12 @@ class GroupCommitter:
         """
         with self._lock:
             looked = self._looked = self._looked or self._context.snapshot()
-        work = prepared(self._context, plan, workload, looked)
+            self._coming += 1
+        try:
+            work = prepared(self._context, plan, workload, looked)
+        finally:
+            with self._lock:
+                self._coming -= 1
         entry = _Entry(work=work, changed=threading.Condition(self._lock))
         with self._lock:
             self._waiting.append(entry)
@@ -195,17 +202,13 @@ class GroupCommitter:
     def _lead(self, leader: _Entry) -> None:
         group = [leader]
         publishing: list[InstantTime] = []
+        left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         try:
             keep_pace(self._context)  # others join meanwhile
-            if not leader.alone:
-                self._wait_for_more()
-            with self._lock:
-                group = self._group_of(leader)
-                self._returning.clear()
             began_ms = self._context.world.clock.monotonic_ms()
             self._before()
             self._looked = self._context.glance()
-            self._run(group, publishing)
+            self._run(group, publishing, left)
             now_ms = self._context.world.clock.monotonic_ms()
             with self._lock:
                 self._waiting = [one for one in self._waiting if not one.answered]
@@ -228,6 +231,53 @@ class GroupCommitter:
                 self._waiting = [one for one in self._waiting if not one.answered]
                 _wake(group)
                 self._call_next()
+            for work in left:  # while the next group is begun
+                work()
+
+    def _run(
+        self, group: list[_Entry], publishing: list[InstantTime], left: list[Callable[[], None]]
+    ) -> None:
+        leader = group[0]
+        if leader.alone or not self._others_may_come():
+            self._returning.clear()
+            leader.receipt = write_prepared(leader.work)
+            return
+
+        def join() -> list[Work]:
+            self._wait_for_more()
+            with self._lock:
+                group.extend(self._others_of(leader))
+                self._returning.clear()
+            return [entry.work for entry in group[1:]]
+
+        def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
+            group[number].met_on = file_groups
+
+        try:
+            answers = write_together(
+                self._context,
+                [leader.work],
+                publishing.append,
+                partial(self._side_by_side, group),
+                meeting,
+                join=join,
+                later=left.append,
+            )
+        except Exception:
+            if len(group) == 1:  # it was not begun, which was tried for these, too
+                with self._lock:
+                    group.extend(self._others_of(leader))
+            raise
+        for entry, answer in zip(group, answers, strict=True):
+            if isinstance(answer, Receipt):
+                entry.receipt = answer
+            elif answer is Left.ALONE:
+                entry.alone = True
+
+    def _others_may_come(self) -> bool:
+        with self._lock:
+            coming = self._coming and self._context.world.storage.capabilities.far
+            return bool(self._linger_ms or self._returning or coming or len(self._waiting) > 1)
 
     def _wait_for_more(self) -> None:
         clock = self._context.world.clock
@@ -240,34 +290,15 @@ class GroupCommitter:
     def _all_are_there(self) -> bool:
         return not self._returning or len(self._waiting) >= self._writes_max
 
-    def _group_of(self, leader: _Entry) -> list[_Entry]:
-        if leader.alone:
-            return [leader]
+    def _others_of(self, leader: _Entry) -> list[_Entry]:
+        """Who joins the leader; the lock is held."""
         others = (
             one
             for one in self._waiting
             if one is not leader and not one.alone and may_share(leader.work, one.work)
         )
         apart = not_known_to_meet([leader, *others], lambda one: one.met_on)
-        return apart[: self._writes_max]
-
-    def _run(self, group: list[_Entry], publishing: list[InstantTime]) -> None:
-        if len(group) == 1:
-            group[0].receipt = write_prepared(group[0].work)
-            return
-        works = [entry.work for entry in group]
-
-        def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
-            group[number].met_on = file_groups
-
-        answers = write_together(
-            self._context, works, publishing.append, partial(self._side_by_side, group), meeting
-        )
-        for entry, answer in zip(group, answers, strict=True):
-            if isinstance(answer, Receipt):
-                entry.receipt = answer
-            elif answer is Left.ALONE:
-                entry.alone = True
+        return apart[1 : self._writes_max]
 
 
 def _wake(group: Iterable[_Entry]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from timeline.context import TableContext
@@ -23,24 +24,27 @@ from timeline.errors import (
     OutcomeUnknownError,
     RolledBackError,
 )
+from timeline.grouping.group_merge import merged, merged_profile
 from timeline.grouping.group_messages import PeerLostError
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
 from timeline.model.operations import WriteOperation
 from timeline.model.times import InstantTime
-from timeline.publishing.begin import Begun, begin, make_inflight
+from timeline.publishing.begin import Begun, begin
 from timeline.publishing.checks import refused_by
 from timeline.publishing.publish import Candidate, Published, Seen, publish, verdict_on
 from timeline.reading.read import view_of
 from timeline.reading.view import FileSystemView
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival
 from timeline.undoing.undo import abandon, rollback
+from timeline.writing.afterwards import landed
+from timeline.writing.announce import announce_tasks
 from timeline.writing.candidate import Written, candidate_of, facts_of, planned_claim, reconcile
 from timeline.writing.placing import Placement, place
 from timeline.writing.receipt import Receipt, WritePlan, published_batch
 from timeline.writing.workload import Workload
-from timeline.writing.write import Work, action_of, clean_up, receipt_of
+from timeline.writing.write import Work, action_of, receipt_of
 from timeline.writing.write_schema import schema_for
 
 __all__ = [
@@ -140,6 +144,9 @@ def write_together(
     publishing: Callable[[InstantTime], None] = lambda _: None,
     side_by_side: SideBySide | None = None,
     meeting: Meeting = lambda _number, _groups: None,
+    *,
+    join: Callable[[], Sequence[Work]] = tuple,
+    later: Callable[[Callable[[], None]], object] = lambda work: work(),
 ) -> list[Receipt | Left]:
     """
     Publish as many of some writes as do not meet in one instant.
@@ -152,26 +159,35 @@ def write_together(
         side_by_side: Carries out the members' parts, by their number, where there are better
             threads for them than the executor's; answers when the last one ended (PUB-2).
         meeting: Told the number of a write that met one before it, and on which file groups.
+        join: Asked once for more such writes, which come after the others: those that came
+            while the instant was begun, which takes several rounds where the storage is far away.
+        later: Takes what is left to do of a published group, which nobody needs to wait for:
+            it never fails. Done at once where nothing is said.
 
     Returns:
-        For each write its receipt, or why it has none.
+        For each write, those that joined last, its receipt, or why it has none.
 
     Raises:
         OutcomeUnknownError: Published or not, nobody knows yet: true of every member.
         LockTimeoutError, StorageUnavailableError: Nothing of the group was published.
     """
     begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
-    answers: list[Receipt | Left] = [Left.ALONE] * len(works)
     published = False
     placed: dict[int, _Member] = {}
+    answers: list[Receipt | Left] = [Left.ALONE] * len(works)
     try:
+        works = [*works, *join()]
+        answers = [Left.ALONE] * len(works)
         run = side_by_side or partial(_by_executor, context)
         view = _view_for(context, begun, works, run)
         placed = _placed(context, begun, works, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
         if written:
             publishing(begun.requested_time)
-            published = _publish(context, begun, written, placed, answers)
+            receipts = _publish(context, begun, written, placed, later)
+            published = bool(receipts)
+            for number, receipt in receipts.items():
+                answers[number] = receipt
     except OutcomeUnknownError:
         begun.heartbeat.stop()  # UNK-3: nothing of it may be deleted
         raise
@@ -337,7 +353,7 @@ def _written(
     side_by_side: SideBySide,
 ) -> dict[int, _Member]:
     """Those whose files are written, and stand beside the files of those before them."""
-    make_inflight(context, begun, _profile(placed))
+    placed = _announced(context, begun, placed)
     outcomes = side_by_side(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
@@ -358,6 +374,24 @@ def _written(
         else:
             answers[number] = Left.MEETS
     return members
+
+
+def _announced(
+    context: TableContext, begun: Begun, placed: dict[int, _Member]
+) -> dict[int, _Member]:
+    """All members' files announced at once, so that far away they wait for one round (PAR-1)."""
+    planned = [task for member in placed.values() for task in member.placement.tasks]
+    profile = merged_profile([member.placement.profile for member in placed.values()])
+    tasks = iter(announce_tasks(context, begun, profile, planned))
+    return {
+        number: replace(
+            member,
+            placement=replace(
+                member.placement, tasks=tuple(islice(tasks, len(member.placement.tasks)))
+            ),
+        )
+        for number, member in placed.items()
+    }
 
 
 def _by_executor(context: TableContext, parts: Mapping[int, Part]) -> dict[int, Outcome]:
@@ -417,29 +451,32 @@ def _publish(
     begun: Begun,
     members: dict[int, _Member],
     placed: dict[int, _Member],
-    answers: list[Receipt | Left],
-) -> bool:
-    """One candidate of all members; each gets a receipt of its own. False when it met somebody."""
+    later: Callable[[Callable[[], None]], object],
+) -> dict[int, Receipt]:
+    """One candidate of all members; a receipt for each, and none when it met somebody."""
     files = {number: _files_of(member) for number, member in members.items()}
-    merged = _merged([written for _, written in files.values()])
+    together = merged([written for _, written in files.values()])
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
     # PUB-1: also the files of those who failed or met somebody.
-    reconcile(context, begun, merged, frozenset[str]().union(*attempted))
+    reconcile(context, begun, together, frozenset[str]().union(*attempted))
     batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
     first = next(iter(members.values())).work.plan
-    candidate = candidate_of(context, begun, _shared(first, len(members)), merged, batches)
+    candidate = candidate_of(context, begun, _shared(first, len(members)), together, batches)
     outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
     if not isinstance(outcome, Published):
         why = outcome.verdict.why
         context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
-        return False
-    clean_up(context, begun, outcome.slot)
+        return {}
+    tidy_up = landed(context, begun, outcome.slot)
     size = len(members)
     context.world.events.emit("group.done", rt=begun.requested_time, size=size)
-    for number, member in members.items():
-        own = files[number][0].metadata
-        answers[number] = receipt_of(context, member.work.plan, own, outcome, group=size)
-    return True
+    later(tidy_up)
+    return {
+        number: receipt_of(
+            context, member.work.plan, files[number][0].metadata, outcome, group=size
+        )
+        for number, member in members.items()
+    }
 
 
 def _shared(first: WritePlan, size: int) -> WritePlan:
@@ -447,37 +484,3 @@ def _shared(first: WritePlan, size: int) -> WritePlan:
     return replace(
         first, batch_id=None, extra_metadata={**first.extra_metadata, GROUP_KEY: str(size)}
     )
-
-
-def _merged(members: Sequence[Written]) -> Written:
-    """The files of all members as those of one write."""
-    first = members[0]
-    new_rows: dict[str, int] = {}
-    for one in members:
-        for path, rows in one.placement.new_rows.items():
-            new_rows[path] = new_rows.get(path, 0) + rows
-    missed = {path for one in members for path in one.placement.missed_in}
-    placement = replace(
-        first.placement,
-        tasks=tuple(task for one in members for task in one.placement.tasks),
-        missed_in=tuple(sorted(missed)),
-        new_rows=new_rows,
-    )
-    stats = tuple(pair for one in members for pair in one.stats)
-    return replace(first, placement=placement, stats=stats)
-
-
-def _profile(members: dict[int, _Member]) -> CommitMetadata:
-    """The inflight content of all members: per partition one stat of new rows, then the updates."""
-    profiles = [one.placement.profile for one in members.values()]
-    inserts: dict[str, int] = {}
-    updates: dict[str, list[WriteStat]] = {}
-    for profile in profiles:
-        for path, (new, *known) in profile.partition_to_write_stats.items():
-            inserts[path] = inserts.get(path, 0) + new.num_inserts
-            updates.setdefault(path, []).extend(known)
-    stats = {
-        path: (WriteStat(num_inserts=rows), *updates[path])
-        for path, rows in sorted(inserts.items())
-    }
-    return CommitMetadata(operation_type=profiles[0].operation_type, partition_to_write_stats=stats)

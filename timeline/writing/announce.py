@@ -1,27 +1,29 @@
 """
 What a placed write shows before its first data file: the inflight file, then its markers (BEG-6).
 
-Where the storage is far away they are sent together, and the early look at what others
-published along with them: none of them waits for another, and no data file is begun before all
-have been answered. A rollback needs the markers of what exists, and a marker without a file, or
-one that came before the inflight file, tells it nothing wrong.
+Where the storage is far away they are sent together, with the metadata of new partitions and the
+early look at what others published: none of them waits for another, and no data file is begun
+before all have been answered. A rollback needs the markers of what exists, and a marker without
+a file, or one that came before the inflight file, tells it nothing wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from timeline.context import TableContext
-from timeline.files.rewrite import announce_base_file
+from timeline.files.rewrite import FileGroupTask, announce_base_file, create_partition_metadata
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.publishing.begin import Begun, make_inflight
 from timeline.publishing.publish import Seen
 from timeline.rules.conflicts import Clean, Rebaseable, Refused
+from timeline.rules.merging import DeleteKind
 from timeline.writing.placing import Placement
 
-__all__ = ["announce"]
+__all__ = ["announce", "announce_tasks"]
 
 Looked: TypeAlias = tuple[Clean | Rebaseable | Refused, Seen]
 EarlyLook: TypeAlias = Callable[[TableContext, Begun, Placement], Looked]
@@ -40,7 +42,7 @@ def announce(
     """
     Show what the write intends, and look for what it meets early.
 
-    Outside: 1 create, what ``look`` asks, and far away 1 create for each base file.
+    Outside: as ``announce_tasks``, and what ``look`` asks.
 
     Args:
         context: The table.
@@ -52,7 +54,6 @@ def announce(
     Returns:
         The placement, its tasks knowing whether they are announced, and what the look found.
     """
-    show = partial(make_inflight, context, begun, placement.profile)
     found: list[Looked] = []
 
     def looks() -> None:
@@ -61,15 +62,65 @@ def announce(
         )
 
     if then or not context.world.storage.capabilities.far:
-        show()
+        make_inflight(context, begun, placement.profile)
         looks()
         return placement, found[0]
-    storage = context.world.storage
-    bases = [task for task in placement.tasks if task.log is None]
-    if len(bases) > _MARKERS_MAX:
-        bases = []
-    context.world.together(show, looks, *(partial(announce_base_file, storage, t) for t in bases))
-    tasks = tuple(
-        replace(task, announced=True) if task in bases else task for task in placement.tasks
-    )
+    tasks = announce_tasks(context, begun, placement.profile, placement.tasks, looks)
     return replace(placement, tasks=tasks), found[0]
+
+
+def announce_tasks(
+    context: TableContext,
+    begun: Begun,
+    profile: CommitMetadata,
+    tasks: Sequence[FileGroupTask],
+    *beside: Callable[[], None],
+) -> tuple[FileGroupTask, ...]:
+    """
+    Show what some tasks are going to write.
+
+    Outside: 1 create; far away 1 create for each base file and for each partition that may be
+    new, all under way together.
+
+    Args:
+        context: The table.
+        begun: The write.
+        profile: The content of its inflight file.
+        tasks: What it writes.
+        beside: What else can be asked meanwhile.
+
+    Returns:
+        The tasks, each knowing what was shown of it.
+    """
+    show = partial(make_inflight, context, begun, profile)
+    storage = context.world.storage
+    bases = [task for task in tasks if task.log is None]
+    if not storage.capabilities.far or len(bases) > _MARKERS_MAX:
+        context.world.together(show, *beside)
+        return tuple(tasks)
+    opened = {one.partition_path for one in bases if _opens_its_partition(one)}
+    context.world.together(
+        show,
+        *beside,
+        *(partial(announce_base_file, storage, task) for task in bases),
+        *(
+            partial(create_partition_metadata, storage, path, begun.requested_time, looks=False)
+            for path in sorted(opened)
+        ),
+    )
+    return tuple(
+        task
+        if task.log is not None
+        else replace(
+            task,
+            announced=True,
+            partition_marked=task.partition_marked or task.partition_path in opened,
+        )
+        for task in tasks
+    )
+
+
+def _opens_its_partition(task: FileGroupTask) -> bool:
+    """Whether a file is made for sure, in a partition whose metadata nobody saw yet."""
+    new = task.base_path is None and task.deletes is DeleteKind.NONE
+    return new and not task.partition_marked

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from timeline.boundary import keep_up
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -23,7 +22,6 @@ from timeline.errors import (
     OutcomeUnknownError,
     RolledBackError,
 )
-from timeline.files.markers import delete_markers
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
@@ -31,7 +29,6 @@ from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema
-from timeline.model.slot import Slot
 from timeline.model.times import InstantTime
 from timeline.publishing.begin import Begun, begin
 from timeline.publishing.held_queue import holding_the_queue
@@ -39,11 +36,11 @@ from timeline.publishing.plan_ending import make_way
 from timeline.publishing.publish import Met, Published, Seen, publish
 from timeline.publishing.read_watch import ReadWatch
 from timeline.publishing.refusal import RefusalReport, as_error, report_of
-from timeline.publishing.turn import assert_landed
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
 from timeline.rules.retry import Redo
 from timeline.undoing.undo import abandon
+from timeline.writing.afterwards import clean_up
 from timeline.writing.announce import announce
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.writing.early import look_early
@@ -59,7 +56,6 @@ __all__ = [
     "Work",
     "WritePlan",
     "action_of",
-    "clean_up",
     "prepared",
     "receipt_of",
     "write",
@@ -408,31 +404,6 @@ def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, Inst
     ]
     time, name = max(found)
     return join(group.partition_path, name), time
-
-
-def clean_up(context: TableContext, begun: Begun, slot: Slot) -> None:
-    """
-    PUB-9: the write stands; what fails from here on is an event, never a failed write.
-
-    Raises:
-        TableReplacedError, OutcomeUnknownError: As ``assert_landed``, which is asked meanwhile.
-    """
-
-    def failed(error: Exception) -> None:
-        context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
-
-    def tidy() -> None:
-        try:
-            delete_markers(context.world.storage, begun.requested_time)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
-            failed(error)
-
-    landed = partial(assert_landed, context, slot)
-    context.world.together(landed, tidy, begun.heartbeat.stop)
-    try:
-        keep_up(context)
-    except Exception as error:  # noqa: BLE001 - as above
-        failed(error)
 
 
 def receipt_of(

@@ -176,13 +176,17 @@ def test_a_group_waits_for_those_who_were_just_answered(
     monkeypatch.setattr(service, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table_at(tmp_path / "t").close()
     groups: list[int] = []
+    real = service._others
 
-    def before() -> None:
-        groups.append(len(offered))
+    def joined(*asked: Any) -> Any:
+        found = real(*asked)
+        groups.append(len(found))
         wait_for(lambda: len(offered) >= 2)
+        return found
 
+    monkeypatch.setattr(service, "_others", joined)
     with (
-        serving(tmp_path / "t", tmp_path / "s", before=before) as committer,
+        serving(tmp_path / "t", tmp_path / "s") as committer,
         ThreadExecutor(2, events=Heard()) as threads,
     ):
 

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
+    Far,
     Heard,
     Meddled,
     StillClock,
@@ -236,26 +237,56 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
     """Or the fastest of the threads that come back would lead every second group alone."""
     monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
     table: Table = new_table(limits=BRISK, clock=SystemClock())
-    groups: list[int] = []
+    placed: list[int] = []
+    committer = GroupCommitter(table.context, writes_max=16)
 
-    def before() -> None:
-        groups.append(len(committer._waiting))
-        wait_for(lambda: len(groups) > 1 or len(committer._waiting) == 2)
-
-    committer = GroupCommitter(table.context, writes_max=16, before=before)
-
-    def write(key: str) -> Receipt:
+    def write(key: str, early: Callable[[], object] | None = None) -> Receipt:
         inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
-        return committer.write(planned(table, WriteOperation.UPSERT), inner)
+        workload: Any = Meddled(inner, early=early)
+        return committer.write(planned(table, WriteOperation.UPSERT), workload)
+
+    def meets_nobody_yet() -> None:
+        placed.append(1)
+        wait_for(lambda: len(committer._waiting) == 2)
 
     def second() -> Receipt:
-        wait_for(lambda: bool(groups))
+        wait_for(lambda: bool(placed))
         return write("b")
 
     other = start_beside(second)
-    assert write("a").group == 1
+    assert write("a", meets_nobody_yet).group == 1
     assert write("c").group == 2
     assert other.wait().group == 2
+
+
+def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
+    answered: list[str] = []
+
+    class Slow(Far):
+        def found_to_delete(self, folder: str) -> Callable[[], None]:
+            def delete() -> None:
+                wait_for(lambda: bool(answered))
+                self.inner.delete_folder(folder)
+
+            return delete
+
+    table: Table = new_table(Slow(MemoryStorage()), limits=BRISK, clock=SystemClock())
+
+    def both_wait() -> None:
+        wait_for(lambda: len(committer._waiting) == 2)
+
+    committer = GroupCommitter(table.context, writes_max=16, before=both_wait)
+
+    def write(key: str) -> Receipt:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        receipt = committer.write(planned(table, WriteOperation.UPSERT), inner)
+        answered.append(key)
+        return receipt
+
+    other = start_beside(lambda: write("b"))
+    assert write("a").group == 2
+    assert other.wait().group == 2
+    assert leftovers(table) == []
 
 
 def test_many_threads_lose_no_row() -> None:

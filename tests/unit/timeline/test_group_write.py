@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.timeline.engine import (
     BRISK,
+    Far,
     Meddled,
     Rows,
     as_table,
@@ -25,9 +26,13 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import StorageUnavailableError
 from timeline.grouping.group_write import GROUP_KEY, Left, may_share, write_together
+from timeline.machine import ThreadExecutor
+from timeline.model.instant import Action
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.rules.bucketing import BucketRules
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.undoing.undo import rollback
 from timeline.writing.local_workload import LocalWorkload
@@ -35,6 +40,7 @@ from timeline.writing.receipt import Receipt, published_batch
 from timeline.writing.write import Work, prepared, write_prepared
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+BULK = WriteOperation.BULK_INSERT
 
 
 def row(key: str, p: str, v: int) -> dict[str, Any]:
@@ -67,6 +73,70 @@ def newest_slot(table: Table) -> Slot:
 def published(answer: Receipt | Left) -> Receipt:
     assert isinstance(answer, Receipt)
     return answer
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("BEG-6")
+def test_far_away_all_members_are_announced_together_before_the_first_data_file() -> None:
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage)
+    works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
+    executor = Together()
+    world = replace(table.context.world, executor=executor)
+    storage.forget()
+    answers = write_together(replace(table.context, world=world), works)
+    assert [published(one).group for one in answers] == [3, 3, 3]
+    assert executor.most == 7  # the inflight file, three markers, three partitions' metadata
+    asked = storage.operations()
+    first = min(at for at, text in enumerate(asked) if text.startswith("open_output"))
+    announced = [text for text in asked[:first] if text.startswith("create")]
+    assert sum(".marker." in text for text in announced) == 3
+    assert sum(text.endswith(".hoodie_partition_metadata") for text in announced) == 3
+    assert announced[0].endswith(".requested")
+    assert sum(text.endswith(".inflight") for text in announced) == 1
+    assert sum(text.startswith("create") and ".marker." in text for text in asked) == 3, "once"
+
+
+class Together(ThreadExecutor):
+    """Notes how many calls were under way together at most."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.most = 0
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.most = max(self.most, len(calls))
+        return [call() for call in calls]
+
+
+@pytest.mark.spec("GRP-1")
+def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
+    table = new_table()
+    pending: list[int] = []
+
+    def join() -> list[Work]:
+        pending.append(len(table.context.active().pending))
+        return [member(table, [row("b", "y", 1)]), member(table, [row("a", "x", 2)])]
+
+    answers = write_together(table.context, [member(table, [row("a", "x", 1)])], join=join)
+    assert pending == [1]
+    assert [published(one).group for one in answers[:2]] == [2, 2]
+    assert answers[2] is Left.MEETS
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.spec("GRP-1")
+def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -> None:
+    table = new_table()
+    left: list[Callable[[], None]] = []
+    work = member(table, [row("a", "x", 1)])
+    [answer] = write_together(table.context, [work], later=left.append)
+    rt = published(answer).requested_time
+    assert leftovers(table) != []
+    [tidy_up] = left
+    tidy_up()
+    assert leftovers(table) == []
+    assert table.context.active().find(rt, Action.COMMIT) is not None
 
 
 @pytest.mark.spec("GRP-1")
