@@ -344,20 +344,27 @@ class Committer:
         self, desk: _Desk, group: list[_Waiting], left: list[Callable[[], None]]
     ) -> Sequence[Receipt | Left | IsUnknown]:
         served = desk.served
+        joined = False
+
+        def join() -> list[Work]:
+            nonlocal joined
+            joined = True
+            return self._joined(desk, group)
+
         try:
             served.before()
             answers = write_together(
                 served.context,
                 [group[0].work],
                 meeting=partial(_note, group),
-                join=partial(self._joined, desk, group),
+                join=join,
                 later=left.append,
             )
         except OutcomeUnknownError as error:
             self._failed(error)
             return [IsUnknown()] * len(group)
         except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
-            if len(group) == 1:  # it was not begun, which was tried for these, too
+            if not joined:  # it was not begun, which was tried for these, too
                 group.extend(_others(desk, group[0]))
             self._failed(error)
             return [Left.ALONE] * len(group)

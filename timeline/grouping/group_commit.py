@@ -239,11 +239,16 @@ class GroupCommitter:
     ) -> None:
         leader = group[0]
         if leader.alone or not self._others_may_come():
-            self._returning.clear()
+            with self._lock:
+                self._returning.clear()
             leader.receipt = write_prepared(leader.work)
             return
 
+        joined = False
+
         def join() -> list[Work]:
+            nonlocal joined
+            joined = True
             self._wait_for_more()
             with self._lock:
                 group.extend(self._others_of(leader))
@@ -264,7 +269,7 @@ class GroupCommitter:
                 later=left.append,
             )
         except Exception:
-            if len(group) == 1:  # it was not begun, which was tried for these, too
+            if not joined:  # it was not begun, which was tried for these, too
                 with self._lock:
                     group.extend(self._others_of(leader))
             raise

@@ -14,7 +14,7 @@ __all__ = ["Lease", "Lock"]
 
 
 class Lease(Protocol):
-    """One holding of the lock; use it in a ``with`` block. Bound to its process and thread (F26)."""
+    """One holding of the lock; use it in a ``with`` block. Bound to its process (F26)."""
 
     @property
     def fencing_token(self) -> int | None:

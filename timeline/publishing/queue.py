@@ -8,15 +8,17 @@ one that is a moment too old costs a slot at worst.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
+from timeline.errors import StorageUnavailableError, TableReplacedError
 from timeline.model.instant import State
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
+from timeline.model.times import WallMs, instant_time, wall_ms
 from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
@@ -29,6 +31,7 @@ Place: TypeAlias = tuple[Lease | None, Looked | None]
 
 _WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
 _BESIDE = 2  # so many in front are not waited for: a lost slot tells at once that it is taken
+_LINE_MS = 10_000  # who began longer ago is dead, or writes for long
 _STEP_MS = 5  # later for each in front
 _STEPS_MAX = 6
 _WAITS_MAX = 16  # in a turn: who is in front may write for long
@@ -168,17 +171,19 @@ class Line:
 
     def read_on(self, lease: Lease | None) -> None:
         """A slot was lost; far away, where the queue is not taken, read all along with it."""
-        if lease is None and self.context.world.storage.capabilities.far:
-            config = self.asks_config
-            self._read = read_table(self.context, asks_config=config, until_still=False)
+        if lease is not None or not self.context.world.storage.capabilities.far:
+            return
+        with suppress(StorageUnavailableError, TableReplacedError):  # met by who reads the slot
+            self._read = read_table(self.context, asks_config=self.asks_config, until_still=False)
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
         far = self.context.world.storage.capabilities.far
         if not (far and self.context.chain.is_busy):
             return False
+        since = instant_time(WallMs(wall_ms(slot.requested_time) - _LINE_MS))
         front = sum(
-            one.state is State.INFLIGHT and one.requested_time < slot.requested_time
+            one.state is State.INFLIGHT and since < one.requested_time < slot.requested_time
             for one in timeline.pending
         )
         if front > _BESIDE and self._left and head != self._head:

@@ -183,6 +183,46 @@ def test_nobody_is_waited_for_near_by_or_where_nobody_publishes(far: bool, busy:
     assert (chain.read, clock.steady) == (0, 0)
 
 
+def test_who_began_long_before_is_not_in_front() -> None:
+    chain = Chain(*[1] * 9)
+    mine, clock = line(chain)
+    timeline, slot = behind(9)
+    slot.requested_time = "20260102030415" + "500"  # ten seconds after the last of them
+    assert mine.waits(10, timeline, slot) is False
+    assert (chain.read, clock.steady) == (0, 5), "the one that began after them"
+
+
+@pytest.mark.spec("UNK-5")
+def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
+    class Silent(Behind):
+        silent = 0
+
+        def names(self, folder: str) -> list[str]:
+            if self.silent:
+                self.silent -= 1
+                raise StorageUnavailableError("gone")
+            return list(self.inner.names(folder))
+
+    kept = MemoryStorage()
+    table = new_table(Far(kept), limits=FREE)
+    upsert(table, ROWS)
+    storage = Silent(kept)
+    mine = opened(table, storage=Far(storage), limits=FREE)
+    first = noop(mine.context)
+    heads: list[int] = []
+
+    def overtaken(turn: Turn) -> Slot:
+        heads.append(turn.head)
+        if len(heads) == 1:
+            upsert(opened(table, limits=FREE), ROWS)
+            storage.silent = 1
+        return first(turn)
+
+    slot, lost = take_turn(mine.context, "test", overtaken)
+    assert slot is not None
+    assert (lost, heads, slot.number, storage.silent) == (1, [1, 2], 3, 0)
+
+
 @pytest.mark.spec("HB-4")
 def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
     chain = Chain()  # all of them died, or write for an hour
