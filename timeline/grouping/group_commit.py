@@ -206,8 +206,6 @@ class GroupCommitter:
         try:
             keep_pace(self._context)  # others join meanwhile
             began_ms = self._context.world.clock.monotonic_ms()
-            self._before()
-            self._looked = self._context.glance()
             self._run(group, publishing, left)
             now_ms = self._context.world.clock.monotonic_ms()
             with self._lock:
@@ -238,27 +236,27 @@ class GroupCommitter:
         self, group: list[_Entry], publishing: list[InstantTime], left: list[Callable[[], None]]
     ) -> None:
         leader = group[0]
-        if leader.alone or not self._others_may_come():
-            with self._lock:
-                self._returning.clear()
-            leader.receipt = write_prepared(leader.work)
-            return
-
-        joined = False
+        complete = leader.alone  # whether all who are in it are known
 
         def join() -> list[Work]:
-            nonlocal joined
-            joined = True
+            nonlocal complete
             self._wait_for_more()
             with self._lock:
                 group.extend(self._others_of(leader))
                 self._returning.clear()
+            complete = True
             return [entry.work for entry in group[1:]]
 
         def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
             group[number].met_on = file_groups
 
         try:
+            self._before()
+            self._looked = self._context.glance()
+            if complete or not self._others_may_come():
+                complete = True
+                leader.receipt = write_prepared(leader.work)
+                return
             answers = write_together(
                 self._context,
                 [leader.work],
@@ -269,7 +267,9 @@ class GroupCommitter:
                 later=left.append,
             )
         except Exception:
-            if not joined:  # it was not begun, which was tried for these, too
+            if (
+                not complete
+            ):  # it was tried for those who wait, too, and would fail for each of them
                 with self._lock:
                     group.extend(self._others_of(leader))
             raise

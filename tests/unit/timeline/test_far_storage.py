@@ -222,9 +222,9 @@ class _Watched:
             self.released.pop(0)()
 
 
-def queueing(table: Table) -> tuple[Table, Queue, Backwards]:
+def queueing(table: Table, clock: Any = None) -> tuple[Table, Queue, Backwards]:
     """The table opened once more, by a writer behind a watched lock."""
-    mine = opened(table)
+    mine = opened(table, clock=clock)
     context, executor = backwards(mine)
     queue = Queue(context.world.lock)
     object.__setattr__(mine.context, "world", replace(context.world, lock=queue))
@@ -234,10 +234,11 @@ def queueing(table: Table) -> tuple[Table, Queue, Backwards]:
 
 @pytest.mark.spec("PAR-1")
 def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_comes() -> None:
-    table = far_table()
+    clock = StillClock(NOW)  # by which nobody has waited
+    table = far_table(clock)
     storage: Any = table.context.world.storage
     upsert(table, ROWS)
-    mine, queue, executor = queueing(table)
+    mine, queue, executor = queueing(table, clock)
 
     def others_publish() -> None:
         for _ in range(3):
@@ -247,7 +248,7 @@ def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_com
 
     read: list[int] = []
     queue.waiting.append(others_publish)
-    upsert(mine, ROWS)
+    assert upsert(mine, ROWS).lost_slots == 0, "what was read beside the lock is too old"
     [turn] = read
     asked = {
         call.path[-1]

@@ -259,6 +259,30 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
     assert other.wait().group == 2
 
 
+@pytest.mark.spec("GRP-3")
+def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
+    """Or each of them would wait for the same silent storage, one after the other."""
+    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    tried: list[int] = []
+
+    def before() -> None:
+        tried.append(1)
+        wait_for(lambda: len(committer._waiting) == 3)
+        raise StorageUnavailableError("gone")
+
+    committer = GroupCommitter(table.context, writes_max=16, before=before)
+
+    def write(key: str) -> str:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        with pytest.raises(StorageUnavailableError) as caught:
+            committer.write(planned(table, WriteOperation.UPSERT), inner)
+        return str(caught.value)
+
+    others = [start_beside(partial(write, key)) for key in "bc"]
+    assert [write("a"), *(one.wait() for one in others)] == ["gone"] * 3
+    assert tried == [1]
+
+
 def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
     answered: list[str] = []
 

@@ -25,16 +25,21 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import StorageUnavailableError
+from timeline.files.rewrite import FileGroupTask
 from timeline.grouping.group_write import GROUP_KEY, Left, may_share, write_together
 from timeline.machine import ThreadExecutor
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import Slot, SlotKind
+from timeline.publishing.begin import begin
 from timeline.rules.bucketing import BucketRules
+from timeline.rules.merging import DeleteKind
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.undoing.undo import rollback
+from timeline.writing.announce import announce_tasks
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt, published_batch
 from timeline.writing.write import Work, prepared, write_prepared
@@ -92,9 +97,34 @@ def test_far_away_all_members_are_announced_together_before_the_first_data_file(
     announced = [text for text in asked[:first] if text.startswith("create")]
     assert sum(".marker." in text for text in announced) == 3
     assert sum(text.endswith(".hoodie_partition_metadata") for text in announced) == 3
+    assert sum(text.endswith(".hoodie_partition_metadata") for text in asked) == 3, "once"
     assert announced[0].endswith(".requested")
     assert sum(text.endswith(".inflight") for text in announced) == 1
     assert sum(text.startswith("create") and ".marker." in text for text in asked) == 3, "once"
+
+
+@pytest.mark.spec("PAR-1")
+def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage)
+    mine = begin(table.context, Action.COMMIT)
+    task = FileGroupTask(
+        requested_time=mine.requested_time,
+        operation=UPSERT,
+        partition_path="z",
+        file_id="f-0",
+        write_token="0-0-0",
+        task_number=0,
+        avro_json="",
+    )
+    tasks = [task, replace(task, partition_path="y", deletes=DeleteKind.COLUMN)]
+    storage.forget()
+    shown = announce_tasks(table.context, mine, CommitMetadata(), tasks)
+    mine.heartbeat.stop()
+    assert [one.announced for one in shown] == [True, True]
+    assert [one.partition_marked for one in shown] == [True, False]
+    made = [text for text in storage.operations() if "partition_metadata" in text]
+    assert made == ["create z/.hoodie_partition_metadata"]
 
 
 class Together(ThreadExecutor):

@@ -97,7 +97,8 @@ def noop(context: TableContext) -> Callable[[Turn], Slot]:
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("UNK-2")
-def test_a_lost_slot_is_read_in_the_round_of_the_next_look() -> None:
+@pytest.mark.parametrize("asks_config", [False, True])
+def test_a_lost_slot_is_read_in_the_round_of_the_next_look(asks_config: bool) -> None:
     kept = MemoryStorage()
     table = new_table(Far(kept), limits=FREE)
     upsert(table, ROWS)
@@ -116,13 +117,13 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look() -> None:
             storage.forget()
         return first(turn)
 
-    slot, lost = take_turn(context, "test", overtaken)
+    slot, lost = take_turn(context, "test", overtaken, asks_config=asks_config)
     assert slot is not None
     assert (lost, heads, slot.number) == (1, [1, 2], 3)
     asked = storage.operations()
     [taken] = [at for at, text in enumerate(asked) if text == f"create {slot_path(2)}"]
     sent = asked.index(f"create {slot_path(3)}")
-    between = asked[taken + 1 : sent]
+    between = [text for text in asked[taken + 1 : sent] if not text.endswith(".properties")]
     assert sorted(between) == [
         f"names {TIMELINE}",
         f"read {slot_path(2)}",
