@@ -267,9 +267,8 @@ class GroupCommitter:
                 later=left.append,
             )
         except Exception:
-            if (
-                not complete
-            ):  # it was tried for those who wait, too, and would fail for each of them
+            # It was tried for those who wait, too, and would fail for each of them.
+            if not complete:
                 with self._lock:
                     group.extend(self._others_of(leader))
             raise
