@@ -197,9 +197,9 @@ class Committer:
         self._events.emit("committer.began", tables=len(self._desks))
         try:
             while not stop.is_set():
-                self._listen(0 if self._busy else _STEP_S)
-                for desk in self._desks.values():
-                    if desk.waiting and not stop.is_set():
+                self._listen(min([_STEP_S, *(self._linger_ms(one) / 1000 for one in self._led())]))
+                for desk in self._led():
+                    if desk.waiting and self._linger_ms(desk) <= 0 and not stop.is_set():
                         self._lead(desk)
                 self._tell()
             for desk in self._desks.values():
@@ -224,13 +224,22 @@ class Committer:
 
     # ---- who offers something
 
-    def _left_ms(self, desk: _Desk) -> int:
-        """How long a group may still wait for more members."""
-        if not desk.waiting or len(desk.waiting) >= desk.served.writes_max:
+    def _led(self) -> list[_Desk]:
+        """The tables for which somebody waits."""
+        return [desk for desk in self._desks.values() if desk.waiting]
+
+    def _linger_ms(self, desk: _Desk) -> int:
+        """How long the first write still waits before an instant is begun for it."""
+        if len(desk.waiting) >= desk.served.writes_max:
             return 0
-        now_ms = self._clock.monotonic_ms()
-        linger_ms = desk.served.linger_ms - (now_ms - desk.waiting[0].since_ms)
-        return max(linger_ms, desk.patient_until_ms - now_ms if desk.answered else 0)
+        waited_ms = self._clock.monotonic_ms() - desk.waiting[0].since_ms
+        return max(0, desk.served.linger_ms - waited_ms)
+
+    def _left_ms(self, desk: _Desk) -> int:
+        """How long a group may still wait for those who were just answered."""
+        if not desk.answered or len(desk.waiting) >= desk.served.writes_max:
+            return 0
+        return desk.patient_until_ms - self._clock.monotonic_ms()
 
     def _listen(self, wait_s: float) -> None:
         """Hear all who have said something by now, so that the next group has them."""

@@ -71,7 +71,8 @@ class GroupCommitter:
     Args:
         context: The table; the leader alone uses it.
         writes_max: Most writes of one instant.
-        linger_ms: How long a leader waits for more writes before it begins.
+        linger_ms: How long a leader waits for more writes before it begins; what it looked at
+            then is not old when they are judged.
         before: Done by the leader before each group.
         after: Done by the leader after each group, whose members have their answers then.
     """
@@ -257,6 +258,8 @@ class GroupCommitter:
                 complete = True
                 leader.receipt = write_prepared(leader.work)
                 return
+            if self._linger_ms:
+                self._context.world.clock.sleep_ms(self._linger_ms)
             answers = write_together(
                 self._context,
                 [leader.work],
@@ -284,10 +287,7 @@ class GroupCommitter:
             return bool(self._linger_ms or self._returning or coming or len(self._waiting) > 1)
 
     def _wait_for_more(self) -> None:
-        clock = self._context.world.clock
-        if self._linger_ms:
-            clock.sleep_ms(self._linger_ms)
-        left_ms = self._patient_until_ms - clock.monotonic_ms()
+        left_ms = self._patient_until_ms - self._context.world.clock.monotonic_ms()
         with self._lock:
             self._gathered.wait_for(self._all_are_there, timeout=max(0, left_ms) / 1000)
 

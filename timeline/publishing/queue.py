@@ -23,7 +23,7 @@ from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 
-__all__ = ["Looked", "queue", "read_table"]
+__all__ = ["Line", "Looked", "queue", "read_table"]
 
 #: The head of the chain, the timeline listed after it, and how the table's properties are got.
 Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]

@@ -134,8 +134,14 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
 
 
 def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: Path) -> None:
+    """No instant is begun before: the group is judged by what was there when it was begun."""
     table_at(tmp_path / "t").close()
     told = {"hoodoo.group.commit.linger.ms": "60000", "hoodoo.group.commit.max.writes": "2"}
+    begun: list[Path] = []
+
+    def requested() -> list[Path]:
+        return list((tmp_path / "t/.hoodie/timeline").glob("*.requested"))
+
     with (
         serving(tmp_path / "t", tmp_path / "s", **told) as committer,
         writing(tmp_path / "t", tmp_path / "s", Heard()) as one,
@@ -145,9 +151,11 @@ def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: P
 
         def write(number: int) -> Receipt:
             wait_for(lambda: len(committer._busy) >= number)  # the second when the first is heard
+            begun.extend(requested())
             return (one, two)[number].insert(rows(number))
 
         assert [each.group for each in threads.map(write, [0, 1])] == [2, 2]
+    assert begun == []
 
 
 def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]) -> None:

@@ -63,8 +63,11 @@ class Gathering(StillClock):
         self.others: list[Write] = []
         self.started: list[Started[Receipt]] = []
         self.committer: GroupCommitter | None = None
+        self.look: Callable[[], object] = lambda: None
+        self.seen: list[object] = []
 
     def sleep_ms(self, duration_ms: int) -> None:
+        self.seen.append(self.look())
         others, self.others = self.others, []
         for number, other in enumerate(others, start=2):
             self.started.append(start_beside(other))
@@ -96,6 +99,16 @@ class Threads:
 
     def answers(self) -> list[Receipt]:
         return [one.wait() for one in self.clock.started]
+
+
+def test_nothing_is_begun_while_the_leader_lingers() -> None:
+    """Or the group would be judged against a snapshot as old as the linger."""
+    threads = Threads()
+    threads.clock.look = lambda: threads.table.context.active().pending
+    assert (
+        threads.first(threads.write(row("a1", "x", 1)), threads.write(row("b1", "x", 1))).group == 2
+    )
+    assert threads.clock.seen == [()]
 
 
 @pytest.mark.spec("GRP-1")
