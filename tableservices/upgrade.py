@@ -202,7 +202,7 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
             pending=[str(one) for one in pending],
         )
     own = context.world.ids.identity().writer_id
-    alive = [one.text for one in registered_writers(context) if one.alive and one.writer_id != own]
+    alive = [one.text for one in registered_writers(context, but=own) if one.alive]
     if alive:
         raise InvalidInputError(
             f"a writer is at work on this table, end it first: {'; '.join(alive)}",

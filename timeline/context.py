@@ -219,7 +219,7 @@ class TableContext:
         is left to the next look: begins that wait for the chain to stand still are overtaken.
         """
         known = self.chain.taken_head
-        if not (self.world.storage.capabilities.far and known):
+        if not (self.world.storage.capabilities.far and self.chain.has_looked):
             head, active = self.chain.head(), self.active()
         else:
             head, active = self.world.together(self.chain.head, self.active)
@@ -239,7 +239,7 @@ class TableContext:
         where there are slots after that, and ``until_still`` both until there are none: whoever
         holds the queue then takes the next one for sure.
         """
-        if not (self.world.storage.capabilities.far and self.chain.known_head):
+        if not (self.world.storage.capabilities.far and self.chain.has_looked):
             return *self.look(), beside
         known = self.chain.taken_head
         head, active, answer = self.world.together(self.chain.head, self.active, beside)

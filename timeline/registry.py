@@ -109,11 +109,18 @@ class Registration:
         pin.entry = None
 
 
-def registered_writers(context: TableContext) -> list[RegisteredWriter]:
-    """Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry."""
+def registered_writers(context: TableContext, *, but: str = "") -> list[RegisteredWriter]:
+    """
+    Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry.
+
+    Args:
+        context: The table.
+        but: The id of a writer that is left out, and whose entry is not read.
+    """
     world, silence = context.world, context.limits.heartbeat.tolerated_ms
     now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
-    looks = (partial(_entry, world.storage, one, now, silence) for one in listed[:_ENTRIES_MAX])
+    others = [one for one in listed[:_ENTRIES_MAX] if one.name != f"{but}.json"]
+    looks = (partial(_entry, world.storage, one, now, silence) for one in others)
     found = [writer for writer in world.together(*looks) if writer is not None]
     return sorted(found, key=lambda writer: writer.last_beat_ms)
 
@@ -260,8 +267,7 @@ class _NoTicker:
 
 
 def _living(context: TableContext, own_id: str) -> list[RegisteredWriter]:
-    found = registered_writers(context)
-    return [other for other in found if other.alive and other.writer_id != own_id]
+    return [other for other in registered_writers(context, but=own_id) if other.alive]
 
 
 def _compare(

@@ -63,6 +63,7 @@ class SlotChain:
         self._key = key
         self._known: dict[int, Slot] = {}
         self._head = 0
+        self._is_looked_for = False  # the head was proven once, of an empty chain, too
         self._taken = 0  # seen to be taken, by whomever; it may not be read yet
         self._sent: set[InstantTime] = set()
         self._last_own = 0
@@ -77,8 +78,9 @@ class SlotChain:
         of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more; of
         the slot that a listing named last, too.
         """
-        head = self._proven(self._head) if self._head else self._found()
+        head = self._proven(self._head) if self.has_looked else self._found()
         self._head = max(self._head, head)  # another thread may have seen more
+        self._is_looked_for = True
         return head
 
     def _found(self) -> int:
@@ -115,6 +117,11 @@ class SlotChain:
     def is_busy(self) -> bool:
         """Whether others took slots between the last two looks, of a storage that is far away."""
         return self._at_once > 1
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether a head is known, 0 for a chain without slots, from which a look can go on."""
+        return self._head > 0 or self._is_looked_for
 
     @property
     def known_head(self) -> int:
@@ -268,6 +275,7 @@ class SlotChain:
         self._known = {}
         self._commits = {}
         self._head = self._taken = 0
+        self._is_looked_for = False
 
     def forget(self, last: int) -> None:
         """Slots up to this number were collected; they need not be remembered."""

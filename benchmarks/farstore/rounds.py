@@ -233,9 +233,11 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
         ordering=["ts"],
         properties=properties,
     )
-    made.bulk_insert(pa.concat_tables([rows(0, "a"), rows(0, "b")]))
+    both = pa.concat_tables([rows(0, "a"), rows(0, "b")])
     made.close()
-    opened: list[Table] = []
+    opened: list[Table] = [open_counted(store, table, properties)]
+    told = {"first insert of a table": store.told(table, lambda: opened[0].bulk_insert(both))}
+    opened.pop().close()
     both = pa.concat_tables([rows(0, "a", stamp=3), rows(0, "b", stamp=3)])
     works: dict[str, Callable[[], object]] = {
         "open": lambda: opened.append(open_counted(store, table, properties)),
@@ -246,7 +248,7 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
         "insert into a new partition": lambda: opened[0].insert(rows(0, "c")),
         "read": lambda: opened[0].to_arrow(columns=["id"]),
     }
-    told = {title: store.told(table, work) for title, work in works.items()}
+    told |= {title: store.told(table, work) for title, work in works.items()}
     return {**told, "close": store.told(table, opened[0].close)}
 
 

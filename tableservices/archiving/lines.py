@@ -67,9 +67,7 @@ def ceiling_of(context: TableContext, head: int) -> int:
     The newest slot stays anyway: the head is found by it.
     """
     own = context.world.ids.identity().writer_id
-    pins = [
-        one.pin for one in registered_writers(context) if one.writer_id != own and not one.silent
-    ]
+    pins = [one.pin for one in registered_writers(context, but=own) if not one.silent]
     return min([*pins, context.pin.floor(head), head - 1])
 
 

@@ -26,6 +26,7 @@ from timeline.places import WRITERS, heartbeat_path, timeline_path
 from timeline.registry import enter, forget, registered_writers
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.storage.observed import ObservedStorage
 
 RT, OTHER = "20260102030405004", "20260102030405008"
 LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no beat of its own in a test
@@ -138,6 +139,18 @@ def test_stray_heartbeats_are_old_and_have_no_pending_instant():
     assert stray_heartbeats(storage, frozenset({RT}), LIMITS) == (OTHER,)
 
 
+def test_nobody_reads_its_own_entry_when_it_enters():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage)
+    enter(opened(table, application="second").context, MINE)
+    storage.forget()
+    enter(table.context, MINE).leave()
+    own = table.context.world.ids.identity().writer_id
+    reads = [text for text in storage.operations() if text.startswith(f"read {WRITERS}/")]
+    assert len(reads) == 2  # the other's, before and after the own one was shown
+    assert not any(own in text for text in reads)
+
+
 def test_writers_that_agree_are_listed():
     table = new_table()
     first = enter(table.context, MINE)
@@ -145,6 +158,8 @@ def test_writers_that_agree_are_listed():
     found = registered_writers(table.context)
     assert {writer.application for writer in found} == {"", "second"}
     assert all(writer.alive and writer.agreement == MINE for writer in found)
+    own = table.context.world.ids.identity().writer_id
+    assert [one.application for one in registered_writers(table.context, but=own)] == ["second"]
     first.leave()
     second.leave()
     assert registered_writers(table.context) == []

@@ -53,6 +53,24 @@ def test_an_empty_chain_has_head_zero():
     assert chain_over(MemoryStorage()).head() == 0
 
 
+def test_an_empty_chain_is_listed_once():
+    """Who looks again begins where it looked last, as at any other head (SLOT-2)."""
+    storage = ObservedStorage(filled())
+    chain = chain_over(storage)
+    assert not chain.has_looked
+    assert chain.head() == 0
+    assert chain.has_looked
+    storage.forget()
+    assert chain.head() == 0
+    storage.create(slot_path(1), encode_slot(slot(1)))
+    assert chain.head() == 1
+    assert storage.count("names", "list") == 0
+    chain.restart()
+    assert not chain.has_looked
+    assert chain.head() == 1
+    assert storage.count("names", "list") == 1
+
+
 def test_the_head_is_the_last_of_the_chain():
     assert chain_over(filled(1, 2, 3)).head() == 3
 
