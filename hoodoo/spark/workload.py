@@ -220,6 +220,9 @@ class SparkWorkload:
             )
         self._buckets = tuple(ranges)
 
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """The rows are on the cluster, and so is what is made of them."""
+
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """As the contract."""
         if not tasks:

@@ -27,6 +27,7 @@ from timeline.files.markers import create_marker
 from timeline.files.parquet import parquet_bytes, read_base_file
 from timeline.files.rewrite import (
     FileGroupTask,
+    FirstVersion,
     create_partition_metadata,
     filled_rows,
     placed_rows,
@@ -59,14 +60,16 @@ from timeline.rules.ordering import ordering_column
 __all__ = ["append_to_file_group", "current_rows", "write_task"]
 
 
-def write_task(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> tuple[WriteStat, ...]:
+def write_task(
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: FirstVersion | None = None
+) -> tuple[WriteStat, ...]:
     """
     Write a file group as its task says: log files where it has a target, else a base file.
 
     Arguments, errors and calls outside: as ``append_to_file_group`` and ``write_file_group``.
     """
     if task.log is None:
-        return write_file_group(storage, task, incoming)
+        return write_file_group(storage, task, incoming, made)
     return append_to_file_group(storage, task, task.log, incoming)
 
 

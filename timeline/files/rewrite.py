@@ -57,11 +57,13 @@ from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_
 __all__ = [
     "PARTITION_METADATA",
     "FileGroupTask",
+    "FirstVersion",
     "announce_base_file",
     "base_file_stat",
     "bloom_for",
     "create_partition_metadata",
     "filled_rows",
+    "first_version",
     "placed_rows",
     "stats_from_json",
     "stats_to_json",
@@ -162,8 +164,29 @@ def stats_from_json(text: str) -> tuple[WriteStat, ...]:
     return tuple(stats)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstVersion:
+    """What a new file group will hold; its whole file, where that is small."""
+
+    outcome: MergeOutcome
+    content: bytes | None  # None of a big one, or when nothing changes
+
+
+def first_version(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> FirstVersion:
+    """
+    Make a new file group in memory; nothing is read or written.
+
+    Arguments, errors: as ``write_file_group``.
+    """
+    schema = TableSchema.from_avro(task.avro_json).arrow
+    with computing(storage, incoming):
+        outcome = _first_rows(task, incoming, schema)
+        content = _small_file(storage, task, outcome, schema)
+    return FirstVersion(outcome=outcome, content=content)
+
+
 def write_file_group(
-    storage: Storage, task: FileGroupTask, incoming: pa.Table
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: FirstVersion | None = None
 ) -> tuple[WriteStat, ...]:
     """
     Write the next version of a file group, or its first.
@@ -176,6 +199,7 @@ def write_file_group(
         incoming: Rows with ``_hoodie_record_key`` and the table's columns (other meta
             columns are filled here); keys are unique unless the operation only appends.
             An explicit delete needs the record keys only.
+        made: The first version of a new file group, where it was made already.
 
     Returns:
         One stat; none when nothing would change (no rows, only late or unmatched ones), and
@@ -197,9 +221,8 @@ def write_file_group(
     before: pa.Table | None = None
     content: bytes | None = None
     if task.base_path is None:
-        with computing(storage, incoming):
-            outcome = _first_version(task, incoming, schema)
-            content = _small_file(storage, task, outcome, schema)
+        made = made or first_version(storage, task, incoming)
+        outcome, content = made.outcome, made.content
     else:
         base, outcome = _next_version(storage, task, task.base_path, incoming, schema)
         before = None if task.change_log is None else base
@@ -306,7 +329,7 @@ def create_partition_metadata(
         ) from error
 
 
-def _first_version(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:
+def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:
     empty = _merged_schema(schema).empty_table()
     if task.deletes is DeleteKind.EXPLICIT:
         return append_rows(empty, empty)  # nothing there, nothing to delete

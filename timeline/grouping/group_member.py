@@ -29,6 +29,8 @@ from timeline.grouping.group_messages import (
     Failed,
     GoAlone,
     IsUnknown,
+    MadeAhead,
+    MakeAhead,
     Message,
     Offer,
     PeerLostError,
@@ -134,6 +136,9 @@ class Member:
                 ids = {bucket.number: file_id for bucket, file_id in buckets}
                 workload.assign([bucket for bucket, _ in buckets], ids)
                 return Assigned()
+            case MakeAhead(tasks=tasks):
+                workload.make_ahead([FileGroupTask.from_json(text) for text in tasks])
+                return MadeAhead()
             case RewriteTasks():
                 return self._rewrite(question)
         raise PeerLostError(f"no question: {question.kind}")

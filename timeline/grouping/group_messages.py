@@ -34,6 +34,8 @@ __all__ = [
     "Failed",
     "GoAlone",
     "IsUnknown",
+    "MadeAhead",
+    "MakeAhead",
     "Message",
     "Offer",
     "PeerLostError",
@@ -155,6 +157,25 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MakeAhead:
+    """Make the small files of these tasks in memory, and write nothing yet."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["make_ahead"] = "make_ahead"
+    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeAhead:
+    """They are made, those that can be."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["made_ahead"] = "made_ahead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTasks:
     """Write these file groups, for the instant of this requested time."""
 
@@ -227,6 +248,8 @@ Message = (
     | WasSpread
     | AssignRows
     | Assigned
+    | MakeAhead
+    | MadeAhead
     | RewriteTasks
     | Rewritten
     | Failed

@@ -30,6 +30,8 @@ from timeline.grouping.group_messages import (
     Candidate,
     Channel,
     Failed,
+    MadeAhead,
+    MakeAhead,
     Message,
     Offer,
     PeerLostError,
@@ -132,6 +134,11 @@ class RemoteWorkload:
         """As the contract."""
         told = tuple((bucket, file_ids[bucket.number]) for bucket in buckets)
         self._ask(AssignRows(buckets=told), Assigned)
+
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """As the contract."""
+        if tasks:
+            self._ask(MakeAhead(tasks=tuple(one.to_json() for one in tasks)), MadeAhead)
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 from timeline.context import TableContext
@@ -380,17 +379,12 @@ def _announced(
     context: TableContext, begun: Begun, placed: dict[int, _Member]
 ) -> dict[int, _Member]:
     """All members' files announced at once, so that far away they wait for one round (PAR-1)."""
-    planned = [task for member in placed.values() for task in member.placement.tasks]
+    parts = [(member.workload, member.placement.tasks) for member in placed.values()]
     profile = merged_profile([member.placement.profile for member in placed.values()])
-    tasks = iter(announce_tasks(context, begun, profile, planned))
+    shown = announce_tasks(context, begun, profile, parts)
     return {
-        number: replace(
-            member,
-            placement=replace(
-                member.placement, tasks=tuple(islice(tasks, len(member.placement.tasks)))
-            ),
-        )
-        for number, member in placed.items()
+        number: replace(member, placement=replace(member.placement, tasks=tasks))
+        for (number, member), tasks in zip(placed.items(), shown, strict=True)
     }
 
 

@@ -2,14 +2,16 @@
 What a placed write shows before its first data file: the inflight file, then its markers (BEG-6).
 
 Where the storage is far away they are sent together, with the metadata of new partitions and the
-early look at what others published: none of them waits for another, and no data file is begun
-before all have been answered. A rollback needs the markers of what exists, and a marker without
-a file, or one that came before the inflight file, tells it nothing wrong.
+early look at what others published: none of them waits for another, and no data file is written
+before all have been answered. Meanwhile small files are made in memory. A rollback needs the
+markers of what exists, and a marker without a file, or one that came before the inflight file,
+tells it nothing wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -22,6 +24,7 @@ from timeline.publishing.publish import Seen
 from timeline.rules.conflicts import Clean, Rebaseable, Refused
 from timeline.rules.merging import DeleteKind
 from timeline.writing.placing import Placement
+from timeline.writing.workload import Workload
 
 __all__ = ["announce", "announce_tasks"]
 
@@ -35,6 +38,7 @@ def announce(
     context: TableContext,
     begun: Begun,
     placement: Placement,
+    workload: Workload | None,
     look: EarlyLook | None,
     *,
     then: bool,
@@ -48,6 +52,7 @@ def announce(
         context: The table.
         begun: The write.
         placement: What it is going to touch.
+        workload: Its rows, None for none.
         look: The early look; None for none.
         then: It looks at announcements, and so comes after the own one (BEG-8).
 
@@ -65,17 +70,18 @@ def announce(
         make_inflight(context, begun, placement.profile)
         looks()
         return placement, found[0]
-    tasks = announce_tasks(context, begun, placement.profile, placement.tasks, looks)
-    return replace(placement, tasks=tasks), found[0]
+    parts = [] if workload is None else [(workload, placement.tasks)]
+    shown = announce_tasks(context, begun, placement.profile, parts, looks)
+    return replace(placement, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
 
 
 def announce_tasks(
     context: TableContext,
     begun: Begun,
     profile: CommitMetadata,
-    tasks: Sequence[FileGroupTask],
+    parts: Sequence[tuple[Workload, Sequence[FileGroupTask]]],
     *beside: Callable[[], None],
-) -> tuple[FileGroupTask, ...]:
+) -> list[tuple[FileGroupTask, ...]]:
     """
     Show what some tasks are going to write.
 
@@ -86,18 +92,18 @@ def announce_tasks(
         context: The table.
         begun: The write.
         profile: The content of its inflight file.
-        tasks: What it writes.
+        parts: The rows of the instant's writes, and what each of them writes.
         beside: What else can be asked meanwhile.
 
     Returns:
-        The tasks, each knowing what was shown of it.
+        For each part its tasks, each knowing what was shown of it.
     """
     show = partial(make_inflight, context, begun, profile)
     storage = context.world.storage
-    bases = [task for task in tasks if task.log is None]
+    bases = [task for _, tasks in parts for task in tasks if task.log is None]
     if not storage.capabilities.far or len(bases) > _MARKERS_MAX:
         context.world.together(show, *beside)
-        return tuple(tasks)
+        return [tuple(tasks) for _, tasks in parts]
     opened = {one.partition_path for one in bases if _opens_its_partition(one)}
     context.world.together(
         show,
@@ -107,17 +113,21 @@ def announce_tasks(
             partial(create_partition_metadata, storage, path, begun.requested_time, looks=False)
             for path in sorted(opened)
         ),
+        *(partial(_make_ahead, workload, tasks) for workload, tasks in parts),
     )
-    return tuple(
-        task
-        if task.log is not None
-        else replace(
-            task,
-            announced=True,
-            partition_marked=task.partition_marked or task.partition_path in opened,
-        )
-        for task in tasks
-    )
+    return [tuple(_shown(task, opened) for task in tasks) for _, tasks in parts]
+
+
+def _make_ahead(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
+    with suppress(Exception):  # it fails again when the files are written
+        workload.make_ahead(tasks)
+
+
+def _shown(task: FileGroupTask, opened: Collection[str]) -> FileGroupTask:
+    if task.log is not None:
+        return task
+    marked = task.partition_marked or task.partition_path in opened
+    return replace(task, announced=True, partition_marked=marked)
 
 
 def _opens_its_partition(task: FileGroupTask) -> bool:

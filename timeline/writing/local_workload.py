@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from timeline.errors import InvariantError
 from timeline.files.append import write_task
-from timeline.files.permits import computing
-from timeline.files.rewrite import FileGroupTask
+from timeline.files.permits import computing, is_small
+from timeline.files.rewrite import FileGroupTask, FirstVersion, first_version
 from timeline.index import IndexedFile
 from timeline.index.global_lookup import find_everywhere
 from timeline.index.lookup import tag
@@ -62,6 +62,7 @@ class LocalWorkload:
         self._shares: Any = None
         self._routed: dict[FileGroupId, Any] = {}
         self._attempted: set[str] = set()
+        self._ahead: dict[FileGroupTask, FirstVersion] = {}
 
     @property
     def schema(self) -> pa.Schema:
@@ -103,6 +104,7 @@ class LocalWorkload:
         rules = self._required_rules()
         self._paths, self._leaving, self._shares = paths, {}, None
         self._attempted = set()
+        self._ahead = {}
         if not candidates:
             self._found = pa.nulls(self._rows.num_rows, pa.string())
             counts = pc.value_counts(paths)
@@ -197,6 +199,13 @@ class LocalWorkload:
             for group, parts in routed.items()
         }
 
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """As the contract."""
+        for task in tasks:
+            rows = self.rows_of(task)
+            if task.log is None and task.base_path is None and is_small(rows):
+                self._ahead[_unannounced(task)] = first_version(self._world.storage, task, rows)
+
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """As the contract."""
         self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
@@ -225,12 +234,14 @@ class LocalWorkload:
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
         """One task, on whatever thread."""
-        return write_task(self._world.storage, task, self.rows_of(task))
+        made = self._ahead.pop(_unannounced(task), None) if self._ahead else None
+        return write_task(self._world.storage, task, self.rows_of(task), made)
 
     def release(self) -> None:
         """As the contract."""
         self._rows = self._rows.slice(0, 0)
         self._routed = {}
+        self._ahead = {}
 
     def _required_rules(self) -> RowRules:
         if self._rules is None:
@@ -240,6 +251,11 @@ class LocalWorkload:
 
 def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
     return workload.write(task)
+
+
+def _unannounced(task: FileGroupTask) -> FileGroupTask:
+    """The task as it was before it was announced, which does not change what it writes."""
+    return replace(task, announced=False, partition_marked=False)
 
 
 def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:

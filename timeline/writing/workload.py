@@ -123,6 +123,14 @@ class Workload(Protocol):
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """Route new records to buckets; ``file_ids`` gives each bucket number its file id."""
 
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """
+        Make in memory, of what these tasks will write, new small files; nothing is written.
+
+        Asked while the tasks are announced to a storage far away, and at most once. It may do
+        nothing; what fails here fails again in ``rewrite``.
+        """
+
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """
         Write each task's file group with the rows routed to it; answers in task order.

@@ -262,7 +262,7 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
     look = partial(look_early, gives_way=gives_way, elapsed_ms=elapsed_ms, told=waits.append)
     # While it holds the queue nobody publishes, and nothing new is met.
     early = look if plan.detect_early and not work.queued else None
-    placement, (verdict, met) = announce(context, begun, placement, early, then=gives_way)
+    placement, (verdict, met) = announce(context, begun, placement, workload, early, then=gives_way)
     if isinstance(verdict, Refused) or (isinstance(verdict, Rebaseable) and anew):
         refusals.append(report_of(begun.requested_time, verdict))
         return Met(verdict=verdict, seen=met)

@@ -91,7 +91,8 @@ def test_far_away_all_members_are_announced_together_before_the_first_data_file(
     storage.forget()
     answers = write_together(replace(table.context, world=world), works)
     assert [published(one).group for one in answers] == [3, 3, 3]
-    assert executor.most == 7  # the inflight file, three markers, three partitions' metadata
+    # The inflight file, three markers, three partitions' metadata, three files made meanwhile.
+    assert executor.most == 10
     asked = storage.operations()
     first = min(at for at, text in enumerate(asked) if text.startswith("open_output"))
     announced = [text for text in asked[:first] if text.startswith("create")]
@@ -119,7 +120,8 @@ def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
     )
     tasks = [task, replace(task, partition_path="y", deletes=DeleteKind.COLUMN)]
     storage.forget()
-    shown = announce_tasks(table.context, mine, CommitMetadata(), tasks)
+    rows = LocalWorkload(table.context.world, as_table([]))
+    [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, tasks)])
     mine.heartbeat.stop()
     assert [one.announced for one in shown] == [True, True]
     assert [one.partition_marked for one in shown] == [True, False]
