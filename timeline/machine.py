@@ -216,6 +216,10 @@ class ThreadExecutor:
             raise
         return run.outcome()
 
+    def start(self, work: Callable[[], Result]) -> Started[Result]:
+        """Start some work that waits for a far storage, and go on."""
+        return Started(self._waiters.pool().submit(work))
+
     def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
         """
         Call ``work`` every ``interval_ms`` on a daemon thread until stopped.

@@ -36,7 +36,7 @@ from timeline.grouping.group_messages import (
 )
 from timeline.grouping.group_remote import remote_work
 from timeline.grouping.group_write import Left, may_share, not_known_to_meet, write_together
-from timeline.machine import ThreadExecutor
+from timeline.machine import Started, ThreadExecutor
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import ConcurrencyMode, WriteOperation
 from timeline.properties.options import DEFAULT_LAYER
@@ -157,6 +157,7 @@ class _Desk:
     waiting: list[_Waiting] = field(default_factory=list)
     answered: set[SocketChannel] = field(default_factory=set)  # in the last group, not back yet
     patient_until_ms: int = 0
+    tidying: Started[None] | None = None  # up after the last group
 
 
 class Committer:
@@ -211,6 +212,7 @@ class Committer:
                 self._drop(channel)
             self._selector.close()
             for desk in self._desks.values():
+                _wait_for_tidy(desk)
                 desk.threads.close()
         self._events.emit("committer.ended", groups=self.report.groups, writes=self.report.writes)
         return self.report
@@ -337,9 +339,21 @@ class Committer:
             self._drop(channel)  # the part of its writer failed for good
         now_ms = self._clock.monotonic_ms()
         desk.patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
-        for work in left:
-            work()
+        self._tidy_up(desk, left)
         self._afterwards(desk.served)
+
+    def _tidy_up(self, desk: _Desk, left: Sequence[Callable[[], None]]) -> None:
+        """What is left of a group; far away while the next one is begun."""
+        _wait_for_tidy(desk)
+
+        def tidy_up() -> None:
+            for work in left:
+                work()
+
+        if left and desk.served.context.world.storage.capabilities.far:
+            desk.tidying = desk.threads.start(tidy_up)
+        else:
+            tidy_up()
 
     def _joined(self, desk: _Desk, group: list[_Waiting]) -> list[Work]:
         """Who came while the group's instant was begun, and who comes in what is left of its time."""
@@ -421,6 +435,12 @@ class Committer:
         self.report.lost += 1
         desk.waiting = [one for one in desk.waiting if one.channel is not channel]
         return True
+
+
+def _wait_for_tidy(desk: _Desk) -> None:
+    tidying, desk.tidying = desk.tidying, None
+    if tidying is not None:
+        tidying.wait()
 
 
 def _others(desk: _Desk, first: _Waiting) -> list[_Waiting]:

@@ -44,8 +44,12 @@ def landed(context: TableContext, begun: Begun, slot: Slot) -> Callable[[], None
     _, tidy_up = context.world.together(
         partial(assert_landed, context, slot), partial(_found, context, begun)
     )
-    _keep_up(context, begun)
-    return tidy_up
+
+    def rest() -> None:
+        tidy_up()
+        _keep_up(context, begun)
+
+    return rest
 
 
 def _found(context: TableContext, begun: Begun) -> Callable[[], None]:

@@ -24,7 +24,7 @@ from hoodoo.committing.service import Committer, served_table
 from hoodoo.committing.sockets import SocketChannel, SocketListener, connect
 from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
-from tests.unit.timeline.engine import Heard, wait_for
+from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
 from timeline.grouping.group_messages import (
     OFFER_BYTES_MAX,
@@ -73,15 +73,23 @@ def serving(
     *,
     begin: Callable[[], object] = lambda: None,
     before: Callable[[], object] = lambda: None,
+    behind: Callable[[Any], Any] = lambda storage: storage,
     **more: str,
 ) -> Iterator[Committer]:
-    """A committer on another thread; it does ``begin`` first, and ``before`` before each group."""
+    """
+    A committer on another thread; it does ``begin`` first, and ``before`` before each group.
+
+    ``behind`` puts something in front of its storage.
+    """
     stop = StopFlag()
     with (
         hoodoo.open_table(path, properties={**OCC, **more}) as table,
         closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
     ):
         served = replace(served_table(table), before=before)
+        world = served.context.world
+        world = replace(world, storage=behind(world.storage))
+        served = replace(served, context=replace(served.context, world=world))
         committer = Committer(listener, [served])
         run: Started[Any] = start_beside(lambda: (begin(), committer.run(stop)))
         try:
@@ -104,6 +112,31 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
 
     monkeypatch.setattr(SocketChannel, "send", send)
     return sent
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_far_away_the_next_group_is_begun_while_markers_of_the_last_one_go(
+    tmp_path: Path, far: bool
+) -> None:
+    groups_at_delete: list[int] = []
+
+    class Slow(Far if far else Behind):
+        def delete(self, path: str) -> None:
+            if "/.heartbeat/" in path and not groups_at_delete:
+                if far:
+                    wait_for(lambda: committer.report.groups == 2)
+                groups_at_delete.append(committer.report.groups)
+            self.inner.delete(path)
+
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s", behind=Slow) as committer,
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as one,
+    ):
+        assert [one.insert(rows(number)).rows_inserted for number in range(2)] == [1, 1]
+    assert groups_at_delete == [2 if far else 1]
+    assert not list((tmp_path / "t/.hoodie/.heartbeat").iterdir())
+    assert not list((tmp_path / "t/.hoodie/.temp").glob("*/*"))
 
 
 @pytest.mark.spec("GRP-4")
