@@ -78,7 +78,10 @@ class SlotChain:
         of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more; of
         the slot that a listing named last, too.
         """
-        head = self._proven(self._head) if self.has_looked else self._found()
+        if self._head:
+            head = self._proven(self._head)
+        else:
+            head = 0 if self._is_looked_for and self._is_still_empty() else self._found()
         self._head = max(self._head, head)  # another thread may have seen more
         self._is_looked_for = True
         return head
@@ -89,6 +92,16 @@ class SlotChain:
             if not self._is_detached(named):
                 return head
         return self._proven(0)
+
+    def _is_still_empty(self) -> bool:
+        """
+        Whether a chain without slots has none yet; far away in one round.
+
+        Listed again each time: who only reads keeps no slot from being collected, and the
+        absence of the first one alone would tell it for ever that there is none.
+        """
+        listed, first = self._world.together(self._listed, partial(self.read, 1))
+        return not listed and first is None
 
     def _proven(self, known: int) -> int:
         head, at_once = known, max(self._at_once, self._taken - known + 1)
@@ -120,7 +133,7 @@ class SlotChain:
 
     @property
     def has_looked(self) -> bool:
-        """Whether a head is known, 0 for a chain without slots, from which a look can go on."""
+        """Whether a head is known, which is 0 of a chain without slots."""
         return self._head > 0 or self._is_looked_for
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.timeline.engine import Behind, StillClock, world_of
+from tests.unit.timeline.engine import Behind, Far, StillClock, world_of
 from timeline.codecs.slot import encode_slot
 from timeline.errors import (
     CorruptTableError,
@@ -14,6 +14,7 @@ from timeline.errors import (
     OutcomeUnknownError,
 )
 from timeline.errors import StorageUnavailableError as Unavailable
+from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.places import SLOTS, slot_path
@@ -53,22 +54,44 @@ def test_an_empty_chain_has_head_zero():
     assert chain_over(MemoryStorage()).head() == 0
 
 
-def test_an_empty_chain_is_listed_once():
-    """Who looks again begins where it looked last, as at any other head (SLOT-2)."""
-    storage = ObservedStorage(filled())
+@pytest.mark.spec("SLOT-2")
+def test_a_chain_that_was_empty_is_looked_at_again():
+    storage = filled()
     chain = chain_over(storage)
     assert not chain.has_looked
-    assert chain.head() == 0
+    assert [chain.head(), chain.head()] == [0, 0]
     assert chain.has_looked
-    storage.forget()
-    assert chain.head() == 0
     storage.create(slot_path(1), encode_slot(slot(1)))
     assert chain.head() == 1
-    assert storage.count("names", "list") == 0
     chain.restart()
     assert not chain.has_looked
-    assert chain.head() == 1
-    assert storage.count("names", "list") == 1
+
+
+@pytest.mark.spec("SLOT-2")
+def test_who_saw_an_empty_chain_finds_it_when_its_first_slots_were_collected():
+    """A reader has no pin: what it missed may be gone, and it needs a lease all the same."""
+    storage = filled()
+    chain = chain_over(storage)
+    assert chain.head() == 0
+    for number in (70, 71):
+        storage.create(slot_path(number), encode_slot(slot(number)))
+    assert chain.head() == 71
+
+
+def test_an_empty_chain_is_looked_at_in_one_round_far_away():
+    asked: list[int] = []
+
+    class Counting(ThreadExecutor):
+        def at_once(self, calls):
+            asked.append(len(calls))
+            return [call() for call in calls]
+
+    world = replace(world_of(Far(filled()), clock=StillClock()), executor=Counting())
+    chain = SlotChain(world, "t")
+    chain.head()
+    asked.clear()
+    assert chain.head() == 0
+    assert asked == [2]  # the listing and the first slot
 
 
 def test_the_head_is_the_last_of_the_chain():
