@@ -233,10 +233,10 @@ def usual_writes(store: CountedStore, table: str, lock: str) -> dict[str, Told]:
         ordering=["ts"],
         properties=properties,
     )
-    both = pa.concat_tables([rows(0, "a"), rows(0, "b")])
     made.close()
+    first = pa.concat_tables([rows(0, "a"), rows(0, "b")])
     opened: list[Table] = [open_counted(store, table, properties)]
-    told = {"first insert of a table": store.told(table, lambda: opened[0].bulk_insert(both))}
+    told = {"first insert of a table": store.told(table, lambda: opened[0].bulk_insert(first))}
     opened.pop().close()
     both = pa.concat_tables([rows(0, "a", stamp=3), rows(0, "b", stamp=3)])
     works: dict[str, Callable[[], object]] = {

@@ -33,6 +33,7 @@ from timeline.model.instant import Action
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.publishing.begin import begin
+from timeline.registry import enter
 from timeline.rules.bucketing import BucketRules
 from timeline.rules.merging import DeleteKind
 from timeline.storage.memory import MemoryStorage
@@ -169,6 +170,16 @@ def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -
     tidy_up()
     assert leftovers(table) == []
     assert table.context.active().find(rt, Action.COMMIT) is not None
+
+
+@pytest.mark.spec("GC-2")
+def test_who_only_leads_groups_lets_old_slots_go() -> None:
+    table = new_table()
+    registration = enter(table.context, {})
+    for number in range(20):
+        together(table, member(table, [row("a", "x", number)]))
+    assert table.context.pin.number > 0
+    registration.leave()
 
 
 @pytest.mark.spec("GRP-1")

@@ -176,13 +176,14 @@ def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
 
 
 @pytest.mark.spec("GRP-4")
-def test_writers_of_other_processes_make_their_files_ahead() -> None:
+def test_writers_of_other_processes_make_their_files_ahead(made: list[str]) -> None:
     table = new_table(Far(MemoryStorage()))
     channels = [Loopback(member(table, [row(f"k{at}", f"p{at}", 1)])) for at in range(2)]
     answers = write_together(table.context, [remote(table.context, one) for one in channels])
     assert all(isinstance(one, Receipt) and one.group == 2 for one in answers)
     for channel in channels:
         assert channel.asked.index("make_ahead") == channel.asked.index("rewrite") - 1
+    assert sorted(made) == ["p0", "p1"]
     assert rows_of(table, "id") == [("k0",), ("k1",)]
 
 

@@ -107,6 +107,19 @@ def test_a_stale_listing_does_not_hide_the_head():
     assert chain_over(Stale(filled(1, 2, 3))).head() == 3
 
 
+@pytest.mark.spec("SLOT-2")
+def test_a_stale_listing_does_not_hide_the_first_slot_of_a_chain_that_was_empty():
+    class Stale(Behind):
+        def names(self, folder: str) -> list[str]:
+            return []
+
+    storage = filled()
+    chain = chain_over(Stale(storage))
+    assert chain.head() == 0
+    storage.create(slot_path(1), encode_slot(slot(1)))
+    assert chain.head() == 1
+
+
 def test_files_that_are_no_slots_do_not_count():
     storage = filled(1)
     storage.create(f"{SLOTS}/notes.txt", b"")
