@@ -92,6 +92,11 @@ class ProviderLock:
         return self._client.identity
 
     @property
+    def in_order(self) -> bool:
+        """Whether its service has a queue; of those who poll, whoever asks next gets it."""
+        return self._queue is not None
+
+    @property
     def client(self) -> LockClient:
         """The provider's own client, for what only some providers can (``doctor``, ``break``)."""
         return self._client

@@ -135,6 +135,7 @@ class _NoLock:
 
     provider = "none"
     identity = "none"
+    in_order = True
 
     def acquire(self, purpose: str) -> NoReturn:
         """As the port."""

@@ -57,6 +57,10 @@ class Lock(Protocol):
     def identity(self) -> str:
         """What is locked, comparable between writers (REG-1)."""
 
+    @property
+    def in_order(self) -> bool:
+        """Whether those who wait get it in the order in which they asked."""
+
     def acquire(self, purpose: str) -> Lease:
         """
         Wait for the lock within its budget.

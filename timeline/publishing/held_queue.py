@@ -78,6 +78,11 @@ class _HeldLock:
         """As the lock's own."""
         return self.inner.identity
 
+    @property
+    def in_order(self) -> bool:
+        """Nobody is in front of its holder."""
+        return True
+
     def acquire(self, purpose: str) -> Lease:
         """The lease that is held, which its holder gives back; a new one when it was lost."""
         borrowed = _Borrowed(self.lease, self.turns)

@@ -219,13 +219,21 @@ def _try_publish(
         )
 
     known = context.chain.last_own or begun.snapshot.head
-    purpose = f"publish {begun.requested_time}"
-    slot, lost = take_turn(context, purpose, decide, asks_config=True, looks_behind=False)
+    turn = partial(
+        take_turn,
+        context,
+        f"publish {begun.requested_time}",
+        decide,
+        begun=begun.requested_time,
+        asks_config=True,
+        looks_behind=False,
+    )
+    slot, lost = turn()
     while slot is None:
         if met:
             return met[-1]
         wait.wait(unread)
-        slot, lost = take_turn(context, purpose, decide, asks_config=True, looks_behind=False)
+        slot, lost = turn()
     mine = Instant(
         action=begun.action.completes_as,
         requested_time=begun.requested_time,

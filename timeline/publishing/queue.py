@@ -18,7 +18,7 @@ from timeline.errors import StorageUnavailableError, TableReplacedError
 from timeline.model.instant import State
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
-from timeline.model.times import WallMs, instant_time, wall_ms
+from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
@@ -36,6 +36,7 @@ _STEP_MS = 5  # later for each in front
 _STEPS_MAX = 6
 _WAITS_MAX = 16  # in a turn: who is in front may write for long
 _STILL_MAX = 4  # reads without a new slot after which nobody is waited for
+_STILL_MAX_LOCKED = 8  # as well, where each slot takes its owner's way to the lock, too
 _KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
 
 
@@ -71,8 +72,12 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
         return nullcontext((None, looked))
     if not context.world.storage.capabilities.far:
         return _plainly(context, purpose)
-    if context.chain.is_busy or context.limits.foreign_writers is ForeignWriters.EXPECTED:
+    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    in_order = context.world.lock.in_order
+    if shared or (in_order and context.chain.is_busy):
         return _keeping_up(context, purpose)
+    if not in_order:
+        line.stand()
     return _with_a_look(context, purpose, asks_config=line.asks_config)
 
 
@@ -90,10 +95,11 @@ def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
     What others publish is read while they are waited for: read in the turn it would keep the
     whole queue for a round or more for each doubling of what there is.
     """
-    with _while_waiting(context):
+    with _while_waiting(context) as had:
         lease = context.world.lock.acquire(purpose)
-    with lease:
-        yield lease, None
+        had()
+        with lease:
+            yield lease, None
 
 
 @contextmanager
@@ -109,52 +115,72 @@ def _with_a_look(context: TableContext, purpose: str, *, asks_config: bool) -> I
     ended_ms: list[int] = []
 
     def acquire() -> None:
-        with _while_waiting(context):
-            had.append(context.world.lock.acquire(purpose))
+        had.append(context.world.lock.acquire(purpose))
+        ended()
 
     def read() -> Looked:
         found = read_table(context, asks_config=asks_config)
         ended_ms.append(clock.monotonic_ms())
         return found
 
-    try:
-        _, looked = context.world.together(acquire, read)
-    except BaseException:
-        for lease in had:
-            lease.release()
-        raise
-    with had[0] as lease:
-        waited_ms = clock.monotonic_ms() - ended_ms[0]
-        fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
-        yield lease, looked if fresh else None
+    with _while_waiting(context) as ended:
+        try:
+            _, looked = context.world.together(acquire, read)
+        except BaseException:
+            for lease in had:
+                lease.release()
+            raise
+        with had[0] as lease:
+            waited_ms = clock.monotonic_ms() - ended_ms[0]
+            fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
+            yield lease, looked if fresh else None
 
 
 @contextmanager
-def _while_waiting(context: TableContext) -> Iterator[None]:
-    """Read the chain now and then."""
+def _while_waiting(context: TableContext) -> Iterator[Callable[[], None]]:
+    """
+    Read the chain now and then, until what is yielded is called.
+
+    A read that is under way then goes on beside the turn: all others wait for who has the lock.
+    """
+    waiting = True
 
     def keep_up() -> None:
-        context.chain.head()
+        if waiting:
+            context.chain.head()
+
+    def end() -> None:
+        nonlocal waiting
+        waiting = False
 
     beat = context.world.executor.every(_KEEP_UP_MS, keep_up)
     try:
-        yield
+        yield end
     finally:
         beat.stop()
 
 
 class Line:
     """
-    The order in which writers far away take slots without a lock: who began first goes first.
+    Far away, where nothing else keeps an order, who began first publishes first.
 
-    All who lose a slot learn of it at once, and would send the next one at once: one of them
-    wins, and who loses again and again is a matter of luck. The timeline shows who else is about
-    to publish, and since when; nobody is waited for who does not publish (HB-4).
+    Without a lock all who lose a slot learn of it at once, and would send the next one at once:
+    one of them wins, and who loses again and again is a matter of luck. So it is of those who ask
+    for a lock now and then. The timeline shows who else is about to publish, and since when;
+    nobody is waited for who does not publish (HB-4).
+
+    Args:
+        context: The table.
+        asks_config: Whether the turn will ask for the table's properties.
+        begun: The write that is to be published; upkeep has no place in the line.
     """
 
-    def __init__(self, context: TableContext, *, asks_config: bool) -> None:
+    def __init__(
+        self, context: TableContext, *, asks_config: bool, begun: InstantTime | None = None
+    ) -> None:
         self.context = context
         self.asks_config = asks_config
+        self._begun = begun
         self._read: Looked | None = None
         self._head = 0
         self._left = _WAITS_MAX
@@ -176,16 +202,26 @@ class Line:
         with suppress(StorageUnavailableError, TableReplacedError):  # met by who reads the slot
             self._read = read_table(self.context, asks_config=self.asks_config, until_still=False)
 
+    def stand(self) -> None:
+        """
+        Before a lock is asked for that keeps no order: wait for all who are in front.
+
+        They are those of the last look, but for the last of them: while one has the lock the next
+        one asks for it. Nobody waits for a single one, who may write for long.
+        """
+        timeline = self.context.timelines.last
+        if self._begun is None or timeline is None:
+            return
+        front = _in_front(timeline, self._begun)
+        if front > 1:
+            self._until(self.context.looked.head + front - 1, still_max=_STILL_MAX_LOCKED)
+
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
         far = self.context.world.storage.capabilities.far
         if not (far and self.context.chain.is_busy):
             return False
-        since = instant_time(WallMs(wall_ms(slot.requested_time) - _LINE_MS))
-        front = sum(
-            one.state is State.INFLIGHT and since < one.requested_time < slot.requested_time
-            for one in timeline.pending
-        )
+        front = _in_front(timeline, slot.requested_time)
         if front > _BESIDE and self._left and head != self._head:
             self._left -= 1
             self._head = head
@@ -194,10 +230,19 @@ class Line:
         self.context.world.clock.sleep_ms(_STEP_MS * min(front, _STEPS_MAX))
         return False
 
-    def _until(self, head: int) -> None:
+    def _until(self, head: int, *, still_max: int = _STILL_MAX) -> None:
         """Read the chain until it has come so far, or stands still."""
         chain, clock = self.context.chain, self.context.world.clock
         still = 0
-        while still < _STILL_MAX and (before := chain.known_head) < head:
+        while still < still_max and (before := chain.known_head) < head:
             clock.sleep_ms(_STEP_MS)
             still = 0 if chain.head() > before else still + 1
+
+
+def _in_front(timeline: ActiveTimeline, begun: InstantTime) -> int:
+    """How many began to write before this one, and not long before."""
+    since = instant_time(WallMs(wall_ms(begun) - _LINE_MS))
+    return sum(
+        one.state is State.INFLIGHT and since < one.requested_time < begun
+        for one in timeline.pending
+    )

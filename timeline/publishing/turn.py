@@ -109,6 +109,7 @@ def take_turn(
     purpose: str,
     decide: Callable[[Turn], Slot | None],
     *,
+    begun: InstantTime | None = None,
     asks_config: bool = False,
     looks_behind: bool = True,
 ) -> tuple[Slot | None, int]:
@@ -116,8 +117,8 @@ def take_turn(
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
 
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
-    from it ends the turn without a slot; ``asks_config`` says that it will ask for the table's
-    properties; without ``looks_behind`` the caller asks ``assert_landed``. Returns the slot and
+    from it ends the turn without a slot; ``begun`` is the write that is published so, ``asks_config``
+    says that it will ask for the table's properties; without ``looks_behind`` the caller asks ``assert_landed``. Returns the slot and
     the number of lost ones.
 
     Raises:
@@ -128,7 +129,7 @@ def take_turn(
     budget = context.limits.retry
     paused_ms = 0
     undecided: Slot | None = None
-    line = Line(context, asks_config=asks_config)
+    line = Line(context, asks_config=asks_config, begun=begun)
     for lost in range(budget.publish_attempts_max):
         with queue(line, purpose, lost) as (lease, looked):
             started = context.world.clock.monotonic_ms()

@@ -274,6 +274,7 @@ class SimLock:
     """
 
     provider = "simulated"
+    in_order = False
 
     def __init__(self, world: World, actor: ActorState, identity: str = "table-lock") -> None:
         self._world = world

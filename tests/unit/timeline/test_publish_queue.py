@@ -20,6 +20,7 @@ from timeline.properties.setting_names import PublishLock
 from timeline.publishing.queue import Line
 from timeline.publishing.turn import Turn, take_turn
 from timeline.rules.succession import Residue
+from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 
@@ -40,6 +41,7 @@ class Leases:
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.held = inner, 0
+        self.in_order = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -144,13 +146,13 @@ class Chain:
         return self.known_head
 
 
-def line(chain: Chain, *, far: bool = True) -> tuple[Line, StillClock]:
+def line(chain: Chain, *, far: bool = True, begun: str | None = None) -> tuple[Line, StillClock]:
     clock = StillClock()
     storage = Far(MemoryStorage()) if far else MemoryStorage()
     table = new_table(clock=clock)
     world = replace(table.context.world, storage=storage, clock=clock)
     context: Any = replace(table.context, world=world, chain=chain)
-    return Line(context, asks_config=True), clock
+    return Line(context, asks_config=True, begun=begun), clock
 
 
 def behind(front: int) -> tuple[ActiveTimeline, Any]:
@@ -238,3 +240,72 @@ def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
     mine, _ = line(chain)
     waited = [mine.waits(10 + one, *behind(9)) for one in range(20)]
     assert waited == [True] * 16 + [False] * 4
+
+
+def in_line(chain: Chain, front: int, **more: Any) -> tuple[Line, StillClock]:
+    """One whose last look, at slot 10, showed so many in front."""
+    timeline, slot = behind(front)
+    mine, clock = line(chain, **{"begun": slot.requested_time, **more})
+    context: Any = mine.context
+    context.looked.head = 10
+
+    class Timelines:
+        last = timeline
+
+    mine.context = replace(context, timelines=Timelines())
+    return mine, clock
+
+
+@pytest.mark.parametrize("front", [2, 9])
+def test_a_lock_without_an_order_is_asked_for_after_all_who_are_in_front(front: int) -> None:
+    chain = Chain(*[1] * 20)
+    mine, _ = in_line(chain, front)
+    mine.stand()
+    assert chain.known_head == 10 + front - 1, "it is asked for while the last of them has it"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"front": 0},
+        {"front": 1},
+        {"front": 9, "begun": None},
+        {"front": 9, "begun": "20260102030417500"},
+    ],
+    ids=["nobody in front", "one in front", "upkeep", "began long after"],
+)
+def test_the_lock_is_asked_for_at_once_where_nobody_is_waited_for(one: dict[str, Any]) -> None:
+    chain = Chain(1)
+    mine, clock = in_line(chain, **one)
+    mine.stand()
+    assert (chain.read, clock.steady) == (0, 0)
+
+
+@pytest.mark.spec("HB-4")
+def test_the_lock_is_asked_for_though_those_in_front_do_not_publish() -> None:
+    mine, clock = in_line(Chain(), 9)
+    mine.stand()
+    assert clock.steady < 100
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
+    monkeypatch: pytest.MonkeyPatch, in_order: bool, busy: bool
+) -> None:
+    stood: list[Line] = []
+
+    def stand(one: Line) -> None:
+        stood.append(one)
+
+    monkeypatch.setattr(Line, "stand", stand)
+    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    table = new_table(Far(MemoryStorage()))
+    lock = Leases(table.context.world.lock)
+    lock.in_order = in_order
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    assert slot is not None
+    assert lost == lock.held == 0
+    assert len(stood) == (0 if in_order else 1)
