@@ -43,6 +43,7 @@ _IDENTITY_TRIES = 5
 GLANCE_MS = 100  # after that another writer has probably published
 _GLANCE_LOOKS = 30  # what a look costs far away, times this: a commit takes a dozen, a group twenty
 _GLANCE_MS_MAX = 2_000
+_SLOTS_KEPT = 64  # by who only reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ class TableContext:
         timeline = self.timelines.read()
         took_ms = self.world.clock.monotonic_ms() - started
         self.looked.at_ms, self.looked.took_ms, self.looked.head = started, took_ms, head
+        self.commits.let_go(timeline.file_names)
         return timeline
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
@@ -226,6 +228,8 @@ class TableContext:
             if head != known:
                 active = self.active()
         self._assert_same_table(head, active)
+        if self.pin.entry is None:  # else the pin tells which are needed
+            self.chain.keep_newest(_SLOTS_KEPT)
         return head, active
 
     def look_with(

@@ -290,10 +290,16 @@ class SlotChain:
         self._head = self._taken = 0
         self._is_looked_for = False
 
+    def keep_newest(self, count: int) -> None:
+        """Forget all but so many slots, once there are twice as many; each has a commit's body."""
+        if len(self._known) > 2 * count:
+            self.forget(self._head - count)
+
     def forget(self, last: int) -> None:
-        """Slots up to this number were collected; they need not be remembered."""
-        self._known = {number: slot for number, slot in self._known.items() if number > last}
-        self._commits = {time: at for time, at in self._commits.items() if at > last}
+        """Slots up to this number need not be remembered; who asks for one reads it again."""
+        known, commits = dict(self._known), dict(self._commits)  # another thread may add one
+        self._known = {number: slot for number, slot in known.items() if number > last}
+        self._commits = {time: at for time, at in commits.items() if at > last}
 
     def disown(self, slot: Slot) -> None:
         """A slot created here turned out to decide nothing (GC-2)."""

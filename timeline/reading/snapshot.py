@@ -7,7 +7,7 @@ instant is committed at all follows fmt 6.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from timeline.rules.slicing import Slicing
 __all__ = ["CommitReader", "Snapshot"]
 
 _CACHED_MAX = 4_096
+_CACHED_LEAST = 64
 
 
 class CommitReader:
@@ -93,6 +94,20 @@ class CommitReader:
     def remember(self, instant: Instant, metadata: CommitMetadata) -> None:
         """Take over what was just published, so that it need not be read back."""
         self._keep(instant_file_name(instant), metadata)
+
+    def let_go(self, file_names: Collection[str]) -> None:
+        """
+        Forget what is not on the timeline any more, once that is the greater part.
+
+        A process may live for months, and the metadata of one commit be megabytes. Who still
+        asks for what was archived reads it from the history.
+
+        Args:
+            file_names: Of the timeline, pending files included.
+        """
+        if len(self._kept) > max(len(file_names), _CACHED_LEAST):
+            kept = dict(self._kept)  # another thread may add one
+            self._kept = {name: one for name, one in kept.items() if name in file_names}
 
     def _keep(self, name: str, metadata: CommitMetadata) -> None:
         if len(self._kept) >= _CACHED_MAX:

@@ -292,3 +292,27 @@ def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
     assert ("b", 1) in rows_of(table, "id", "ts")
     for one in registrations:
         one.leave()
+
+
+def test_who_looks_on_for_long_remembers_no_more_than_the_timeline_holds():
+    """A slot and the metadata of a commit may be megabytes each, and a process lives for months."""
+    table, clock, _ = grown(1)
+    reader, registration = opened(table, clock=clock), enter(table.context, {})
+    first = reader.pin()
+    for number in range(160):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+        assert ("a", 100 + number) in rows_of(reader, "id", "ts")
+        if number % 20 == 19:
+            registration.beat()
+            archive(table.context, RULES)
+    on_it = len(reader.context.active().file_names)
+    assert on_it < 100
+    for context in (table.context, reader.context):
+        assert len(context.commits._kept) <= max(64, on_it) + 1
+        assert len(context.chain._known) <= 130
+    chain = reader.context.chain
+    head = chain.head()
+    chain.forget(head)
+    assert [one.number for one in chain.between(head - 2, head)] == [head - 1, head], "read again"
+    assert first.to_arrow()["id"].to_pylist() == ["a", "n0"]
+    registration.leave()
