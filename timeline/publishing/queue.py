@@ -212,9 +212,8 @@ class Line:
         timeline = self.context.timelines.last
         if self._begun is None or timeline is None:
             return
-        front = _in_front(timeline, self._begun)
-        if front > 1:
-            self._until(self.context.looked.head + front - 1, still_max=_STILL_MAX_LOCKED)
+        others = _in_front(timeline, self._begun) - 1
+        self._until(self.context.looked.head + others, still_max=_STILL_MAX_LOCKED)
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""

@@ -16,8 +16,8 @@ from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, slot_path
-from timeline.properties.setting_names import PublishLock
-from timeline.publishing.queue import Line
+from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.publishing.queue import Line, queue
 from timeline.publishing.turn import Turn, take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
@@ -309,3 +309,53 @@ def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
     assert slot is not None
     assert lost == lock.held == 0
     assert len(stood) == (0 if in_order else 1)
+
+
+@pytest.mark.spec("PUB-7")
+def test_a_write_stands_in_line_as_long_as_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str | None] = []
+
+    def stand(one: Line) -> None:
+        began.append(one._begun)
+
+    monkeypatch.setattr(Line, "stand", stand)
+    receipt = upsert(new_table(Far(MemoryStorage())), ROWS)
+    assert began == [receipt.requested_time]
+
+
+@pytest.mark.parametrize("shared", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
+def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_had(
+    monkeypatch: pytest.MonkeyPatch, shared: ForeignWriters
+) -> None:
+    class Beats(InTurn):
+        work: Callable[[], None]
+
+        def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+            self.work = work
+            return super().every(60_000, work)
+
+    class Waits(Leases):
+        def acquire(self, purpose: str) -> Any:
+            reads.clear()
+            beats.work()
+            waited.extend(reads)
+            return super().acquire(purpose)
+
+    reads: list[str] = []
+    waited: list[str] = []
+    beats = Beats(1)
+    table = new_table(Far(MemoryStorage()))
+    real = SlotChain.head
+
+    def head(chain: SlotChain) -> int:
+        reads.append("head")
+        return real(chain)
+
+    monkeypatch.setattr(SlotChain, "head", head)
+    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
+    limits = replace(table.context.limits, foreign_writers=shared)
+    context = replace(table.context, world=world, limits=limits)
+    with queue(Line(context, asks_config=False), "test", 0):
+        reads.clear()
+        beats.work()
+        assert (waited, reads) == (["head"], [])

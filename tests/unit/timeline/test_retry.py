@@ -262,6 +262,7 @@ def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
     table = new_table()
     context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
     with holding_the_queue(context, "redo") as held:
+        assert held.world.lock.in_order, "nobody is in front of its holder"
         with held.world.lock.acquire("publish") as lease:
             assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
             assert lease.has_room()
