@@ -95,9 +95,9 @@ def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
     What others publish is read while they are waited for: read in the turn it would keep the
     whole queue for a round or more for each doubling of what there is.
     """
-    with _while_waiting(context) as had:
+    with _while_waiting(context) as ended:
         lease = context.world.lock.acquire(purpose)
-        had()
+        ended()
         with lease:
             yield lease, None
 

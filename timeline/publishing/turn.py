@@ -117,9 +117,9 @@ def take_turn(
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
 
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
-    from it ends the turn without a slot; ``begun`` is the write that is published so, ``asks_config``
-    says that it will ask for the table's properties; without ``looks_behind`` the caller asks ``assert_landed``. Returns the slot and
-    the number of lost ones.
+    from it ends the turn without a slot; ``begun`` is the write that is published so;
+    ``asks_config`` says that it will ask for the table's properties; without ``looks_behind`` the
+    caller asks ``assert_landed``. Returns the slot and the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.

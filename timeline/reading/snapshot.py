@@ -28,7 +28,7 @@ from timeline.rules.slicing import Slicing
 __all__ = ["CommitReader", "Snapshot"]
 
 _CACHED_MAX = 4_096
-_CACHED_LEAST = 64
+_CACHED_LEAST = 64  # so many are kept whatever the timeline holds
 
 
 class CommitReader:
