@@ -7,7 +7,7 @@ error means. Every failure becomes one of these, and nothing else leaves this mo
 
 - ``Refused``: nothing happened (busy, deadlock, read-only, no connection); ask again later.
 - ``AnswerLost``: sent, fate unknown; read it back before anything is concluded (UNK-1).
-- ``RowExists``: the row was inserted by somebody meanwhile.
+- ``RowExists``: somebody made it meanwhile, the row or the table itself.
 - ``NoTable``: the lock's table is not there.
 - ``UnsafeSetupError``: waiting does not help (no access, no such database, no driver).
 """
@@ -50,7 +50,7 @@ class AnswerLost(Exception):  # noqa: N818
 
 
 class RowExists(Exception):  # noqa: N818
-    """The row is already there."""
+    """The row, or the table that was to be made, is already there."""
 
 
 class NoTable(Exception):  # noqa: N818

@@ -242,7 +242,7 @@ class PostgresDatabase(Database):
         text = str(error).strip().replace("\n", " ")
         if state == "42P01":
             return NoTable(text)
-        if state == "23505":
+        if state in _POSTGRES_THERE:
             return RowExists(text)
         if state[:2] in ("28", "3D", "3F", "42"):
             return self._setup(text)
@@ -253,6 +253,9 @@ class PostgresDatabase(Database):
         return AnswerLost(text)
 
 
+# A row; and, since IF NOT EXISTS looks first and makes afterwards, a table or its row type
+# that another session made in between.
+_POSTGRES_THERE = frozenset({"23505", "42P07", "42710"})
 _POSTGRES_SETUP = (
     "authentication failed",
     '" does not exist',

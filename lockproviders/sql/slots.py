@@ -59,12 +59,18 @@ class SqlSlotStore:
                 self._table.change_once(_INSERT, values)
             except NoTable as missing:
                 self._table.make(missing)
-                self._table.change_once(_INSERT, values)
+                self._insert_anew(values)
         except RowExists as error:
             raise ObjectExistsError(path) from error
         except AnswerLost as error:
             raise AmbiguousWriteError(path) from error
         except Refused as error:
+            raise self._table.silent(str(error)) from error
+
+    def _insert_anew(self, values: tuple[str, ...]) -> None:
+        try:
+            self._table.change_once(_INSERT, values)
+        except NoTable as error:  # dropped again, or something else has its name
             raise self._table.silent(str(error)) from error
 
     def read(self, path: str) -> bytes:

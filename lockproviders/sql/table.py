@@ -88,7 +88,7 @@ class SqlTable:
         try:
             self._asked(lambda: self.database.change(create))
         except RowExists:
-            return  # two created it at once; PostgreSQL says so to one of them
+            return  # several created it at once; PostgreSQL says so to all but one
 
     def silent(self, why: str) -> StorageUnavailableError:
         """The error of a database that does not answer."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from timeline.ports.slot_store import SlotStore
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.options import PropertySet
 from timeline.storage.local import LocalStorage
-from timeline.testing.slot_suite import SlotStoreSuite
+from timeline.testing.slot_suite import RACERS, SlotStoreSuite, together
 
 URL = "url.txt"
 
@@ -102,6 +104,21 @@ class _OnServer(SlotStoreSuite):
 
 
 class _OnDatabaseServer(_OnServer):
+    def test_clients_that_make_a_missing_table_at_once_all_go_on(
+        self, folder: Path, server
+    ) -> None:
+        """PostgreSQL refuses IF NOT EXISTS in three ways when somebody else was quicker."""
+        for number in range(60):
+            each = folder / f"made{number}"
+            each.mkdir()
+            (each / URL).write_text(server.url, encoding="ascii")
+            with contextlib.ExitStack() as opened:
+                clients = [opened.enter_context(closing(open_told(each))) for _ in range(RACERS)]
+                for client in clients:
+                    assert client.names("a") == []  # connected before they begin
+                together(lambda racer, clients=clients: clients[racer].create(f"a/{racer}", b"x"))
+                assert len(clients[0].names("a")) == RACERS
+
     def test_lost_answer_is_told_and_the_repetition_shows_the_nonce(
         self, folder: Path, server
     ) -> None:

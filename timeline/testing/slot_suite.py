@@ -23,11 +23,11 @@ import pytest
 from timeline.ports.slot_store import SlotStore
 from timeline.ports.storage import ObjectExistsError, ObjectMissingError
 
-__all__ = ["SlotStoreSuite", "race"]
+__all__ = ["RACERS", "SlotStoreSuite", "race", "together"]
 
 Answer = TypeVar("Answer")
 
-_RACERS = 4
+RACERS = 4  # threads of ``together``
 _FOLDER = "0b6c/slots"
 
 # Takes numbers as a writer does: always the one after the greatest it has seen.
@@ -185,14 +185,14 @@ class SlotStoreSuite:
     def test_threads_that_race_for_a_number_have_one_winner(self, folder: Path) -> None:
         """Each with a client of its own, number by number."""
         with contextlib.ExitStack() as opened:
-            clients = [opened.enter_context(self._opened(folder)) for _ in range(_RACERS)]
+            clients = [opened.enter_context(self._opened(folder)) for _ in range(RACERS)]
             for number in range(1, 11):
                 self._race_for(number, clients)
 
     def test_threads_of_one_client_have_one_winner(self, store: SlotStore) -> None:
         """A process has one client, and its threads publish too."""
         for number in range(1, 11):
-            self._race_for(number, [store] * _RACERS)
+            self._race_for(number, [store] * RACERS)
 
     def _race_for(self, number: int, clients: list[SlotStore]) -> None:
         def enter(racer: int) -> int | None:
@@ -202,7 +202,7 @@ class SlotStoreSuite:
                 return None
             return racer
 
-        winners = [racer for racer in _together(enter) if racer is not None]
+        winners = [racer for racer in together(enter) if racer is not None]
         assert len(winners) == 1
         for client in clients:
             assert client.read(_slot(number)) == b"racer %d" % winners[0]
@@ -245,13 +245,13 @@ class SlotStoreSuite:
         }
 
 
-def _together(act: Callable[[int], Answer]) -> list[Answer]:
+def together(act: Callable[[int], Answer]) -> list[Answer]:
     """Run ``act`` in several threads that start at the same moment."""
-    start = threading.Barrier(_RACERS)
+    start = threading.Barrier(RACERS)
 
     def begin(racer: int) -> Answer:
         start.wait(timeout=120)
         return act(racer)
 
-    with ThreadPoolExecutor(_RACERS) as pool:
-        return list(pool.map(begin, range(_RACERS)))
+    with ThreadPoolExecutor(RACERS) as pool:
+        return list(pool.map(begin, range(RACERS)))

@@ -396,6 +396,8 @@ def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
     [
         ("42P01", NoTable),
         ("23505", RowExists),
+        ("42P07", RowExists),
+        ("42710", RowExists),
         ("28P01", UnsafeSetupError),
         ("3D000", UnsafeSetupError),
         ("42501", UnsafeSetupError),
