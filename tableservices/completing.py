@@ -19,10 +19,11 @@ from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, how_it_ended
 from timeline.publishing.publish import Published
 from timeline.publishing.settle import data_files_of
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 

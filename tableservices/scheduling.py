@@ -17,7 +17,8 @@ from timeline.context import TableContext
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 

@@ -33,7 +33,7 @@ from timeline.model.times import WallMs, instant_time
 from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.properties_file import load_config, update_properties
-from timeline.publishing.turn import look
+from timeline.publishing.look import look
 from timeline.readable import refuse_unwritable
 from timeline.registry import registered_writers
 from timeline.writing.placing import FileRules

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from timeline.codecs.boundary import decode_boundary
 from timeline.errors import HeartbeatExpiredError
 from timeline.model.boundary import NO_BOUNDARY, Boundary
-from timeline.model.slot import Slot
+from timeline.model.slot import UNSETTLED_MAX, Slot
 from timeline.model.times import InstantTime
 from timeline.places import BOUNDARIES, boundary_path, slot_path
 from timeline.ports.storage import ObjectMissingError, Storage
@@ -79,10 +79,10 @@ class Pin:
         """
         The greatest number this process needs nothing of.
 
-        The slot a snapshot ends with is read again, because its file may have come after the
-        listing; all before it are settled (PUB-3).
+        The two slots a snapshot ends with are read again, because their files may have come
+        after the listing; all before them are settled (PUB-3).
         """
-        return max(self.number, min([known_head, *list(self.held.values())]) - 1)
+        return max(self.number, min([known_head, *list(self.held.values())]) - UNSETTLED_MAX)
 
 
 def boundary_number(storage: Storage) -> int:
@@ -122,8 +122,8 @@ def fresh_head(context: TableContext) -> int:
 
 
 def show_pin(context: TableContext, head: int) -> None:
-    """Show that the slots above the one before the head are needed. Outside: 1 put."""
-    _show(context, max(head - 1, 0))
+    """Show that the last slots, which may not be settled, are needed. Outside: 1 put."""
+    _show(context, max(head - UNSETTLED_MAX, 0))
 
 
 def keep_pin_above(context: TableContext) -> None:
@@ -132,7 +132,7 @@ def keep_pin_above(context: TableContext) -> None:
         reached = boundary_number(context.world.storage)
         if reached <= context.pin.number:
             return
-        _show(context, max(fresh_head(context) - 1, reached))
+        _show(context, max(fresh_head(context) - UNSETTLED_MAX, reached))
 
 
 def raise_pin(context: TableContext) -> None:

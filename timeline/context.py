@@ -256,6 +256,26 @@ class TableContext:
         self._assert_same_table(head, active)
         return head, active, lambda: answer
 
+    def look_at_once(
+        self, beside: Callable[[], Answer] | None
+    ) -> tuple[int, ActiveTimeline, Callable[[], Answer] | None]:
+        """
+        As ``look_with``, but the timeline is the one before the newest slots, or after them.
+
+        For who knows what those slots change of it. Outside: chain probes and 1 list at once.
+        """
+        if beside is None:
+            head, active = self.world.together(self.chain.head, self.active)
+            answered = None
+        else:
+            head, active, answer = self.world.together(self.chain.head, self.active, beside)
+
+            def answered() -> Answer:
+                return answer
+
+        self._assert_same_table(head, active)
+        return head, active, answered
+
     def _assert_same_table(self, head: int, active: ActiveTimeline) -> None:
         """
         SLOT-9: a chain that was read earlier belongs to the timeline that was listed now.

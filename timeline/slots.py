@@ -306,7 +306,13 @@ class SlotChain:
         self._sent.discard(slot.requested_time)
         self._known.pop(slot.number, None)
 
-    def take(self, slot: Slot, *, look: Callable[[], object] = lambda: None) -> bool:
+    def take(
+        self,
+        slot: Slot,
+        *,
+        look: Callable[[], object] = lambda: None,
+        beside: Callable[[], object] = lambda: None,
+    ) -> bool:
         """
         Create the slot. Returns True when it is ours, False when another took the number.
 
@@ -316,6 +322,7 @@ class SlotChain:
         Args:
             slot: Of the next number.
             look: Called when the number is taken; one that reads the chain spares the get.
+            beside: Called along with each create.
 
         Raises:
             OutcomeUnknownError: No answer within the deadline. The instant may be published
@@ -331,7 +338,7 @@ class SlotChain:
         pause = 10
         while True:
             try:
-                self._world.storage.create(path, data)
+                self._world.together(partial(self._world.storage.create, path, data), beside)
                 return self._remember(slot)
             except ObjectExistsError as error:
                 failure: Exception = error

@@ -36,9 +36,10 @@ from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.look import Turn
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import data_files_of, settle
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]

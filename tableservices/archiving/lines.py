@@ -30,7 +30,7 @@ from timeline.model.filenames import (
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import check_partition_path
-from timeline.model.slot import Slot
+from timeline.model.slot import UNSETTLED_MAX, Slot
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import slot_path
 from timeline.ports.storage import Storage
@@ -64,11 +64,11 @@ def ceiling_of(context: TableContext, head: int) -> int:
     """
     The greatest slot number that no process still needs. Outside: 1 list, 1 get per writer.
 
-    The newest slot stays anyway: the head is found by it.
+    The newest slots stay anyway: the head is found by them, and they may not be settled.
     """
     own = context.world.ids.identity().writer_id
     pins = [one.pin for one in registered_writers(context, but=own) if not one.silent]
-    return min([*pins, context.pin.floor(head), head - 1])
+    return min([*pins, context.pin.floor(head), head - UNSETTLED_MAX])
 
 
 def lines_of(

@@ -33,7 +33,8 @@ from timeline.model.plans import (
 )
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 from timeline.undoing.undo import rollback_dead_writers

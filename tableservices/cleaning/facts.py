@@ -30,7 +30,7 @@ from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.publishing.turn import Turn
+from timeline.publishing.look import Turn
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView, list_partition_paths

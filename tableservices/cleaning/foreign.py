@@ -30,8 +30,9 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanerPlan, CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import timeline_path
+from timeline.publishing.look import Turn
 from timeline.publishing.settle import settle
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.undoing.left_upkeep import requested_age_ms
 
 __all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]

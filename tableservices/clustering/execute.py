@@ -47,9 +47,9 @@ from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
+from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, cancel, how_it_ended
 from timeline.publishing.publish import Seen, rivals_since
-from timeline.publishing.turn import Turn
 from timeline.reading.read import plan_scan, view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.writing.placing import FileRules

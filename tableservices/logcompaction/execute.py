@@ -35,9 +35,9 @@ from timeline.model.plans import CompactionPlan
 from timeline.model.schema import TableSchema, with_meta
 from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
+from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, cancel
 from timeline.publishing.rivals import claim_of
-from timeline.publishing.turn import Turn
 from timeline.readable import refuse_unwritable
 from timeline.reading.pending_plans import (
     file_groups_in_clustering,

@@ -45,8 +45,9 @@ from timeline.places import timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.look import Turn
 from timeline.publishing.settle import data_files_of
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_unwritable
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue

@@ -29,8 +29,9 @@ from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
+from timeline.publishing.look import Turn
 from timeline.publishing.settle import data_files_of
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_unwritable
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue

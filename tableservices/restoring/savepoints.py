@@ -29,7 +29,8 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_old_version
 from timeline.reading.snapshot import Snapshot
 

@@ -244,6 +244,22 @@ class ReplacesAll(Wrapped):
         self._inner.write(path, data, durable=durable)
 
 
+class HelpsNobody(Wrapped):
+    """Makes no completed file of a write that it did not begin (HELP-1, PUB-3)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._own: set[str] = set()
+
+    def create(self, path: str, data: bytes, **how: Any) -> None:
+        folder, _, name = path.rpartition("/")
+        if name.endswith(".requested"):
+            self._own.add(name[:17])
+        if folder == TIMELINE and name.endswith(".commit") and name[:17] not in self._own:
+            return
+        self._inner.create(path, data, **how)
+
+
 class KeepsData(Wrapped):
     """Forgets to delete what was aborted (RB-6) or superseded (PUB-1)."""
 

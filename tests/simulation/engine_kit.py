@@ -7,6 +7,7 @@ that wrote them last, so every lost, doubled or reordered update shows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -456,14 +457,20 @@ def events_of(world: World, name: str) -> list[dict[str, object]]:
 
 
 def check_files_in_slot_order(world: World, known: EngineFacts | None = None) -> list[Violation]:
-    """PUB-3: when a commit slot appears, the completed files of all commits before it exist."""
+    """
+    PUB-3: when a slot appears, the completed files of all commits before the last one exist.
+
+    That of the last one, too, unless both are commits; and files appear in the order of slots.
+    """
     facts = (known or EngineFacts(world)).structure()
-    created = {
-        change.path: place for place, change in enumerate(world.journal) if change.kind == "create"
-    }
+    created: dict[str, int] = {}
+    for place, change in enumerate(world.journal):
+        if change.kind in ("create", "write"):  # what needs no atomic create is written there
+            created.setdefault(change.path, place)
+    never = len(world.journal)
     shown = {
         one.requested_time: created.get(
-            f"{TIMELINE}/{one.requested_time}_{one.completion_time}.{one.action}", len(created)
+            f"{TIMELINE}/{one.requested_time}_{one.completion_time}.{one.action}", never
         )
         for one in facts.instants
         if one.state == "completed"
@@ -479,6 +486,10 @@ def check_files_in_slot_order(world: World, known: EngineFacts | None = None) ->
         )
         for slot in facts.slots
         for before in commits
-        if before.number < slot.number
-        and shown.get(before.requested_time, len(world.journal)) > created[slot_path(slot.number)]
+        if before.number < slot.number - (slot.kind is SlotKind.COMMIT)
+        and shown.get(before.requested_time, never) > created[slot_path(slot.number)]
+    ] + [
+        Violation(invariant="I17", found=f"slot {slot.number} showed before {before.number}")
+        for before, slot in itertools.pairwise(commits)
+        if shown.get(slot.requested_time, never) < shown.get(before.requested_time, never)
     ]

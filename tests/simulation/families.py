@@ -17,6 +17,7 @@ from tests.simulation.stories_of_writers import (
     appending,
     batches,
     clocks,
+    far_away,
     growing_schema,
     optimistic,
     power_cuts,
@@ -163,6 +164,15 @@ FAMILIES: tuple[Family, ...] = (
         checks="the new table holds its own and nothing else, nobody is told ok in vain, all go on",
         build=dropped,
         share=3,
+    ),
+    Family(
+        id="S17",
+        about="writers far away behind commits whose files are missing",
+        actors="1 to 3 writers without a lock, sometimes who rolls back or a cleaner",
+        faults="deaths, silence, unknown answers, pauses, a clock that jumps",
+        checks="as S1; files in slot order, two commits without one at the most",
+        build=far_away,
+        share=8,
     ),
 )
 

@@ -25,6 +25,7 @@ from tests.simulation.dropped_guards import (
     DeletesFolders,
     FirstSaysFailed,
     Gaps,
+    HelpsNobody,
     KeepsData,
     LooksForBatchesFirst,
     LooksOnce,
@@ -208,6 +209,12 @@ GUARDS: tuple[Guard, ...] = (
         rule="PUB-3",
         change=context_of(mutants._NoHelperContext),
         families=("S1", "S9"),
+    ),
+    Guard(
+        name="helps nobody",
+        rule="PUB-3, HELP-1",
+        change=storage(HelpsNobody),
+        families=("S17",),
     ),
     Guard(
         name="one look at the timeline",

@@ -1,4 +1,4 @@
-"""Stories of writers, among themselves and beside trouble: S1, S2, S9, S11 to S14."""
+"""Stories of writers, among themselves and beside trouble: S1, S2, S9, S11 to S14, S17."""
 
 from __future__ import annotations
 
@@ -35,13 +35,19 @@ from tests.simulation.story_kit import (
     UNKNOWN,
     UPSERT,
     heals,
+    limits_of,
     opening,
     prepared,
     sliced,
     small,
+    some_job,
     some_writer,
+    without_files,
 )
+from timeline.context import TableContext
 from timeline.errors import HoodooError
+from timeline.ports.world import World as EngineWorld
+from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.world import World
@@ -60,6 +66,32 @@ def optimistic(draw: random.Random, name: str) -> Story:
     if draw.random() < 0.2:
         gone = Job(operation="B-delete", keys=("a2",), kind=DELETE)
         actors[1] = writer("B", [gone], make_context=make)
+    faults = some_of(draw, ALL, chance=0.4)
+    return Story(world=world, facts=facts, actors=actors, faults=faults, heals=heals(draw))
+
+
+def far_away(draw: random.Random, name: str) -> Story:
+    """The file of one commit and the slot of the next are made at once (PUB-3)."""
+    world, facts = prepared(without_files, draw.choice((1, 2, 2))).fresh(name)
+    limits = replace(limits_of(draw), publish_lock=PublishLock.NONE)
+
+    def make(engine: EngineWorld) -> TableContext:
+        return open_table(engine, limits)
+
+    actors = [
+        writer(
+            one,
+            [
+                some_job(draw, f"{one}{number}", (UPSERT, UPSERT, INSERT))
+                for number in range(draw.choice((1, 1, 2)))
+            ],
+            make_context=make,
+            shuffled=draw.random() < 0.8,
+        )
+        for one in "ABC"[: draw.choice((1, 2, 2, 3))]
+    ]
+    if draw.random() < 0.4:
+        actors.append(replace(draw.choice((undoer, cleaner))(), may_raise=(HoodooError,)))
     faults = some_of(draw, ALL, chance=0.4)
     return Story(world=world, facts=facts, actors=actors, faults=faults, heals=heals(draw))
 

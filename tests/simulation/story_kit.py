@@ -21,6 +21,7 @@ from tests.simulation.engine_kit import (
 from tests.simulation.family import Prepared
 from timeline.context import TableContext, TableLimits
 from timeline.model.operations import TableType, WriteOperation
+from timeline.places import SLOTS
 from timeline.ports.world import World as EngineWorld
 from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault
@@ -75,6 +76,37 @@ def left_by_the_dead() -> World:
     play(world, [dead], [Until("dead", "assert_held", Fault.CRASH_BEFORE)])
     world.now_ms += 2 * TOLERATED_MS
     return world
+
+
+def without_files(commits: int) -> World:
+    """Writers without a lock died right behind their slots, so many one after the other."""
+    world = small()
+    for number, key in enumerate(("a1", "b1")[:commits]):
+        job = Job(operation=f"dead{number}", keys=(key, f"{'de'[number]}1"))
+        world = next(
+            died
+            for attempt in range(20)
+            if _unshown(died := _behind_its_slot(world, job, attempt)) == number + 1
+        )
+    return world
+
+
+def _behind_its_slot(before: World, job: Job, attempt: int) -> World:
+    """Which of the calls under way together comes first is drawn from the actor's name."""
+    world = before.copy(f"{before.scenario}-{attempt}")
+    dead = writer(f"{job.operation}-{attempt}", [job], make_context=lock_free, shuffled=True)
+    play(world, [dead], [Until(dead.name, f"create {SLOTS}/", Fault.CRASH_AFTER)])
+    return world
+
+
+def _unshown(world: World) -> int:
+    facts = EngineFacts(world).structure()
+    shown = sum(one.state == "completed" for one in facts.instants)
+    return len(facts.slots) - shown
+
+
+def lock_free(engine: EngineWorld) -> TableContext:
+    return open_table(engine, replace(LIMITS, publish_lock=PublishLock.NONE))
 
 
 # ---------------------------------------------------------------- what actors do

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from timeline.testing.invariants import check_all, check_structure, files_of_snapshot
 from timeline.testing.table_builder import TableBuilder
 from timeline.testing.table_facts import (
@@ -273,12 +275,26 @@ def test_i6_fires_when_the_completed_file_says_another_time_than_its_slot() -> N
     assert broken(change_instant(table.facts(), 0, completion_time=table.next_time())) == {"I6"}
 
 
-def test_i6_fires_for_an_unsettled_slot_below_the_head_only() -> None:
-    facts = two_commits().facts()
-    assert broken(replace(facts, instants=facts.instants[1:])) == {"I6"}
-    assert broken(replace(facts, instants=facts.instants[:1])) == set()
-    archived = frozenset({facts.instants[0].requested_time})
-    assert broken(replace(facts, instants=facts.instants[1:], archived=archived)) == set()
+@pytest.mark.spec("PUB-3")
+def test_i6_fires_for_an_unsettled_slot_below_the_last_two_commits_only() -> None:
+    table = two_commits()
+    table.commit("op3", "k3")
+    facts = table.facts()
+    first, second, third = facts.instants
+    assert broken(replace(facts, instants=(second, third))) == {"I6"}
+    assert broken(replace(facts, instants=(first,))) == set()
+    archived = frozenset({first.requested_time})
+    assert broken(replace(facts, instants=(second, third), archived=archived)) == set()
+
+
+@pytest.mark.spec("PUB-3")
+def test_i6_fires_for_a_commit_that_upkeep_followed_unsettled() -> None:
+    table = two_commits()
+    table.abort(table.next_time())
+    facts = table.facts()
+    first, _second, *others = facts.instants
+    assert broken(facts) == set()
+    assert broken(replace(facts, instants=(first, *others))) == {"I6"}
 
 
 def test_i6_fires_when_two_pending_instants_share_a_time() -> None:

@@ -17,10 +17,13 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.sealing import Seal
 from timeline.model.times import InstantTime
 
-__all__ = ["SLOT_LAYOUT", "Batch", "Slot", "SlotKind", "SlotOwner"]
+__all__ = ["SLOT_LAYOUT", "UNSETTLED_MAX", "Batch", "Slot", "SlotKind", "SlotOwner"]
 
 #: Version of the slot's own layout; a greater one stops writing (SLOT-3).
 SLOT_LAYOUT = 1
+
+#: So many of the newest slots may not be settled; all before them are (PUB-3).
+UNSETTLED_MAX = 2
 
 
 class SlotKind(Enum):

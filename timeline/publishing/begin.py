@@ -33,8 +33,8 @@ from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
 from timeline.ports.world import World
 from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.publishing.look import look
 from timeline.publishing.settle import finish, is_settled
-from timeline.publishing.turn import look
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition

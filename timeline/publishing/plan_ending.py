@@ -16,7 +16,8 @@ from timeline.context import TableContext
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
 
 __all__ = ["Ended", "cancel", "how_it_ended", "make_way"]
 

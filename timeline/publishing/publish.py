@@ -33,11 +33,12 @@ from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.begin import Begun
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
+from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.publishing.second_look import without_void
-from timeline.publishing.settle import is_settled
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.settle import is_settled, newest_slots, unsettled
+from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.strategies import objection_to
@@ -384,10 +385,8 @@ def _judge_unlocked(
     verdict, now_seen = _judge_since(
         context, begun, candidate, seen, timeline, head=head, config=config
     )
-    if not isinstance(verdict, Clean):
-        [last] = context.chain.between(head - 1, head)  # judged just now, hence known
-        if not is_settled(last, timeline):
-            return Clean(), seen
+    if not isinstance(verdict, Clean) and unsettled(context, head, timeline):
+        return Clean(), seen
     return verdict, now_seen
 
 
@@ -395,18 +394,16 @@ def _slots_not_seen(
     context: TableContext, seen: Seen, head: int, timeline: ActiveTimeline
 ) -> list[Slot]:
     """
-    The slots above the seen ones, and the last of those when its file was not there yet.
+    The slots above the seen ones, and the last of those whose files were not there yet.
 
-    A snapshot reads the chain before the timeline, so its newest slot may lack the completed
-    file that makes it visible (PUB-3 settles all before that one). One that lacks it still,
+    A snapshot reads the chain before the timeline, so its newest slots may lack the completed
+    file that makes them visible (PUB-3 settles all before those). One that lacks it still,
     with nothing left to do, was taken away by another engine before.
     """
     slots = context.chain.between(seen.head, head)
-    last = context.chain.read(seen.head) if seen.head else None
-    if last is None:
-        return slots
-    key = (last.instant_time, last.completion_time)
-    shows = key in timeline.completed_times or not is_settled(last, timeline)
-    if shows and key not in seen.completed:
-        slots = [last, *slots]
+    for last in reversed(newest_slots(context, seen.head)):
+        key = (last.instant_time, last.completion_time)
+        shows = key in timeline.completed_times or not is_settled(last, timeline)
+        if shows and key not in seen.completed:
+            slots = [last, *slots]
     return list(without_void(reversed(slots)))[::-1]

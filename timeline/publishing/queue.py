@@ -22,6 +22,7 @@ from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.publishing.settle import is_settled, is_shown, may_overlap
 
 __all__ = ["Line", "Looked", "queue", "read_table"]
 
@@ -181,9 +182,22 @@ class Line:
         self.context = context
         self.asks_config = asks_config
         self._begun = begun
+        self.settled = 0  # this turn settled all slots up to it
         self._read: Looked | None = None
         self._head = 0
         self._left = _WAITS_MAX
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the file of the commit before is made beside the own slot (PUB-3)."""
+        return self._begun is not None and self._is_far_and_ours
+
+    @property
+    def _is_far_and_ours(self) -> bool:
+        """Nothing but slots decides, and a look costs a way there and back."""
+        context = self.context
+        shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+        return context.world.storage.capabilities.far and not shared
 
     @property
     def has_read(self) -> bool:
@@ -195,12 +209,22 @@ class Line:
         looked, self._read = self._read, None
         return looked
 
-    def read_on(self, lease: Lease | None) -> None:
-        """A slot was lost; far away, where the queue is not taken, read all along with it."""
-        if lease is not None or not self.context.world.storage.capabilities.far:
-            return
-        with suppress(StorageUnavailableError, TableReplacedError):  # met by who reads the slot
-            self._read = read_table(self.context, asks_config=self.asks_config, until_still=False)
+    def read_ahead(self, lease: Lease | None) -> None:
+        """Beside a slot that may well be lost: read what its loser will have to look at."""
+        if self.context.chain.is_busy:
+            self._read_without_queue(lease)
+
+    def read_on(self, lease: Lease | None, slot: Slot) -> None:
+        """A slot was lost; read all along with it, unless that was read beside it."""
+        if self._read is None or self._read[0] < slot.number:
+            self._read = None
+            self._read_without_queue(lease)
+
+    def _read_without_queue(self, lease: Lease | None) -> None:
+        """Far away; in the queue hardly any slot is lost, and a near look costs no more later."""
+        if lease is None and self.context.world.storage.capabilities.far:
+            with suppress(StorageUnavailableError, TableReplacedError):  # met by the next look
+                self._read = self._read_at_once()
 
     def stand(self) -> None:
         """
@@ -214,6 +238,7 @@ class Line:
             return
         others = _in_front(timeline, self._begun) - 1
         self._until(self.context.looked.head + others, still_max=_STILL_MAX_LOCKED)
+        self._read = None
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
@@ -234,8 +259,34 @@ class Line:
         chain, clock = self.context.chain, self.context.world.clock
         still = 0
         while still < still_max and (before := chain.known_head) < head:
-            clock.sleep_ms(_STEP_MS)
-            still = 0 if chain.head() > before else still + 1
+            others = head - before - 1  # a slot comes in a round at the most
+            clock.sleep_ms(_STEP_MS + min(others * self.context.looked.took_ms, _KEEP_UP_MS))
+            if others:
+                chain.head()
+            else:
+                self._read = self._read_at_once()
+            still = 0 if chain.known_head > before else still + 1
+
+    def _read_at_once(self) -> Looked:
+        """
+        Chain and timeline, side by side where only our own slots decide.
+
+        A listing that is older than the newest slots lacks their files alone, as long as they
+        are commits of writes that it shows; what else came may have taken files away. Then it is
+        listed again, now that the head is known.
+        """
+        context = self.context
+        if not self._is_far_and_ours:
+            return read_table(context, asks_config=self.asks_config, until_still=False)
+        config = partial(load_config, context.world.storage)
+        known = context.chain.known_head
+        head, timeline, asked = context.look_at_once(config if self.asks_config else None)
+        came = context.chain.between(max(known - 1, 0), head)  # with the last one known before
+        if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
+            return head, context.active(), asked or config
+        before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
+        names = [slot.file_name for slot in before if not is_settled(slot, timeline)]
+        return head, timeline.with_names(filter(None, names)), asked or config
 
 
 def _in_front(timeline: ActiveTimeline, begun: InstantTime) -> int:

@@ -23,7 +23,7 @@ from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.publishing.begin import Begun
 from timeline.publishing.publish import Check, Seen, rivals_since
-from timeline.publishing.settle import is_settled
+from timeline.publishing.settle import unsettled
 from timeline.reading.read import plan_scan, scan, view_of
 from timeline.reading.read_set import READS_KEY, ReadSet
 from timeline.reading.snapshot import Snapshot
@@ -69,10 +69,9 @@ class ReadWatch:
             return self._cannot_tell(
                 "commit slots were collected since this write's rows were read"
             )
-        last = self._context.chain.read(base.head) if base.head else None
-        if last is not None and not is_settled(last, base.active):
-            # Left to the turn, which settles it first: reading again would not show it yet.
-            rivals = [one for one in rivals if one.completion_time != last.completion_time]
+        # Left to the turn, which settles them first: reading again would not show them yet.
+        left = {one.completion_time for one in unsettled(self._context, base.head, base.active)}
+        rivals = [one for one in rivals if one.completion_time not in left]
         return self.judge(mine, rivals)
 
     def before(self, check: Check, mine: Claim) -> Check:

@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from timeline.active import ActiveTimeline
+from timeline.context import TableContext
+from timeline.errors import LeaseLostError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.ports.lock import Lease
 
-__all__ = ["seen_by", "still_stands", "without_void"]
+__all__ = ["assert_lease", "has_lease", "may_show", "seen_by", "still_stands", "without_void"]
 
 _DIGEST_BYTES = 16
 #: Cleans and savepoints neither write rows nor name a write of ours.
@@ -68,3 +71,33 @@ def _others(timeline: ActiveTimeline, requested_time: InstantTime) -> Iterator[I
     for one in timeline.instants:
         if one.action in _MATTERING and one.requested_time != requested_time:
             yield one
+
+
+def may_show(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
+    """
+    The second look, and the lock after it (FOR-3, FOR-4), with time for the request (FOR-8).
+
+    Outside: 1 list, 1 look at the lock.
+    """
+    held = still_stands(slot, context.active()) and has_lease(lease)
+    return held and (lease is None or lease.has_room())
+
+
+def assert_lease(lease: Lease | None) -> None:
+    """
+    Pass while the lock is held, and where none is taken.
+
+    Raises:
+        LeaseLostError: It was lost.
+    """
+    if lease is not None:
+        lease.assert_held()
+
+
+def has_lease(lease: Lease | None) -> bool:
+    """As ``assert_lease``, as an answer."""
+    try:
+        assert_lease(lease)
+    except LeaseLostError:
+        return False
+    return True

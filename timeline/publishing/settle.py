@@ -29,16 +29,24 @@ from timeline.reading.reader_lease import spare_leased
 from timeline.reading.view import list_partition_paths
 
 __all__ = [
+    "SHOWN_BY_A_FILE",
     "completed_ahead",
     "data_files_of",
     "finish",
     "is_settled",
+    "is_shown",
+    "may_overlap",
+    "newest_slots",
     "settle",
+    "unsettled",
 ]
 
 
 #: Upkeep whose pending files are written by the slot as well: nobody saw them before.
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
+
+#: One file is all that shows them, and they delete nothing.
+SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 
 #: Upkeep that another engine may finish from its pending files.
 _ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
@@ -91,6 +99,40 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
         return False
     first = timeline.first_write_time
     return slot.kind is SlotKind.COMMIT or (first is not None and slot.instant_time < first)
+
+
+def is_shown(slot: Slot, timeline: ActiveTimeline) -> bool:
+    """Whether a timeline has any file of the slot's instant: one listed before it began has none."""
+    pending = pending_file_names(slot.own_action, slot.instant_time)
+    return not timeline.file_names.isdisjoint({slot.file_name, *pending})
+
+
+def may_overlap(slot: Slot) -> bool:
+    """
+    Whether a slot may be taken, or its number be followed by the next one, before all is settled.
+
+    One file is all that shows such a commit, it deletes nothing, and nobody can call it void.
+    """
+    return slot.kind is SlotKind.COMMIT and not slot.foreign
+
+
+def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
+    """
+    The slots up to ``head`` that need not be settled yet, in their order (PUB-3).
+
+    The last one, and where that is a commit the commit before it as well; all others were
+    settled before the last number was taken. Outside: those of the two that were never read.
+    """
+    last = context.chain.read(head) if head else None
+    if last is None:
+        return ()
+    before = context.chain.read(head - 1) if head > 1 and may_overlap(last) else None
+    return (last,) if before is None or not may_overlap(before) else (before, last)
+
+
+def unsettled(context: TableContext, head: int, timeline: ActiveTimeline) -> tuple[Slot, ...]:
+    """Those of ``newest_slots`` that are not settled yet, as far as a timeline tells."""
+    return tuple(slot for slot in newest_slots(context, head) if not is_settled(slot, timeline))
 
 
 def settle(

@@ -291,7 +291,6 @@ def _check_slot_times(facts: TableFacts) -> Iterator[Violation]:
 
 def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
     seen = Counter(one.requested_time for one in facts.instants if one.action != "savepoint")
-    head = facts.head
     slot_times = {
         (slot.own_requested_time if slot.kind is SlotKind.ABORT else slot.requested_time): slot
         for slot in facts.slots
@@ -317,10 +316,11 @@ def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
     for requested_time, count in seen.items():
         if count > 1:
             yield _broken("I6", f"{requested_time} names {count} instants")
-    # PUB-3: whoever takes a slot settles all before it, so only the newest may lack its file.
+    # PUB-3: whoever takes a slot settles all before the last, so only two may lack their files.
+    last = facts.head - sum(slot.kind is SlotKind.COMMIT for slot in facts.slots[-1:])
     for own, slot in slot_times.items():
-        settled = own in completed or own in facts.archived
-        if slot.number < head and slot.kind is SlotKind.COMMIT and not settled:
+        settled = own in completed or own in facts.archived or slot.kind is not SlotKind.COMMIT
+        if slot.number < last and not settled:
             yield _broken("I6", f"slot {slot.number} ({own}) is not on the timeline")
 
 

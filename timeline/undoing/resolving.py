@@ -18,6 +18,7 @@ from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.publishing.settle import unsettled
 from timeline.publishing.turn import take_turn
 from timeline.publishing.withdrawal import withdrawn_by
 from timeline.undoing.undo import rollback
@@ -121,14 +122,15 @@ def _after_void(context: TableContext, void: Slot) -> Resolution | None:
 
 def _settle_last(context: TableContext, slot: Slot) -> bool:
     """
-    Only the last slot can be unsettled (PUB-3); whoever has a turn settles it.
+    Only the last slots can be unsettled (PUB-3); whoever has a turn settles them.
 
     Returns whether another slot came of that.
     """
-    if slot.number != context.chain.known_head:
+    head = context.chain.known_head
+    if slot.number != head and slot not in unsettled(context, head, context.active()):
         return False
     take_turn(context, f"resolve {slot.instant_time}", lambda _: None)
-    return slot.number != context.chain.known_head
+    return context.chain.known_head != head
 
 
 def _decided(context: TableContext, pending: Instant) -> Resolution:

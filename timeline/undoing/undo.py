@@ -28,8 +28,9 @@ from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.begin import Begun
+from timeline.publishing.look import Turn
 from timeline.publishing.settle import data_files_of, settle
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 from timeline.undoing.left_upkeep import (
     pending_rollback_of,

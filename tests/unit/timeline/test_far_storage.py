@@ -18,7 +18,8 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, slot_path
 from timeline.ports.storage import ObjectMissingError, open_kept
 from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.turn import Turn, look, take_turn
+from timeline.publishing.look import Turn, look
+from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.kept_files import KeptFiles

@@ -26,9 +26,10 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
+from timeline.publishing.look import Turn
 from timeline.publishing.publish import Met, Published, Seen, publish, rivals_since
 from timeline.publishing.settle import is_settled
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 

@@ -17,8 +17,9 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, slot_path
 from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.publishing.look import Turn
 from timeline.publishing.queue import Line, queue
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
@@ -145,11 +146,18 @@ class Chain:
         self.known_head += self.grows.pop(0) if self.grows else 0
         return self.known_head
 
+    def between(self, _after: int, _last: int) -> list[Slot]:
+        return []
+
+    def newest_known(self, _head: int) -> list[Slot]:
+        return []
+
 
 def line(chain: Chain, *, far: bool = True, begun: str | None = None) -> tuple[Line, StillClock]:
     clock = StillClock()
-    storage = Far(MemoryStorage()) if far else MemoryStorage()
-    table = new_table(clock=clock)
+    kept = MemoryStorage()
+    table = new_table(kept, clock=clock)
+    storage = Far(kept) if far else kept
     world = replace(table.context.world, storage=storage, clock=clock)
     context: Any = replace(table.context, world=world, chain=chain)
     return Line(context, asks_config=True, begun=begun), clock
@@ -251,6 +259,9 @@ def in_line(chain: Chain, front: int, **more: Any) -> tuple[Line, StillClock]:
 
     class Timelines:
         last = timeline
+
+        def read(self) -> ActiveTimeline:
+            return timeline
 
     mine.context = replace(context, timelines=Timelines())
     return mine, clock

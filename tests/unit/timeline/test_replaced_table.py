@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,13 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.identity import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
+from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path
 from timeline.properties.setting_names import PublishLock
-from timeline.publishing.turn import Turn, take_turn
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
@@ -234,6 +236,42 @@ def test_a_write_under_which_the_table_is_replaced_leaves_nothing_in_the_new_one
     storage.at = at
     with pytest.raises(TableReplacedError):
         upsert(handle, [C])
+    goes_on(storage)
+
+
+class Reversed(ThreadExecutor):
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in reversed(calls)][::-1]
+
+
+class Mute(Behind):
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".commit") and path.startswith(TIMELINE):
+            raise StorageUnavailableError("no answer")
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.spec("PUB-3")
+@pytest.mark.parametrize("commits", [0, 3, 4, 6])
+@pytest.mark.parametrize("executor", [ThreadExecutor, Reversed])
+def test_a_commit_that_was_helped_on_beside_the_own_slot_is_not_shown_in_the_new_table(
+    commits: int, executor: type[ThreadExecutor]
+):
+    storage = Swapped(MemoryStorage(), commits=commits)
+    handle = old_handle(storage, far=True)
+    limits = replace(FREE, unknown_ms_max=0)
+    silent = Far(Mute(storage))
+    dead = opened(handle, storage=silent, clock=StillClock(OLD_MS), limits=limits)
+    with pytest.raises(OutcomeUnknownError):
+        upsert(dead, [C])
+    helper = opened(handle, storage=Far(storage), clock=StillClock(OLD_MS), limits=FREE)
+    world = replace(helper.context.world, executor=executor(1))
+    object.__setattr__(helper.context, "world", world)
+    object.__setattr__(helper.context.chain, "_world", world)
+    storage.at = SLOTS
+    with pytest.raises(TableReplacedError):
+        upsert(helper, [{"id": "d", "p": "z", "ts": 1}])
     goes_on(storage)
 
 
