@@ -30,7 +30,12 @@ from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind, SlotOwner
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import TIMELINE, timeline_path
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, sync_soon
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    sync_soon,
+)
 from timeline.ports.world import World
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.look import look
@@ -312,7 +317,8 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     is, keeps its instant known to a rollback.
 
     Raises:
-        RolledBackError: The requested file is gone or the inflight file is not ours.
+        RolledBackError: The requested file is gone, or the inflight file is not ours or was
+            taken away again.
         StorageUnavailableError: The storage does not answer.
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
@@ -325,7 +331,7 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
         begun.made_durable()
         context.world.storage.create(path, data, durable=False)
     except ObjectExistsError:
-        if context.world.storage.read(path) != data:
+        if _content(context.world, path) != data:  # a request that came twice met itself
             raise RolledBackError(
                 f"another process uses this instant; write again: {begun.requested_time}",
                 requested_time=begun.requested_time,
@@ -334,6 +340,14 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
         raise StorageUnavailableError(
             f"the storage did not answer; write again: {path}", path=path
         ) from error
+
+
+def _content(world: World, path: str) -> bytes | None:
+    """None where the file is gone: whoever rolled the instant back took it away meanwhile."""
+    try:
+        return world.storage.read(path)
+    except ObjectMissingError:
+        return None
 
 
 def _writer_of(context: TableContext) -> str:

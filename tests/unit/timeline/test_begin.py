@@ -34,7 +34,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, State
 from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE, timeline_path
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.storage.memory import MemoryStorage
@@ -410,6 +410,24 @@ def test_the_inflight_file_may_be_repeated_but_not_taken_over():
     make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
     with pytest.raises(RolledBackError):
         make_inflight(table.context, begun, CommitMetadata(operation_type="INSERT"))
+    end(begun)
+
+
+@pytest.mark.spec("PUB-6")
+def test_an_inflight_file_that_met_itself_and_was_rolled_back_meanwhile_ends_the_attempt():
+    """A request came twice; between its answer and the look at that name others took it away."""
+
+    class Twice(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.endswith(".inflight"):
+                raise ObjectExistsError(path)
+            self.inner.create(path, data, durable=durable)
+
+    base = MemoryStorage()
+    table = opened(new_table(base), storage=Twice(base))
+    begun = begin(table.context, Action.COMMIT)
+    with pytest.raises(RolledBackError):
+        make_inflight(table.context, begun, CommitMetadata())
     end(begun)
 
 
