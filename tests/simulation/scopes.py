@@ -22,13 +22,20 @@ from tests.simulation.engine_kit import (
     LIMITS,
     Job,
     MakeContext,
+    check_files_in_slot_order,
     client_write,
     do_write,
     open_table,
     ports_of,
 )
 from tests.simulation.family import Prepared
-from tests.simulation.story_kit import left_by_the_dead, prepared, sliced, small
+from tests.simulation.story_kit import (
+    left_by_the_dead,
+    prepared,
+    sliced,
+    small,
+    without_files,
+)
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SnapshotExpiredError
 from timeline.model.operations import WriteOperation
@@ -92,7 +99,11 @@ def opened(limits: object = AT_ONCE) -> MakeContext:
 
 
 def writes(
-    name: str, *keys: str, make: MakeContext | None = None, kind: WriteOperation | None = None
+    name: str,
+    *keys: str,
+    make: MakeContext | None = None,
+    kind: WriteOperation | None = None,
+    far: bool = False,
 ) -> Actor:
     """One write, with an answer to its client."""
 
@@ -100,7 +111,7 @@ def writes(
         job = Job(operation=name, keys=keys, kind=kind or WriteOperation.UPSERT)
         client_write(ports, (make or opened())(ports_of(ports)), job)
 
-    return Actor(name=name, body=body)
+    return Actor(name=name, body=body, shuffled=far)
 
 
 def acts(
@@ -169,6 +180,17 @@ def in_a_queue() -> Scene:
         prepared(small),
         lambda: [writes("A", "a1", make=make), writes("B", "a1", make=make)],
         begun={"A": WRITTEN, "B": WRITTEN},
+    )
+
+
+def behind_the_dead(commits: int, **begun: str) -> Scene:
+    """Two writers far away, and before them commits whose files are missing (PUB-3)."""
+    before = prepared(without_files, commits)
+    return scene(
+        before,
+        lambda: [writes("A", "a1", far=True), writes("B", "b1", far=True)],
+        check_files_in_slot_order,
+        begun,
     )
 
 
@@ -366,6 +388,19 @@ SCOPES: tuple[Scope, ...] = (
         clauses="UNK-1 UNK-2",
         make=partial(overlapping, A=SLOT, B=SLOT),
         faults=Faults(budgets={Fault.AMBIGUOUS_LATE: 1}),
+    ),
+    Scope(
+        id="X20",
+        about="two writers far away publish behind two commits that show nothing yet",
+        clauses="PUB-3 PAR-1 HELP-1",
+        make=partial(behind_the_dead, 2, A="sync_folders a", B="sync_folders b"),
+    ),
+    Scope(
+        id="X21",
+        about="the same at their slots, one may die, a request may come to nothing",
+        clauses="PUB-3 PAR-1 HELP-1 UNK-5",
+        make=partial(behind_the_dead, 2, A=SLOT, B=SLOT),
+        faults=Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.UNAVAILABLE: 1}),
     ),
     Scope(
         id="X19",
