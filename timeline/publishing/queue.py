@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import StorageUnavailableError, TableReplacedError
+from timeline.errors import HoodooError
 from timeline.model.instant import State
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
@@ -223,7 +223,7 @@ class Line:
     def _read_without_queue(self, lease: Lease | None) -> None:
         """Far away; in the queue hardly any slot is lost, and a near look costs no more later."""
         if lease is None and self.context.world.storage.capabilities.far:
-            with suppress(StorageUnavailableError, TableReplacedError):  # met by the next look
+            with suppress(HoodooError):  # met by the next look, and no answer to this request
                 self._read = self._read_at_once()
 
     def stand(self) -> None:
@@ -237,8 +237,7 @@ class Line:
         if self._begun is None or timeline is None:
             return
         others = _in_front(timeline, self._begun) - 1
-        self._until(self.context.looked.head + others, still_max=_STILL_MAX_LOCKED)
-        self._read = None
+        self._until(self.context.looked.head + others, still_max=_STILL_MAX_LOCKED, looks=False)
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
@@ -254,17 +253,17 @@ class Line:
         self.context.world.clock.sleep_ms(_STEP_MS * min(front, _STEPS_MAX))
         return False
 
-    def _until(self, head: int, *, still_max: int = _STILL_MAX) -> None:
-        """Read the chain until it has come so far, or stands still."""
+    def _until(self, head: int, *, still_max: int = _STILL_MAX, looks: bool = True) -> None:
+        """Read the chain until it has come so far, or stands still; at last with a look."""
         chain, clock = self.context.chain, self.context.world.clock
         still = 0
         while still < still_max and (before := chain.known_head) < head:
             others = head - before - 1  # a slot comes in a round at the most
             clock.sleep_ms(_STEP_MS + min(others * self.context.looked.took_ms, _KEEP_UP_MS))
-            if others:
-                chain.head()
-            else:
+            if looks and not others:
                 self._read = self._read_at_once()
+            else:
+                chain.head()
             still = 0 if chain.known_head > before else still + 1
 
     def _read_at_once(self) -> Looked:

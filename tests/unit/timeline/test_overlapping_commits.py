@@ -21,7 +21,8 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.errors import OutcomeUnknownError
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, OutcomeUnknownError
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.operations import WriteOperation
@@ -34,6 +35,7 @@ from timeline.publishing.queue import Line
 from timeline.publishing.settle import newest_slots, unsettled
 from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
+from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 
@@ -417,6 +419,22 @@ def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None
     storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
     assert line._read_at_once()[0] == 3
     assert storage.listings == 2
+
+
+@pytest.mark.spec("UNK-1")
+def test_a_look_beside_a_slot_that_fails_says_nothing_about_the_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    monkeypatch.setattr(SlotChain, "is_busy", True)
+    monkeypatch.setattr(TableContext, "look_at_once", broken)
+    receipt = upsert(story.open(Far(story.base)), [{"id": "c", "p": "z", "ts": 1}])
+    assert receipt.attempts == 1
+    assert rows_of(story.table, "id") == [("a",), ("c",), ("e",)]
+
+
+def broken(*_: Any) -> Any:
+    raise CorruptTableError("a later slot is damaged")
 
 
 @pytest.mark.spec("FOR-4")
