@@ -157,6 +157,9 @@ def waited_for(client: StorageClient, name: str, ports: ActorPorts) -> StorageHo
     return None
 
 
+_WALL_JUMPS_MAX = 2
+
+
 def locking(
     draw: random.Random, name: str, client_of: type[StorageClient] = StorageClient
 ) -> Story:
@@ -173,7 +176,7 @@ def locking(
         Fault.CRASH_BEFORE: 1,
         Fault.CRASH_AFTER: 1,
         Fault.TIME_JUMP: 2,
-        Fault.WALL_JUMP: 2,
+        Fault.WALL_JUMP: _WALL_JUMPS_MAX,
     }
     jumps = (TERMS.validity_ms // 2, TERMS.validity_ms + 1_000)
     return Story(
@@ -189,7 +192,8 @@ def locking(
 
 def still_free(world: World) -> Sequence[object]:
     """Whatever happened: once every lease has ended, the next one gets the lock."""
-    world.now_ms += 2 * TERMS.validity_ms + 60_000  # a clock may have been a minute ahead
+    ahead_ms = _WALL_JUMPS_MAX * 60_000  # all jumps of one clock, a minute each
+    world.now_ms += 2 * TERMS.validity_ms + ahead_ms
     ports = make_ports(world, world.new_actor("survivor", seed=0))
     place = ModelObject(world, ports.state)
     client = StorageClient(place, TERMS, clock=ports.clock, ids=ports.ids)  # type: ignore[arg-type]
