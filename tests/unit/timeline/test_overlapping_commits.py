@@ -24,12 +24,13 @@ from tests.unit.timeline.engine import (
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, OutcomeUnknownError
 from timeline.machine import ThreadExecutor
-from timeline.model.instant import Action
+from timeline.model.instant import Action, State
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.publishing.begin import begin
 from timeline.publishing.look import Turn
 from timeline.publishing.queue import Line
 from timeline.publishing.settle import newest_slots, unsettled
@@ -402,6 +403,28 @@ def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
     head, timeline, _ = line._read_at_once()
     assert (head, storage.listings) == (2 + follows, 2)
     assert timeline.file_names == frozenset(context.active().file_names)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-6")
+def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
+    story = Story()
+    context = story.open(Far(story.base)).context
+    pending = begin(context, Action.COMMIT)
+    line, storage = reading(story)
+
+    def act() -> None:
+        def decide(turn: Turn) -> Slot:
+            time = pending.requested_time
+            return turn.slot(context, SlotKind.CANCEL, Action.COMMIT, time, nonce="n" * 32)
+
+        take_turn(context, "test", decide)
+
+    storage.act = act
+    head, timeline, _ = line._read_at_once()
+    pending.heartbeat.stop()
+    assert (head, storage.listings) == (2, 2)
+    assert pending.file_name(State.REQUESTED) not in timeline.file_names
 
 
 @pytest.mark.spec("PAR-1")
