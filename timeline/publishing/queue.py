@@ -22,7 +22,7 @@ from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.ports.lock import Lease
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
-from timeline.publishing.settle import is_settled, is_shown, may_overlap
+from timeline.publishing.settle import is_settled, is_shown, may_overlap, newest_slots
 
 __all__ = ["Line", "Looked", "queue", "read_table"]
 
@@ -280,7 +280,8 @@ class Line:
         config = partial(load_config, context.world.storage)
         known = context.chain.known_head
         head, timeline, asked = context.look_at_once(config if self.asks_config else None)
-        came = context.chain.between(max(known - 1, 0), head)  # with the last one known before
+        # The last two known before need not have been settled when the listing began.
+        came = (*newest_slots(context, known), *context.chain.between(known, head))
         if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
             return head, context.active(), asked or config
         before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)

@@ -251,23 +251,23 @@ def test_upkeep_is_settled_before_the_next_slot_is_taken() -> None:
 
 @pytest.mark.spec("PUB-3")
 @pytest.mark.spec("PUB-4")
-def test_what_the_commit_before_refuses_finds_its_file_and_is_done_again() -> None:
-    story = Story()
-    story.dies({"id": "a", "p": "x", "ts": 2, "v": 2})
-    receipt = upsert(story.open(Far(story.base)), [{"id": "b", "p": "x", "ts": 1, "v": 1}])
-    assert receipt.attempts == 2
-    assert rows_of(story.table, "id", "v") == [("a", 2), ("b", 1), ("e", 1)]
-
-
-@pytest.mark.spec("PUB-3")
-@pytest.mark.spec("PUB-4")
-def test_what_has_to_be_written_anew_finds_the_file_of_the_commit_that_refused_it() -> None:
+@pytest.mark.parametrize(
+    ("dead", "mine", "left"),
+    [
+        (("a", "x", 2), ("b", "x", 1), [("a", 2), ("b", 1), ("e", 1)]),
+        (("n", "q", 1), ("n", "q", 2), [("a", 1), ("e", 1), ("n", 2)]),
+    ],
+    ids=["file groups done again", "begun anew"],
+)
+def test_what_the_commit_before_refuses_finds_its_file_and_is_done_again(
+    dead: tuple[str, str, int], mine: tuple[str, str, int], left: list[tuple[str, int]]
+) -> None:
     """Begun anew without that file it would be refused for the same reason, again and again."""
     story = Story()
-    story.dies({"id": "n", "p": "q", "ts": 1, "v": 1})
-    receipt = upsert(story.open(Far(story.base)), [{"id": "n", "p": "q", "ts": 2, "v": 2}])
-    assert receipt.attempts == 2
-    assert rows_of(story.table, "id", "v") == [("a", 1), ("e", 1), ("n", 2)]
+    first, second = ({"id": key, "p": part, "ts": v, "v": v} for key, part, v in (dead, mine))
+    story.dies(first)
+    assert upsert(story.open(Far(story.base)), [second]).attempts == 2
+    assert rows_of(story.table, "id", "v") == left
 
 
 @pytest.mark.spec("BATCH-1")
@@ -368,6 +368,22 @@ def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() ->
     names = [line.context.chain.read(number).file_name for number in (2, 3, 4)]
     assert [name in timeline.file_names for name in names] == [True, False, False]
     assert [slot.number for slot in unsettled(line.context, head, timeline)] == [3, 4]
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-3")
+def test_a_look_is_told_of_both_commits_that_were_known_and_not_settled_when_it_was_made() -> None:
+    story, first, second = two_dead()
+    line, storage = reading(story)
+    others = story.open(Far(story.base))
+    ends = [
+        begun(others, WriteOperation.UPSERT, [{"id": f"n{number}", "p": f"y{number}", "ts": 1}])
+        for number in range(2)
+    ]
+    storage.act = lambda: [end() for end in ends]
+    head, timeline, _ = line._read_at_once()
+    assert head == 5
+    assert {first.file_name, second.file_name} <= timeline.file_names
 
 
 @pytest.mark.spec("PAR-1")
