@@ -7,6 +7,7 @@ The start of a chaos process: what must be so before anything of the engine is l
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.abc
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_FILES_KEPT = 64
 
 
 class _WithoutPandas(importlib.abc.MetaPathFinder):
@@ -46,6 +48,19 @@ def _sleep_under_libfaketime() -> None:
     time.sleep = sleep
 
 
+def _small_caches() -> None:
+    """
+    Let what the engine keeps be full after the first minute, so that what still grows is a leak.
+
+    The engine keeps 512 small files decoded, which takes a writer of a busy machine longer than
+    it lives here.
+    """
+    from timeline.files import small_files
+
+    module: Any = small_files
+    module._decoded = functools.lru_cache(_FILES_KEPT)(module._decoded.__wrapped__)
+
+
 def _end_with_parent() -> None:
     """Be killed when the run's driver is gone, also while stopped (Linux's prctl)."""
     if sys.platform == "linux":
@@ -58,6 +73,7 @@ def main() -> None:
     without_pandas()
     if "faketime" in os.environ.get("LD_PRELOAD", ""):
         _sleep_under_libfaketime()
+    _small_caches()
     from tests.chaos import roles
 
     roles.main()

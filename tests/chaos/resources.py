@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 __all__ = ["GROWTH_MAX", "Grown", "Held", "Watch", "growth", "held_by"]
 
@@ -21,6 +24,7 @@ WARM_S = 60.0  # imports, the first look at every slot, Arrow's memory pools
 TOLD_S = 60.0
 OLD_S = 600.0
 GROWTH_MAX = 0.1
+ENDS_AT = 0.9  # share of the later looks that a leak must outlast
 #: More than so much besides, as one more of ten open files is a tenth.
 ALLOWED: Mapping[str, int] = {"files": 2, "threads": 2, "rss_kb": 16 * 1_024}
 
@@ -35,19 +39,21 @@ class Held:
         files: Open file descriptors.
         threads: Of the whole process.
         rss_kb: Memory that is resident.
+        kinds: What the open files are: ``socket``, ``pipe`` or the end of a name, and how many.
     """
 
     at: float
     files: int
     threads: int
     rss_kb: int
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
 
 def held_by(pid: int, at: float) -> Held | None:
     """What a process holds now; None where it has ended, or where the system has no ``/proc``."""
     place = Path("/proc", str(pid))
     try:
-        files = sum(1 for _ in (place / "fd").iterdir())
+        names = [_opened(one) for one in (place / "fd").iterdir()]
         said = dict(
             line.split(":", 1)
             for line in (place / "status").read_text().splitlines()
@@ -55,12 +61,24 @@ def held_by(pid: int, at: float) -> Held | None:
         )
         return Held(
             at=round(at, 2),
-            files=files,
+            files=len(names),
             threads=int(said["Threads"]),
             rss_kb=int(said["VmRSS"].split()[0]),
+            kinds=dict(Counter(names)),
         )
     except (OSError, KeyError):
         return None
+
+
+def _opened(descriptor: Path) -> str:
+    """What an open file is: ``socket``, ``anon_inode``, or the suffix of its name."""
+    try:
+        target = str(descriptor.readlink())
+    except OSError:
+        return "closed meanwhile"
+    if not target.startswith("/"):
+        return target.partition(":")[0]
+    return Path(target).suffix or Path(target).name
 
 
 @dataclass(slots=True)
@@ -97,7 +115,9 @@ class Grown:
     The most that a process held in the first half of its life, warmed up, and in the second.
 
     A pool's threads come and go with what a service has to do, so that single minutes differ by
-    half; what is never given back is seen in the peaks.
+    half; what is never given back is seen beside the first half's peak. A leak stays: of the
+    second half counts what nine in ten looks did not exceed, or a burst that one look of a
+    hundred happened to meet would be one.
     """
 
     name: str
@@ -157,14 +177,13 @@ def growth(watch: Watch) -> list[Grown]:
         last = [one for one in looks if one.at >= middle]
         if died - born < TOLD_S or not first:
             continue
-        found.append(Grown(name=name, seconds=died - born, first=_most(first), last=_most(last)))
+        ends = _share_of(last, ENDS_AT)
+        found.append(Grown(name=name, seconds=died - born, first=_share_of(first, 1.0), last=ends))
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
 
-def _most(looks: Sequence[Held]) -> Held:
-    return Held(
-        at=looks[0].at,
-        files=max(one.files for one in looks),
-        threads=max(one.threads for one in looks),
-        rss_kb=max(one.rss_kb for one in looks),
-    )
+def _share_of(looks: Sequence[Held], share: float) -> Held:
+    """What so many of the looks did not exceed."""
+    found = np.array([[one.files, one.threads, one.rss_kb] for one in looks])
+    files, threads, rss_kb = np.quantile(found, share, axis=0, method="higher")
+    return Held(at=looks[0].at, files=int(files), threads=int(threads), rss_kb=int(rss_kb))

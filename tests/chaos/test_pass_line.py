@@ -117,6 +117,8 @@ def test_files_threads_and_memory_of_a_process_are_seen() -> None:
     assert before is not None
     assert after is not None
     assert after.files == before.files + 1
+    assert dict(after.kinds) == {**before.kinds, ".py": 1}
+    assert sum(after.kinds.values()) == after.files
     assert after.threads == 1
     assert after.rss_kb > 1_000
 
@@ -148,6 +150,14 @@ def test_a_process_that_holds_at_most_what_it_held_does_not_leak() -> None:
     assert found.is_old
     assert found.leaks == []
     assert verdicts(grown=(found,))["growth of files, threads and memory"] == "met"
+
+
+@pytest.mark.parametrize(("often", "leaks"), [(6, 0), (7, 1)])
+def test_a_burst_that_few_looks_met_is_no_growth(often: int, leaks: int) -> None:
+    burst = looks(range(600, 600 + 5 * often, 5), files=40)
+    rest = looks(range(600 + 5 * often, 665, 5))
+    [found] = growth(Watch({("read-0", 7): [*looks(range(0, 600, 5)), *burst, *rest]}))
+    assert len(found.leaks) == leaks
 
 
 def test_what_a_process_gathers_in_its_first_minute_is_no_growth() -> None:
