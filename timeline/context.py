@@ -7,7 +7,7 @@ it as their first argument and keep nothing themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -35,7 +35,16 @@ from timeline.rules.strategies import SIMPLE, ConflictStrategy
 from timeline.rules.succession import SkewLimits
 from timeline.slots import SlotChain
 
-__all__ = ["GLANCE_MS", "DrawnTimes", "LastLook", "TableContext", "TableIdentity", "TableLimits"]
+__all__ = [
+    "GLANCE_MS",
+    "DrawnTimes",
+    "LastBatches",
+    "LastLook",
+    "SeenBatches",
+    "TableContext",
+    "TableIdentity",
+    "TableLimits",
+]
 
 Answer = TypeVar("Answer")
 
@@ -94,6 +103,27 @@ class LastLook:
     head: int = 0  # of the chain, known before it was listed
 
 
+@dataclass(frozen=True, slots=True)
+class SeenBatches:
+    """
+    The batch ids in the slots that were looked through once, which need not be kept for them.
+
+    Args:
+        through: Greatest number of those slots.
+        ids: By slot number; those of collected slots may lack, and a void one's are there.
+    """
+
+    through: int = 0
+    ids: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LastBatches:
+    """What batches were seen; replaced as a whole, since threads look side by side."""
+
+    seen: SeenBatches = field(default_factory=SeenBatches)
+
+
 @dataclass(slots=True)
 class TableIdentity:
     """
@@ -144,6 +174,7 @@ class TableContext:
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
     looked: LastLook = field(default_factory=LastLook)
     pin: Pin = field(default_factory=Pin)
+    batches: LastBatches = field(default_factory=LastBatches)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:

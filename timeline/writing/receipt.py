@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from timeline.boundary import read_boundary
-from timeline.context import TableContext
+from timeline.context import SeenBatches, TableContext
 from timeline.model.boundary import PublishedBatch
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import WriteOperation
@@ -81,11 +81,18 @@ class Receipt:
 
 
 def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
-    """The receipt of a batch id that was published before (BATCH-1)."""
+    """
+    The receipt of a batch id that was published before (BATCH-1).
+
+    Outside: 1 list, 1 get, and 1 get per slot that came since this process asked last; where the
+    id was met, as ``SlotChain.newest_first`` as well.
+    """
     if plan.batch_id is None:
         return None
     if context.limits.foreign_writers is ForeignWriters.EXPECTED:
         _decide_last(context)
+    if not _may_be_published(context, plan.batch_id):
+        return None
     withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
     for one in _published_batches(context, withdrawn):
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
@@ -103,6 +110,29 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
                 already_published=True,
             )
     return None
+
+
+def _may_be_published(context: TableContext, batch_id: str) -> bool:
+    """
+    Whether a slot or the boundary has the batch, be it void or taken away.
+
+    A process that lives on lets go slots that a new batch would read again, all of them for each
+    batch; their ids are kept instead.
+    """
+    seen, found = context.batches.seen, {}
+    for slot in context.chain.newest_first():
+        if slot.number <= seen.through:
+            break
+        found[slot.number] = frozenset(one.batch.batch_id for one in batches_of(slot))
+    boundary = read_boundary(context.world.storage)  # after the slots, as of BATCH-2
+    ids = {
+        number: those
+        for number, those in {**seen.ids, **found}.items()
+        if those and number > boundary.number
+    }
+    context.batches.seen = SeenBatches(max(seen.through, *found, 0), ids)
+    archived = any(one.batch.batch_id == batch_id for one in boundary.batches)
+    return archived or any(batch_id in those for those in ids.values())
 
 
 def _decide_last(context: TableContext) -> None:
