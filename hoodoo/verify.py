@@ -409,7 +409,12 @@ class _Run:
         logs: list[tuple[Instant, str, WriteStat]],
         sizes: dict[str, int],
     ) -> None:
-        """A file that carries a completed instant's time but is not in its metadata is visible."""
+        """
+        A file that carries a completed instant's time but is not in its metadata is visible.
+
+        But for those a clustering made of groups that writers changed meanwhile: it publishes
+        their file groups as replaced (CL-1), and a clean removes what an executor left of them.
+        """
         old = self.context.config.may_have_old_logs
         told_of_old = {stat.path for _, _, stat in logs} if old else set()
         by_time: dict[InstantTime, set[str]] = {}
@@ -419,11 +424,14 @@ class _Run:
         for instant in snapshot.active.completed_writes:
             found = by_time.get(instant.requested_time)
             if found:
-                told = set(snapshot.commits.read(instant).written_paths())
-                for path in sorted(found - told):
-                    name = path.rpartition("/")[2]
-                    log = parse_log_file_name(name)
-                    if parse_base_file_name(name) is not None or (log and not log.is_cdc):
+                metadata = snapshot.commits.read(instant)
+                hidden = set(metadata.replaced_file_groups())
+                for path in sorted(found - set(metadata.written_paths())):
+                    folder, _, name = path.rpartition("/")
+                    base, log = parse_base_file_name(name), parse_log_file_name(name)
+                    if base is not None and (folder, base.file_id) in hidden:
+                        self.note("leftover", path, f"given up by {instant}; a clean removes it")
+                    elif base is not None or (log and not log.is_cdc):
                         self.problem(
                             "unannounced_file", path, f"{instant} does not name it, readers see it"
                         )

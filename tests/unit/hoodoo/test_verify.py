@@ -87,6 +87,19 @@ def test_a_second_file_of_a_committed_instant_is_found(path: Path) -> None:
     assert "duplicate_key" in found
 
 
+def test_a_late_file_of_a_file_group_its_own_instant_gave_up_is_only_noted(path: Path) -> None:
+    """CL-1: a clustering hides what it made of changed groups, also when it comes late."""
+    given_up = base_files(path)[-1]
+    rows = pa.table({"id": [7], "name": ["g"]})
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        receipt = table.insert_overwrite_table(rows)
+    late = f"{given_up.name.rsplit('_', 1)[0]}_{receipt.requested_time}.parquet"
+    shutil.copy(given_up, path / late)
+    found = check(path)
+    assert found.problems == ()
+    assert [(note.kind, note.path) for note in found.notes] == [("leftover", late)]
+
+
 def test_a_key_in_two_file_groups_is_found(path: Path) -> None:
     with hoodoo.open_table(path, properties=MANUAL) as table:
         table.bulk_insert(pa.table({"id": [3, 4], "name": ["c", "d"]}))
