@@ -32,6 +32,7 @@ from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.publishing.look import Turn
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.reading.reader_lease import owed_paths
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView, list_partition_paths
 
@@ -104,7 +105,8 @@ def gather(
 
     Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 2 lists per
     partition to look at (3 where change logs are kept), and 1 list per folder when all
-    partitions are looked at.
+    partitions are looked at; where there is something to look at 1 list, and 1 get per clean
+    that spared files for readers.
 
     Args:
         context: The table.
@@ -158,6 +160,7 @@ def gather(
         compactions=compactions,
         clusterings={group: instant.requested_time for group, instant in clusterings.items()},
         change_logs=change_logs,
+        owed=owed_paths(context.world.storage) if groups else frozenset(),
     )
     return Gathered(snapshot=snapshot, facts=facts, savepoints=named)
 

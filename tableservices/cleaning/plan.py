@@ -51,6 +51,7 @@ class CleanFacts:
     change_logs: Mapping[tuple[FileGroupId, InstantTime], Sequence[str]] = field(
         default_factory=dict
     )
+    owed: frozenset[str] = frozenset()  # paths that earlier cleans let go and spared for readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +107,29 @@ def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
     for group in sorted(facts.groups):
         slices = facts.groups[group]
         first = _first_kept(facts, settings, group, slices)
-        if first:
+        going = _going(facts, group, slices[:first])
+        if going:
             kept = slices[first].base_instant_time if first < len(slices) else facts.replaced[group]
             floor = max(floor, facts.completions.get(kept, archived_before))
-        for one in slices[:first]:
-            paths = _paths(one)
-            if facts.pinned.isdisjoint(paths):
-                # Without the base files beside it a change log cannot be read in every mode.
-                logs = facts.change_logs.get((group, one.base_instant_time), ())
-                chosen.setdefault(group.partition_path, []).extend([*paths, *logs])
+            chosen.setdefault(group.partition_path, []).extend(going)
     return CleanPlan(
         files={
             partition: tuple(sorted(paths)) for partition, paths in sorted(chosen.items()) if paths
         },
         floor=floor,
     )
+
+
+def _going(facts: CleanFacts, group: FileGroupId, slices: Sequence[FileSlice]) -> list[str]:
+    """Paths of slices that go, but for those that have gone but for the deletes."""
+    going = []
+    for one in slices:
+        paths = _paths(one)
+        if facts.pinned.isdisjoint(paths):
+            # Without the base files beside it a change log cannot be read in every mode.
+            logs = facts.change_logs.get((group, one.base_instant_time), ())
+            going += [path for path in (*paths, *logs) if path not in facts.owed]
+    return going
 
 
 def _paths(one: FileSlice) -> list[str]:

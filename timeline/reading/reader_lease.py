@@ -25,7 +25,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import OURS, OWED, READERS, owed_path, reader_path
 from timeline.ports.executor import Ticker
-from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
+from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.liveness import LEASE_BEATS, lease_is_over, lease_is_trusted
 
@@ -35,6 +35,7 @@ __all__ = [
     "RegisteredReader",
     "hold",
     "lease_newest",
+    "owed_paths",
     "registered_readers",
     "spare_leased",
     "sweep_leased",
@@ -346,13 +347,31 @@ def sweep_leased(context: TableContext) -> int:
     return sum(_delete_owed(context, name, readers) for name in storage.names(OWED))
 
 
-def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredReader]) -> int:
-    storage, path = context.world.storage, f"{OWED}/{name}"
+def owed_paths(storage: Storage) -> frozenset[str]:
+    """
+    What earlier cleans let go and spared for readers; ``sweep_leased`` deletes it.
+
+    No later clean needs to let it go again. Outside: 1 list, 1 get per clean that spared.
+    """
+    owed = (_owed(storage, f"{OWED}/{name}") for name in storage.names(OWED))
+    return frozenset(path for one in owed if one is not None for path in one[1])
+
+
+def _owed(storage: Storage, path: str) -> tuple[InstantTime, list[str]] | None:
+    """Floor and paths of what one clean owes; None when that is gone, or not ours."""
     try:
         document = json.loads(storage.read(path))
-        floor, paths = str(document["floor"]), [str(one) for one in document["paths"]]
+        return str(document["floor"]), [str(one) for one in document["paths"]]
     except (ObjectMissingError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredReader]) -> int:
+    storage, path = context.world.storage, f"{OWED}/{name}"
+    owed = _owed(storage, path)
+    if owed is None:
         return 0
+    floor, paths = owed
     if _needed(paths, floor, readers):
         return 0
     known = [one for one in paths if data_file_time(one.rpartition("/")[2]) is not None]  # SEC2

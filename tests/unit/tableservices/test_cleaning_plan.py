@@ -210,6 +210,13 @@ def test_what_a_savepoint_pins_stays() -> None:
     assert plan_clean(pinned, COMMITS).paths == (path(20),)
 
 
+def test_what_an_earlier_clean_left_to_readers_is_not_planned_again() -> None:
+    given = facts(commit(40, 45), 10, 20, 30, 40, 50)
+    assert plan_clean(replace(given, owed=frozenset({path(10)})), COMMITS).paths == (path(20),)
+    owed = replace(given, owed=frozenset({path(10), path(20)}))
+    assert (plan_clean(owed, COMMITS).paths, plan_clean(owed, COMMITS).floor) == ((), "")
+
+
 def test_the_input_of_a_pending_compaction_stays() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
     assert plan_clean(replace(given, compactions={GROUP: [t(25)]}), COMMITS).paths == (path(10),)

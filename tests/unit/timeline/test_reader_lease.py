@@ -94,6 +94,23 @@ def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> Non
     assert files_below(bench.storage, OWED) == []
 
 
+def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_ended() -> None:
+    bench = Bench()
+    with bench.reader.hold() as state:
+        bench.commit(1, 2, 3)
+        assert bench.clean() == 3
+        assert clean(bench.writer.context, ONE) is None
+        bench.commit(4)
+        receipt = clean(bench.writer.context, ONE)
+        assert receipt is not None
+        assert len(receipt.files) == 1  # the slice of 2 alone: that of 0 went before, but for us
+        assert values(state) == [0]
+        assert len(files_below(bench.storage, OWED)) == 1
+    assert clean(bench.writer.context, ONE) is None
+    assert len(data_files(bench.writer)) == 2
+    assert files_below(bench.storage, OWED) == []
+
+
 def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
     bench = Bench()
     bench.commit(1, 2)
