@@ -9,12 +9,13 @@ executor that dies stops beating, and whoever comes after the tolerated silence 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 
+from tableservices.completing import withdraw_if_ended
 from tableservices.scheduling import pending_plans
 from timeline.context import TableContext
-from timeline.errors import StorageUnavailableError
+from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
 from timeline.heartbeat import Heartbeat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
@@ -128,7 +129,11 @@ def claim_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
 
 @contextmanager
 def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
-    """Be the executor of a plan for a while. Answers, calls outside, errors: ``claim_plan``'s."""
+    """
+    Be the executor of a plan for a while. Answers, calls outside, errors: ``claim_plan``'s.
+
+    One that slept while others ended the plan takes back what it wrote since (RB-10).
+    """
     heartbeat = claim_plan(context, plan)
     if heartbeat is None:
         context.world.events.emit("service.claimed_elsewhere", rt=plan.requested_time)
@@ -136,5 +141,9 @@ def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
         return
     try:
         yield heartbeat
+    except HeartbeatExpiredError:
+        with suppress(StorageUnavailableError):
+            withdraw_if_ended(context, plan, heartbeat)
+        raise
     finally:
         heartbeat.stop()  # whatever happened: the plan may be run again at once

@@ -11,14 +11,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timeline.codecs.commit_body import CommitBody
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.context import TableContext
 from timeline.files.markers import delete_markers
 from timeline.heartbeat import Heartbeat
 from timeline.model.claim import Claim
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
-from timeline.model.filenames import instant_file_name, pending_file_names
+from timeline.model.filenames import (
+    instant_file_name,
+    parse_base_file_name,
+    pending_file_names,
+)
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.places import HISTORY
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, how_it_ended
 from timeline.publishing.publish import Published
@@ -27,7 +33,7 @@ from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 
-__all__ = ["Check", "complete", "withdraw"]
+__all__ = ["Check", "complete", "withdraw", "withdraw_if_ended"]
 
 
 #: Whether the result may stand in this turn, asked again after each lost slot.
@@ -136,8 +142,9 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     Take back what this executor made of a plan that ended otherwise.
 
     After a cancel everything of the instant goes, also what came after the canceller looked
-    (RB-10). What another executor completed has the same names and stays. Outside: as the
-    listing of its files, and their deletes.
+    (RB-10). What another executor completed has the same names and stays, but for base files
+    that its result does not name: those of groups it gave up, which are hidden only while the
+    instant is not archived (CL-1). Outside: as the listing of its files, and their deletes.
     """
     storage = context.world.storage
     if ended is Ended.CANCELLED:
@@ -146,7 +153,38 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
         for name in pending_file_names(plan.action, plan.requested_time):
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
+    elif ended is Ended.COMPLETED_ELSEWHERE:
+        named = _named_by_result(context, plan)
+        if named is not None:
+            for path in data_files_of(storage, plan.requested_time):
+                if path not in named and parse_base_file_name(path.rpartition("/")[2]) is not None:
+                    storage.delete(path)
     heartbeat.stop()
     context.world.events.emit(
         "service.withdrawn", action=plan.action.value, rt=plan.requested_time, why=ended.value
     )
+
+
+def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | None:
+    """Files that the plan's completed instant names; None when it is not found any more."""
+    action = plan.action.completes_as
+    done = context.active().find(plan.requested_time, action)
+    if done is not None and done.completed:
+        return frozenset(context.commits.read(done).written_paths())
+    row = context.history.find(plan.requested_time, action.value)
+    if row is None or row.metadata is None:
+        return None
+    path = f"{HISTORY} ({plan.requested_time})"
+    told = decode_archived_commit(row.metadata, action=row.action, path=path)
+    return frozenset(told.written_paths())
+
+
+def withdraw_if_ended(context: TableContext, plan: Instant, heartbeat: Heartbeat) -> None:
+    """
+    As ``withdraw``, by an executor that slept, where somebody ended the plan meanwhile.
+
+    A plan that is pending still keeps what was made: whoever carries it out uses it.
+    """
+    ended = how_it_ended(context.active(), plan)
+    if ended is not None:
+        withdraw(context, plan, ended, heartbeat)

@@ -20,17 +20,16 @@ from tableservices.cleaning.facts import needing, read_last_clean
 from tableservices.cleaning.plan import retained_line
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
+from tableservices.scheduling import PLANS
 from timeline.active import ActiveTimeline
 from timeline.boundary import GRACE_OF_SILENCES
 from timeline.context import TableContext
-from timeline.model.filenames import (
-    parse_base_file_name,
-    parse_log_file_name,
-)
+from timeline.model.claim import FileGroupId, Touch
+from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import check_partition_path
-from timeline.model.slot import UNSETTLED_MAX, Slot
+from timeline.model.slot import UNSETTLED_MAX, Slot, SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import slot_path
 from timeline.ports.storage import Storage
@@ -40,6 +39,7 @@ from timeline.registry import registered_writers
 __all__ = ["Lines", "ceiling_of", "lines_of"]
 
 _HOUR_MS = 3_600_000
+_WRITING = frozenset({Touch.NEW, Touch.BASE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def lines_of(
 
     Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per
     ended instant; and while there is something to move, 1 list per partition of which file
-    groups were replaced.
+    groups were replaced, with 1 stat per plan that was completed just now.
 
     Args:
         context: The table.
@@ -103,7 +103,7 @@ def lines_of(
         return lines
     ended, fresh = _ended(context, slots, before=going[-1].requested_time)
     return replace(lines, ended=ended).and_(
-        _unclean_replace(context, snapshot, going), min(fresh, default=None)
+        _unclean_replace(context, snapshot, slots, going), min(fresh, default=None)
     )
 
 
@@ -137,25 +137,53 @@ def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTim
 
 
 def _unclean_replace(
-    context: TableContext, snapshot: Snapshot, going: Sequence[Instant]
+    context: TableContext, snapshot: Snapshot, slots: Sequence[Slot], going: Sequence[Instant]
 ) -> InstantTime | None:
     """
-    The first replacing instant whose replaced files are still there.
+    The first replacing instant whose replaced files are still there, or may still come.
 
     Once it is archived nothing hides them any more: readers would see old rows twice. Looking
     for the files is exact whoever cleans, by whatever policy.
     """
+    replacing = [one for one in going if one.action is Action.REPLACECOMMIT]
     present: dict[str, frozenset[str]] = {}
-    for one in going:
-        if one.action is not Action.REPLACECOMMIT:
-            continue
+    coming = _may_come(context, snapshot, slots) if replacing else frozenset()
+    for one in replacing:
         replaced = snapshot.commits.read(one).partition_to_replace_file_ids or {}
         for partition_path, file_ids in replaced.items():
             if partition_path not in present:
                 present[partition_path] = _file_ids(context.world.storage, partition_path)
             if not present[partition_path].isdisjoint(file_ids):
                 return one.requested_time
+            if any(FileGroupId(partition_path, file_id) in coming for file_id in file_ids):
+                return one.requested_time
     return None
+
+
+def _may_come(
+    context: TableContext, snapshot: Snapshot, slots: Sequence[Slot]
+) -> frozenset[FileGroupId]:
+    """
+    File groups of which an executor that slept may write a file, its plan being completed.
+
+    Another executor completed it; the sleeper notices with its next request (RB-10), which
+    may be a file of what the plan made, or of groups that it gave up. Outside: 1 stat per plan
+    that was completed within the grace, and 1 more.
+    """
+    found: set[FileGroupId] = set()
+    for slot in reversed(slots):
+        if slot.kind is not SlotKind.COMMIT or slot.action not in PLANS:
+            continue
+        if _is_aged(context, slot):
+            break
+        written = {one.file_group for one in slot.claim.file_groups if one.touch in _WRITING}
+        taken = {one.file_group for one in slot.claim.file_groups} - written
+        done = snapshot.active.find(slot.requested_time, slot.action.completes_as)
+        if done is not None and done.completed:
+            hidden = snapshot.commits.read(done).replaced_file_groups()
+            found |= {FileGroupId(*group) for group in hidden} - taken
+        found |= written
+    return frozenset(found)
 
 
 def _file_ids(storage: Storage, partition_path: str) -> frozenset[str]:
@@ -177,14 +205,18 @@ def _ended(
     left there, and nothing may come: their owners, had they only slept, must have noticed by
     then (RB-10).
     """
-    storage = context.world.storage
-    grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
     old: list[InstantTime] = []
     fresh: list[InstantTime] = []
     for slot in slots:
         targets = [target for target in ended_by(slot) if target <= before]
         if targets:
-            stat = storage.stat(slot_path(slot.number))
-            aged = stat is None or storage.now_ms() - stat.modified_ms > grace_ms
-            (old if aged else fresh).extend(targets)
+            (old if _is_aged(context, slot) else fresh).extend(targets)
     return tuple(old), tuple(fresh)
+
+
+def _is_aged(context: TableContext, slot: Slot) -> bool:
+    """Whether whoever slept when the slot was taken must have noticed by now. Outside: 1 stat."""
+    storage = context.world.storage
+    stat = storage.stat(slot_path(slot.number))
+    grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
+    return stat is None or storage.now_ms() - stat.modified_ms > grace_ms

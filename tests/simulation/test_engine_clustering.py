@@ -13,6 +13,11 @@ from functools import partial
 
 import pytest
 
+from tableservices import claims
+from tableservices.archiving import lines
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.cleaning.execute import clean
 from tableservices.clustering.schedule import schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
@@ -21,6 +26,7 @@ from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,
     RETAINED,
+    TOLERATED_MS,
     EngineFacts,
     Job,
     MakeContext,
@@ -39,11 +45,19 @@ from timeline.model.operations import TableType, WriteOperation
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Pause, Until, UntilEnd
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SETTINGS = ClusteringSettings(sort_columns=("operation", "id"))
+ARCHIVING = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    }
+)
 SERVICE = ClusteringService(settings=SETTINGS, files=FILES)
 KEYS = ("a1", "a2", "b1")
 
@@ -156,3 +170,73 @@ def test_mutant_that_does_not_look_again_in_its_turn_is_found() -> None:
     blind = partial(crowd, mutants.with_chain(mutants.BlindChain))
     found = [story(seed, blind) for seed in range(30)]
     assert any("I1" in failure for failure in found)
+
+
+# ---- an executor that slept
+
+
+def keeper(name: str = "K") -> Actor:
+    """Cleans and archives once."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        clean(context, ARCHIVING.cleaning)
+        archive(context, ARCHIVING)
+
+    return Actor(name=name, body=body)
+
+
+def outslept() -> list[str]:
+    """
+    C sleeps before its first file, of the group of partition a, which a writer changes.
+
+    D completes the plan without that group, writers go on, and what is old is cleaned and
+    archived. Returns what is wrong when C has woken and ended.
+    """
+    world = small_files("outslept-clusterer", TableType.COPY_ON_WRITE)
+    later = [Job(operation=f"later{number}", keys=("a2",)) for number in range(5)]
+    trace = play(
+        world,
+        [
+            clusterer("C"),
+            writer("A", [Job(operation="A", keys=("a1",))]),
+            clusterer("D", plans=False),
+            writer("B", later),
+            keeper(),
+        ],
+        [
+            Until("C", "create a/"),
+            UntilEnd("A"),
+            Pause(1 + TOLERATED_MS // 1_000),
+            UntilEnd("D"),
+            UntilEnd("B"),
+            UntilEnd("K"),
+            UntilEnd("C"),
+        ],
+        jump_ms=1_000,
+    )
+    return [str(one) for one in (trace.failure, *_doubled(world)) if one]
+
+
+def _doubled(world: World) -> list[str]:
+    try:
+        found = rows_now(world)
+    except AssertionError as error:
+        return [str(error)]
+    expected = {"a1": "A", "a2": "later4", "a3": "second", "a4": "second", "b1": "seed"}
+    return [] if found == expected else [f"{found}"]
+
+
+@pytest.mark.spec("RB-10")
+def test_what_an_executor_that_slept_writes_after_the_archive_is_never_seen() -> None:
+    assert outslept() == []
+
+
+@pytest.mark.spec("GC-1")
+def test_mutant_that_archives_what_hides_a_sleepers_file_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And its owner does not take it back: its rows are there twice for good."""
+    monkeypatch.setattr(lines, "_may_come", lambda *_: frozenset())
+    monkeypatch.setattr(claims, "withdraw_if_ended", lambda *_: None)
+    assert any("two rows" in one for one in outslept())

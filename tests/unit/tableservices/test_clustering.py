@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
 from tableservices.claims import claim_plan
+from tableservices.cleaning.execute import clean
 from tableservices.cleaning.leftovers import remove_leftovers
 from tableservices.clustering.curves import Curve
 from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
@@ -29,9 +32,11 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from timeline.boundary import GRACE_OF_SILENCES
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.errors import (
     CorruptTableError,
+    HeartbeatExpiredError,
     InstantNotFoundError,
     InvalidInputError,
     MalformedNameError,
@@ -48,7 +53,7 @@ from timeline.places import timeline_path
 from timeline.properties.setting_names import ClusteringUpdates
 from timeline.publishing.plan_ending import cancel
 from timeline.rules.bucketing import BucketEngine, BucketRules
-from timeline.storage.memory import MemoryStorage
+from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
 
 SORTED = ClusteringSettings(sort_columns=("v",))
@@ -62,10 +67,13 @@ def rows(ids: str, *, p: str = "x", ts: int = 1) -> list[dict[str, Any]]:
 
 
 def small_files(
-    *, table_type: TableType = TableType.COPY_ON_WRITE, storage: MemoryStorage | None = None
+    *,
+    table_type: TableType = TableType.COPY_ON_WRITE,
+    storage: MemoryStorage | None = None,
+    clock: StillClock | None = None,
 ) -> Table:
     """Two file groups in partition x, one in y."""
-    table = new_table(storage, table_type=table_type)
+    table = new_table(storage, table_type=table_type, clock=clock)
     put(table, INSERT, rows("ab") + rows("yz", p="y"), files=_KEEP_APART)
     put(table, INSERT, rows("cd"), files=_KEEP_APART)
     return table
@@ -241,6 +249,96 @@ def test_a_late_file_of_a_group_that_was_left_out_is_never_seen() -> None:
     storage.create(late, kept[late])
     assert rows_of(opened(table), *COLUMNS) == before
     assert len(before) == 6
+
+
+class Asleep:
+    """An executor that sleeps beyond its claim in its first create, while ``act`` happens."""
+
+    def __init__(self, act: Callable[[Table, Instant], object]) -> None:
+        self.clock = StillClock()
+        self.table = small_files(
+            storage=MemoryStorage(world=MemoryWorld(self.clock)), clock=self.clock
+        )
+        self.planned = schedule(self.table)
+        self.act = act
+
+    def run(self) -> None:
+        asleep = self
+
+        class Sleeping(Behind):
+            slept = False
+
+            def create(self, path: str, data: bytes, **how: Any) -> None:
+                if path.endswith(".parquet") and not self.slept:
+                    self.slept = True
+                    asleep.clock.sleep_ms(BRISK.heartbeat.tolerated_ms + 1_000)
+                    asleep.act(asleep.other(), asleep.planned)
+                self.inner.create(path, data, **how)
+
+        with pytest.raises(HeartbeatExpiredError):
+            execute(self.other(Sleeping(self.table.context.world.storage)), self.planned)
+
+    def other(self, storage: Any = None) -> Table:
+        return opened(self.table, storage=storage, clock=self.clock)
+
+    def files(self) -> list[str]:
+        return [path for path in data_files(self.table) if self.planned.requested_time in path]
+
+
+@pytest.mark.spec("RB-10")
+def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() -> None:
+    def act(other: Table, planned: Instant) -> None:
+        upsert(other, rows("a", ts=5))
+        receipt = execute(other, planned)
+        assert receipt is not None
+        assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+
+    asleep = Asleep(act)
+    asleep.run()
+    assert [path.partition("/")[0] for path in asleep.files()] == ["y"]
+    assert len(rows_of(asleep.other(), "id")) == 6
+
+
+@pytest.mark.spec("RB-10")
+def test_a_woken_executor_takes_back_everything_of_a_plan_that_was_cancelled() -> None:
+    asleep = Asleep(lambda other, planned: cancel(other.context, planned))
+    asleep.run()
+    assert asleep.files() == []
+    assert leftovers(asleep.table) == []
+
+
+def test_a_woken_executor_leaves_what_it_made_to_who_carries_the_plan_out() -> None:
+    asleep = Asleep(lambda _other, _planned: None)
+    asleep.run()
+    assert len(asleep.files()) == 1
+    assert execute(asleep.other(), asleep.planned) is not None
+    assert len(rows_of(asleep.other(), "id")) == 6
+
+
+@pytest.mark.spec("RB-10")
+def test_what_hides_a_group_that_was_given_up_is_archived_when_no_executor_can_write_it() -> None:
+    """Behind the archive nothing would hide the file of an executor that slept."""
+    asleep = Asleep(lambda *_: None)
+    table, planned = asleep.table, asleep.planned
+    upsert(table, rows("a", ts=5))
+    receipt = execute(asleep.other(), planned)
+    assert receipt is not None
+    assert receipt.groups_left_out == 1
+    rules = ArchiveRules.from_properties(
+        {
+            "hoodie.clean.commits.retained": "1",
+            "hoodie.keep.min.commits": "2",
+            "hoodie.keep.max.commits": "4",
+        }
+    )
+    for ts in range(6, 12):
+        upsert(table, rows("a", ts=ts))
+    clean(table.context, rules.cleaning)
+    archive(table.context, rules)
+    assert table.context.active().find(planned.requested_time) is not None
+    asleep.clock.sleep_ms(GRACE_OF_SILENCES * BRISK.heartbeat.tolerated_ms + 1)
+    archive(table.context, rules)
+    assert table.context.active().find(planned.requested_time) is None
 
 
 def test_where_writers_changed_everything_the_plan_is_cancelled() -> None:
