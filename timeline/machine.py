@@ -41,6 +41,7 @@ Result = TypeVar("Result")
 
 _WORKERS_MAX = 8
 _WAITERS_MAX = 48
+_POOL_S = 60.0
 _BESIDE_THREADS = 2
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
@@ -203,8 +204,7 @@ class ThreadExecutor:
         helpers = min(threads.most, tasks) - 1
         started: list[Future[None]] = []
         if helpers > 0:
-            pool = threads.pool()
-            started = [pool.submit(run.work_off) for _ in range(helpers)]
+            started = threads.submit(run.work_off, helpers)
         try:
             run.work_off()
             # A helper that still waits for a thread has nothing left to do; waiting for it
@@ -218,7 +218,7 @@ class ThreadExecutor:
 
     def start(self, work: Callable[[], Result]) -> Started[Result]:
         """Start some work that waits for a far storage, and go on."""
-        return Started(self._waiters.pool().submit(work))
+        return Started(self._waiters.submit(work)[0])
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
         """
@@ -246,28 +246,46 @@ class ThreadExecutor:
 
 
 class _Threads:
-    """A pool of threads beside the calling one, made by the first use in each process."""
+    """
+    A pool of threads beside the calling one, made by the first use in each process.
+
+    It is made anew from time to time, so that a process that once waited for a silent storage
+    with all its threads does not keep them for good: they end with what they are at.
+    """
 
     def __init__(self, most: int, name: str) -> None:
         self.most = most  # the calling thread included
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
+        self._before: ThreadPoolExecutor | None = None
+        self._made_s = 0.0
         self._pid = 0
         self._guard = threading.Lock()
 
-    def pool(self) -> ThreadPoolExecutor:
-        with self._guard:
-            # Threads do not survive a fork: a child makes its own.
-            if self._pool is None or self._pid != os.getpid():
-                self._pool = ThreadPoolExecutor(max(1, self.most - 1), self._name)
-                self._pid = os.getpid()
-            return self._pool
+    def submit(self, work: Callable[[], Result], times: int = 1) -> list[Future[Result]]:
+        """Start some work, that many times; more than there are threads wait for one."""
+        with self._guard:  # or the pool is given up between the look and the work
+            pool = self._current()
+            return [pool.submit(work) for _ in range(times)]
+
+    def _current(self) -> ThreadPoolExecutor:
+        # Threads do not survive a fork: a child makes its own.
+        known = self._pool if self._pid == os.getpid() else None
+        if known is not None:
+            if time.monotonic() - self._made_s < _POOL_S:
+                return known
+            known.shutdown(wait=False)
+        self._before = known
+        self._pool = ThreadPoolExecutor(max(1, self.most - 1), self._name)
+        self._made_s, self._pid = time.monotonic(), os.getpid()
+        return self._pool
 
     def close(self) -> None:
         with self._guard:
-            pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            pool.shutdown(wait=True)
+            pools, self._pool, self._before = (self._before, self._pool), None, None
+        for pool in pools:
+            if pool is not None and self._pid == os.getpid():
+                pool.shutdown(wait=True)
 
 
 class ThreadTicker:

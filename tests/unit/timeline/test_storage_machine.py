@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from timeline import machine
 from timeline.machine import FanOut, LoggingEvents, NullEvents, SystemIds, ThreadExecutor
 from timeline.ports.events import Value
 
@@ -110,6 +111,45 @@ def test_after_a_failure_no_task_starts() -> None:
     with ThreadExecutor(1) as executor, pytest.raises(ZeroDivisionError):
         executor.map(work, range(100))
     assert started == [0, 1, 2]
+
+
+def test_threads_that_waited_together_once_end_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A storage that fell silent must not leave its waiters to a process that lives on."""
+    together = 12
+    all_there = threading.Barrier(together)
+    waited: list[threading.Thread] = []
+
+    def wait_together() -> None:
+        waited.append(threading.current_thread())
+        all_there.wait(timeout=60)
+
+    with ThreadExecutor(1) as executor:
+        executor.at_once([wait_together] * together)
+        waited.remove(threading.current_thread())  # the calling thread works, too
+        assert len(set(waited)) == together - 1
+        monkeypatch.setattr(machine, "_POOL_S", 0.0)
+        assert executor.start(lambda: 5).wait() == 5
+        for one in waited:
+            one.join(timeout=60)
+        assert not any(one.is_alive() for one in waited)
+
+
+def test_work_goes_on_while_the_threads_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_POOL_S", 0.0)
+    results: list[list[int]] = []
+    with ThreadExecutor(4) as executor:
+
+        def work() -> None:
+            results.append(executor.map(lambda n: n * n, list(range(20))))
+
+        crowd = [threading.Thread(target=work) for _ in range(8)]
+        for one in crowd:
+            one.start()
+        for one in crowd:
+            one.join(timeout=60)
+    assert results == [[n * n for n in range(20)]] * 8
 
 
 def test_repetition_survives_failures_and_ends_for_good() -> None:
