@@ -29,6 +29,7 @@ SERVED: Mapping[str, str] = {
     "hoodie.compact.inline.max.delta.commits": "6",
     "hoodie.index.bloom.num_entries": "1000",
     "hoodoo.lock.deadline.ms": "20000",
+    "hoodoo.reader.lease.ms": "60000",  # so that leases of the killed end while others work
     "hoodoo.services.beside.writers": "false",  # services are processes of their own here
     # A clock an hour ahead drags the table's time along; whoever has the right time goes on.
     "hoodoo.clock.max.ahead.ms": str(3 * _MS_OF_AN_HOUR),
