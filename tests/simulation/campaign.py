@@ -49,7 +49,7 @@ MUST_HAPPEN = (
     "write.refused",
 )
 FAILURES_TOLD = 5
-AHEAD = 8  # blocks given out before their turn
+AHEAD = 4  # blocks given to a process before their turn
 ENOUGH_TO_MEET_ALL = 10_000
 TOLD_EVERY_S = 60.0
 
@@ -110,9 +110,25 @@ def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tal
     return tally
 
 
-def blocks(schedules: int, first: int = 0) -> Iterator[list[tuple[str, int]]]:
-    for number in range(first, first + -(-schedules // BLOCK)):
-        yield numbered(number, BLOCK)
+def lanes_of(workers: int) -> list[frozenset[str]]:
+    """The families that each process plays first, about as many schedules of each block for all."""
+    lanes: list[list[str]] = [[] for _ in range(workers)]
+    loads = [0] * workers
+    for family in sorted(FAMILIES, key=lambda one: -one.share):
+        least = loads.index(min(loads))
+        lanes[least].append(family.id)
+        loads[least] += family.share
+    return [frozenset(lane) for lane in lanes]
+
+
+def blocks(
+    schedules: int, first: int, lane: frozenset[str]
+) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+    """What is in this lane of the next block, and how many blocks were before it."""
+    for place in range(-(-schedules // BLOCK)):
+        names = [each for each in numbered(first + place, BLOCK) if each[0] in lane]
+        if names:
+            yield place, names
 
 
 def processes(workers: int, *, hash_seed: int = 0) -> ProcessPoolExecutor:
@@ -125,37 +141,67 @@ def processes(workers: int, *, hash_seed: int = 0) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("spawn"), initializer=settle_memory)
 
 
-def play_all(
-    pool: ProcessPoolExecutor,
-    schedules: int,
-    *,
-    hashed: int = 0,
-    first_block: int = 0,
-    seconds_max: float = math.inf,
-    tell: Callable[[Tally], None] = lambda _: None,
-) -> Tally:
+class Players:
     """
-    Play that many; no work is given out after the first few failures, or when time is up.
+    Processes that have families of their own, and play those of others when these are done.
 
-    The traces of the first ``hashed`` are remembered; ``tell`` hears after each block.
+    A process remembers what it did (``RememberedWorkload``): two that played all families alike
+    would both have to do all of it once. Where they do (``mixed``), other schedules come before
+    each than where they do not, which must not show in its trace.
     """
-    whole = Tally()
-    ends = time.monotonic() + seconds_max
-    waiting: set[Future[Tally]] = set()
-    todo = enumerate(blocks(schedules, first_block))
-    while True:
-        going_on = len(whole.failures) < FAILURES_TOLD and time.monotonic() < ends
-        while going_on and len(waiting) < AHEAD:
-            place, names = next(todo, (0, None))
-            if names is None:
-                break
-            waiting.add(pool.submit(play_block, names, hashes=place * BLOCK < hashed))
-        if not waiting:
-            return whole
-        done = next(as_completed(waiting))
-        waiting.remove(done)
-        whole.add(done.result())
-        tell(whole)
+
+    def __init__(self, workers: int, *, hash_seed: int = 0, mixed: bool = False) -> None:
+        self._pools = [processes(1, hash_seed=hash_seed) for _ in range(workers)]
+        self._lanes = [frozenset(BY_ID)] if mixed else lanes_of(workers)
+
+    def __enter__(self) -> Players:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+
+    def play_all(
+        self,
+        schedules: int,
+        *,
+        hashed: int = 0,
+        first_block: int = 0,
+        seconds_max: float = math.inf,
+        tell: Callable[[Tally], None] = lambda _: None,
+    ) -> Tally:
+        """
+        Play that many; no work is given out after the first few failures, or when time is up.
+
+        The traces of the first ``hashed`` are remembered; ``tell`` hears after each block.
+        """
+        whole = Tally()
+        ends = time.monotonic() + seconds_max
+        todo = [blocks(schedules, first_block, lane) for lane in self._lanes]
+        waiting: dict[Future[Tally], int] = {}
+
+        def give_out(worker: int) -> None:
+            if len(whole.failures) >= FAILURES_TOLD or time.monotonic() >= ends:
+                return
+            for lane in (todo[worker % len(todo)], *todo):
+                place, names = next(lane, (0, []))
+                if names:
+                    played = self._pools[worker].submit(
+                        play_block, names, hashes=place * BLOCK < hashed
+                    )
+                    waiting[played] = worker
+                    return
+
+        for worker in range(len(self._pools)):
+            for _ in range(AHEAD):
+                give_out(worker)
+        while waiting:
+            done = next(as_completed(waiting))
+            worker = waiting.pop(done)
+            whole.add(done.result())
+            tell(whole)
+            give_out(worker)
+        return whole
 
 
 class Progress:
@@ -282,10 +328,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seed:
         return run_again(options.seed)
-    with processes(options.workers) as pool:
+    with Players(options.workers) as players:
         started = time.monotonic()
-        whole = play_all(
-            pool,
+        whole = players.play_all(
             options.schedules,
             first_block=options.first_block,
             seconds_max=60 * options.minutes,
@@ -293,14 +338,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tell=Progress(options.schedules).tell,
         )
         print(told(whole, time.monotonic() - started), flush=True)
+    with processes(options.workers) as pool:
         searched = search_all(pool, nightly=options.nightly)
         print("scope    runs cut short    calls   time  every interleaving")
         print("\n".join(one.line for one in searched), flush=True)
         again = [(family.id, number) for family, number in map(of_name, corpus())]
         old = pool.submit(play_block, again).result()
-    with processes(options.workers, hash_seed=1) as pool:
+    with Players(options.workers, hash_seed=1, mixed=True) as players:
         twice = min(options.twice, len(whole.hashes))
-        second = play_all(pool, twice, hashed=twice, first_block=options.first_block)
+        second = players.play_all(twice, hashed=twice, first_block=options.first_block)
     compared = whole.hashes.keys() & second.hashes.keys()
     print(f"{old.count} schedules of the corpus, {len(compared)} in two processes")
     broken = [*whole.failures, *old.failures, *(one.failure for one in searched if one.failure)]

@@ -29,7 +29,7 @@ from timeline.writing.workload import RowRules, WorkloadProfile
 
 __all__ = ["RememberedWorkload"]
 
-_WRITES_KEPT = 16_384  # about eight kilobytes each
+_WRITES_KEPT = 65_536  # about twelve kilobytes each; a run of 20,000 schedules has a fifth
 _NUMBERS = count()
 _PREPARED: Conversations[tuple[int, pa.Table, tuple[str, ...]]] = Conversations(4_096)
 _TAGGED: Conversations[tuple[WorkloadProfile, pa.Array]] = Conversations(4_096)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_blocks_of_schedules_repeat_none_and_hold_every_family() -> None:
     names = [*numbered(0, 150), *numbered(1, 150)]
     assert len(set(names)) == 300
     assert {family for family, _ in names[:150]} == set(BUILT)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 40])
+def test_processes_share_the_schedules_of_a_block_and_leave_none_out(workers: int) -> None:
+    lanes = campaign.lanes_of(workers)
+    shared = [dict(campaign.blocks(campaign.BLOCK, 7, lane)).get(0, []) for lane in lanes]
+    assert sorted(chain(*shared)) == sorted(numbered(7, campaign.BLOCK))
+    if workers < len(BUILT) / 2:
+        assert max(map(len, shared)) < 2 * min(map(len, shared))
 
 
 @pytest.mark.parametrize("name", ["S1:4", "S6:8", "S13:3"])
