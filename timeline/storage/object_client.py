@@ -137,6 +137,9 @@ _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazon
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _METADATA_HOSTS = frozenset(("169.254.169.254", "fd00:ec2::254", "metadata.google.internal"))
 _CONNECT_SECONDS = 5
+# What a burst opened is not kept for the 90 s of the client's own default; and a store that closes
+# an idle connection just when it is used again leaves a create unanswered, hence UNKNOWN.
+_IDLE_SECONDS = 20
 _RETRIES_MAX = 6
 _DATA_TIMES = 10  # a data file may take this many times longer than a small object
 
@@ -277,6 +280,7 @@ def open_client(
     options: ClientConfig = {
         "timeout": timedelta(milliseconds=wait_ms),
         "connect_timeout": timedelta(milliseconds=min(wait_ms, _CONNECT_SECONDS * 1000)),
+        "pool_idle_timeout": timedelta(seconds=_IDLE_SECONDS),
     }
     # Inside this time no credential expires, and a caller with a budget hears in time.
     retry: Any = {

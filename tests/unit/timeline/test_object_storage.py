@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import pytest
+from obstore import get
 from obstore.store import AzureStore, MemoryStore, S3Store
 
 from tests.unit.timeline.engine import wait_for
@@ -24,6 +25,7 @@ from timeline.errors import (
 from timeline.machine import SystemIds
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.properties.options import TABLE_LAYER, PropertySet
+from timeline.storage import object_client
 from timeline.storage.object_address import parse_object_address, with_account
 from timeline.storage.object_answers import first_line
 from timeline.storage.object_client import STORAGE_OPTIONS, ObjectSettings, open_client
@@ -166,6 +168,32 @@ def test_a_missing_client_library_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(MissingExtraError, match=r"hoodoo\[objectstore\]"):
         ObjectStorage(PLACE)
+
+
+def test_a_connection_that_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_client, "_IDLE_SECONDS", 1)
+    given_up = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            whole_request(connection)
+            connection.sendall(ranged(b"1", 1).replace(b"Connection: close\r\n", b""))
+            connection.settimeout(PATIENCE_S)
+            if connection.recv(1) == b"":
+                given_up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        told = {
+            "hoodoo.storage.s3.endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}",
+            "hoodoo.storage.s3.access.key": "x",
+            "hoodoo.storage.s3.secret.key": "x",
+        }
+        place = parse_object_address("s3://lake/t")
+        client = open_client(place, ObjectSettings.from_properties(told, place), retries=False)
+        assert bytes(get(client, "x").bytes()) == b"1"
+        assert given_up.wait(PATIENCE_S)
 
 
 def test_every_option_says_what_it_means() -> None:
