@@ -41,6 +41,7 @@ __all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "read_last_clean", "s
 #: Key of the extra metadata by which the next cleaner sees that a savepoint was removed.
 SAVEPOINTED = "savepointed_timestamps"
 _HOUR_MS = 3_600_000
+_UNSHOWN_FAR = 2  # commits with a slot and without their file, all the time (PUB-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,25 @@ def needing(timeline: ActiveTimeline) -> tuple[Instant, ...]:
     )
 
 
+def _oldest_needed(timeline: ActiveTimeline, *, unshown: int) -> InstantTime | None:
+    """
+    From which moment on pending instants need what was visible; None without one.
+
+    Of the commits before its requested time the base snapshot of a write may lack so many of the
+    newest: they had slots, but not yet the files that show them. Where that is rare, such a write
+    is done again instead (CLN-3).
+    """
+    requested = min((one.requested_time for one in needing(timeline)), default=None)
+    if requested is None:
+        return None
+    before = sorted(
+        done
+        for one in timeline.completed_writes
+        if (done := one.completion_time or one.requested_time) < requested
+    )
+    return before[-unshown:][0] if unshown and before else requested
+
+
 def savepoints_of(timeline: ActiveTimeline) -> tuple[Instant, ...]:
     """Completed savepoints."""
     return tuple(
@@ -114,7 +134,8 @@ def gather(
         settings: Policy and retention.
     """
     active = snapshot.active
-    oldest = min((one.requested_time for one in needing(active)), default=None)
+    far = context.world.storage.capabilities.far
+    oldest = _oldest_needed(active, unshown=_UNSHOWN_FAR if far else 0)
     now = context.world.clock.now_ms()
     line = retained_line(
         active.completed_writes,

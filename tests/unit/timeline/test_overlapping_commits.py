@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tableservices.cleaning import facts
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.unit.timeline.engine import (
@@ -16,6 +17,7 @@ from tests.unit.timeline.engine import (
     Far,
     StillClock,
     begun,
+    data_files,
     new_table,
     opened,
     rows_of,
@@ -35,6 +37,7 @@ from timeline.publishing.look import Turn
 from timeline.publishing.queue import Line
 from timeline.publishing.settle import newest_slots, unsettled
 from timeline.publishing.turn import take_turn
+from timeline.rules.conflicts import RuleId
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
@@ -488,3 +491,57 @@ def test_beside_another_engine_nothing_overlaps_and_every_look_follows_the_chain
     assert line._read_at_once()[0] == 2
     assert storage.listings == 2
     assert not Line(story.table.context, asks_config=False).overlaps, "upkeep"
+
+
+class Hooked(Behind):
+    """Lets others act once, before a partition is listed."""
+
+    act: Callable[[], object] | None = None
+
+    def list(self, folder: str) -> Any:
+        act, self.act = self.act, None
+        if folder == "x" and act is not None:
+            act()
+        else:
+            self.act = act
+        return self.inner.list(folder)
+
+
+def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
+    """A write of row a whose begin did not see the newest slice of its file group, and the files
+    of that group after a clean that came before the write looked for them."""
+    story.dies({"id": "a", "p": "x", "ts": 2, "v": 2})
+    hooked = Hooked(story.base)
+    mine, other = story.open(Far(hooked)), story.open(Far(story.base))
+    left: list[str] = []
+
+    def others_go_on() -> None:
+        upsert(other, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
+        clean(other.context, CLEANING)
+        left.extend(path for path in data_files(other) if path.startswith("x/"))
+
+    hooked.act = others_go_on
+    receipt = upsert(mine, [{"id": "a", "p": "x", "ts": 3, "v": 3}])
+    assert rows_of(story.table, "id", "v") == [("a", 3), ("c", 1), ("e", 1)]
+    return receipt, left
+
+
+@pytest.mark.spec("CLN-2")
+def test_a_clean_keeps_what_a_write_needs_that_did_not_see_the_newest_commits() -> None:
+    receipt, left = cleaned_meanwhile(Story())
+    assert len(left) == 2, "the slice before the commit without a file is still there"
+    assert receipt.attempts == 1, "its file group was merged again, and no more"
+
+
+@pytest.mark.spec("CLN-3")
+def test_a_write_is_done_again_whose_base_snapshot_was_cleaned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file group lay in no listing, and its row passed for a new one: it was there twice."""
+    monkeypatch.setattr(
+        facts, "_oldest_needed", lambda *_, **__: None
+    )  # a cleaner that takes too much
+    receipt, left = cleaned_meanwhile(Story())
+    assert len(left) == 1
+    assert receipt.attempts == 2
+    assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
