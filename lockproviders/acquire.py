@@ -15,6 +15,7 @@ alike: jittered polling, and one total deadline over the retries that Hudi multi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockproviders.client import Holding, LockClient, QueueingLockClient, QueuePlace
@@ -116,9 +117,22 @@ class ProviderLock:
             LockTimeoutError: The budget ended; names the holder where known.
             UnsafeSetupError: The provider cannot work here; waiting would not help.
         """
+        lease = self.acquire_while(lambda: True, purpose)
+        assert lease is not None
+        return lease
+
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> HeldLease | None:
+        """
+        As ``acquire`` as long as it is ``wanted``, which is asked between two tries; else None.
+
+        Raises:
+            LockTimeoutError, UnsafeSetupError: As ``acquire``.
+        """
         note = note_owner(self._ports.ids, self._ports.clock, purpose)
         asked_at_ms = self._ports.clock.monotonic_ms()
-        holding = self._wait(note, asked_at_ms)
+        holding = self._wait(note, asked_at_ms, wanted)
+        if holding is None:
+            return None
         try:
             lease = self._lease_from(holding, note)
             lease.watch(self._ports.executor)
@@ -162,28 +176,33 @@ class ProviderLock:
             ids=self._ports.ids,
         )
 
-    def _wait(self, note: OwnerNote, asked_at_ms: int) -> Holding:
-        wait = _Wait(note, asked_at_ms, self._place_for(note))
+    def _wait(
+        self, note: OwnerNote, asked_at_ms: int, wanted: Callable[[], bool]
+    ) -> Holding | None:
+        wait = _Wait(note, asked_at_ms, self._place_for(note), wanted)
         try:
-            return self._wait_in(wait)
+            holding = self._wait_in(wait)
         except BaseException:
             # Also when interrupted: a place nobody waits in would block all behind it.
             wait.place.leave()
             raise
+        if holding is None:
+            wait.place.leave()
+        return holding
 
     def _place_for(self, note: OwnerNote) -> QueuePlace:
         if self._queue is not None:
             return self._queue.enter(note.text)
         return _PollingPlace(self._client, note.text, self._ports.clock)
 
-    def _wait_in(self, wait: _Wait) -> Holding:
-        """All rounds within the deadline; each starts polling fast again."""
+    def _wait_in(self, wait: _Wait) -> Holding | None:
+        """All rounds within the deadline, while it is wanted; each starts polling fast again."""
         clock = self._ports.clock
         deadline_ms = wait.asked_at_ms + self._budget.deadline_ms
         for round_number in range(self._budget.retries + 1):
             round_end_ms = min(deadline_ms, clock.monotonic_ms() + self._budget.try_ms)
             holding = self._poll_until(round_end_ms, wait)
-            if holding is not None:
+            if holding is not None or not wait.wanted():
                 return holding
             left_ms = deadline_ms - clock.monotonic_ms()
             if left_ms <= 0:
@@ -202,7 +221,7 @@ class ProviderLock:
             if holding is not None:
                 return holding
             left_ms = end_ms - clock.monotonic_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or not wait.wanted():
                 return None
             self._tell_once(wait)
             # Between half and one and a half of the interval, so that waiters do not march
@@ -274,9 +293,12 @@ class ProviderLock:
 class _Wait:
     """What one acquire met so far."""
 
-    __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble")
+    __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble", "wanted")
 
-    def __init__(self, note: OwnerNote, asked_at_ms: int, place: QueuePlace) -> None:
+    def __init__(
+        self, note: OwnerNote, asked_at_ms: int, place: QueuePlace, wanted: Callable[[], bool]
+    ) -> None:
+        self.wanted = wanted
         self.note = note
         self.asked_at_ms = asked_at_ms
         self.place = place

@@ -141,5 +141,9 @@ class _NoLock:
         """As the port."""
         raise InternalError(f"a task on the cluster asked for the lock: {purpose}", kind="task")
 
+    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> NoReturn:
+        """As the port."""
+        self.acquire(purpose)
+
     def close(self) -> None:
         """As the port."""

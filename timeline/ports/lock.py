@@ -7,6 +7,7 @@ where foreign writers share the table: they know nothing but the lock (FOR-1).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -70,6 +71,15 @@ class Lock(Protocol):
 
         Raises:
             LockTimeoutError: The budget ended; names the holder where known.
+        """
+
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> Lease | None:
+        """
+        As ``acquire``, but who does not want it any more leaves the queue with None.
+
+        Args:
+            wanted: Asked now and then while the lock is another's; asks nothing of the outside.
+            purpose: As of ``acquire``.
         """
 
     def close(self) -> None:

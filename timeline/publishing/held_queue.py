@@ -9,7 +9,7 @@ to the end it holds it only where the user says so (``hoodoo.retry.queue.after``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -47,8 +47,7 @@ def holding_the_queue(
 
         def give_back() -> None:
             if not held.turns and not held.given_back:
-                held.given_back = True
-                lease.release()
+                held.give_back()
                 world.events.emit("write.queue_given_back", purpose=purpose, held_ms=ms_max)
 
         beat = world.executor.every(ms_max, give_back) if ms_max else None
@@ -83,9 +82,14 @@ class _HeldLock:
         """Nobody is in front of its holder."""
         return True
 
+    def give_back(self) -> None:
+        """Whoever asks from now on asks for the lock itself."""
+        self.given_back = True
+        self.lease.release()
+
     def acquire(self, purpose: str) -> Lease:
         """The lease that is held, which its holder gives back; a new one when it was lost."""
-        borrowed = _Borrowed(self.lease, self.turns)
+        borrowed = _Borrowed(self)
         # Noted first: should it be given back in this moment, the turn finds out by itself.
         self.turns.append(borrowed)
         try:
@@ -95,43 +99,50 @@ class _HeldLock:
             return self.inner.acquire(purpose)
         return borrowed
 
+    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Lease | None:
+        """As ``acquire``: it is had already, or nobody else is in the way of a redo for long."""
+        return self.acquire(purpose)
+
     def close(self) -> None:
         """Nothing: the lock is its owner's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Borrowed:
-    """A lease that somebody else releases."""
+    """A lease for a turn; who took it gives it back, or the turn that has its slot."""
 
-    lease: Lease
-    turns: list[object]
+    held: _HeldLock
 
     @property
     def fencing_token(self) -> int | None:
         """As the lease's own."""
-        return self.lease.fencing_token
+        return self.held.lease.fencing_token
 
     @property
     def owner(self) -> str:
         """As the lease's own."""
-        return self.lease.owner
+        return self.held.lease.owner
 
     def remaining_ms(self) -> int | None:
         """As the lease's own."""
-        return self.lease.remaining_ms()
+        return self.held.lease.remaining_ms()
 
     def has_room(self) -> bool:
         """As the lease's own."""
-        return self.lease.has_room()
+        return self.held.lease.has_room()
 
     def assert_held(self) -> None:
         """As the lease's own."""
-        self.lease.assert_held()
+        self.held.lease.assert_held()
 
     def release(self) -> None:
-        """Only the turn is over: whoever took the lease gives it back."""
-        if self in self.turns:
-            self.turns.remove(self)
+        """The redo has its slot: those who wait need not wait for what is left of it (PAR-1)."""
+        self._end()
+        self.held.give_back()
+
+    def _end(self) -> None:
+        if self in self.held.turns:
+            self.held.turns.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -142,4 +153,5 @@ class _Borrowed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
+        """Only the turn is over: whoever took the lease gives it back."""
+        self._end()

@@ -219,6 +219,17 @@ def _try_publish(
             body=body.bytes_with(turn.owner.fencing_token),
         )
 
+    def is_met() -> bool:
+        slots = context.chain.between(state["seen"].head, context.chain.known_head)
+        rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
+        if not rivals:
+            return False
+        verdict = verdict_on(context, candidate, begun.requested_time, rivals)
+        mine = set(candidate.claim.inserting)
+        # Where both inserted keys only their files tell whether they are the same (C9).
+        may_meet = any(not mine.isdisjoint(rival.claim.inserting) for rival in rivals)
+        return may_meet or not isinstance(verdict, Clean)
+
     known = context.chain.last_own or begun.snapshot.head
     turn = partial(
         take_turn,
@@ -228,6 +239,7 @@ def _try_publish(
         begun=begun.requested_time,
         asks_config=True,
         looks_behind=False,
+        is_met=is_met,
     )
     slot, lost = turn()
     while slot is None:

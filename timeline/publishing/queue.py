@@ -59,6 +59,8 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     """
     The lock, where one is taken, and what was read of the table along with it.
 
+    Without it, though the settings ask for it, only who met something while it stood in line.
+
     Args:
         line: Of this turn.
         purpose: Told to those who wait.
@@ -77,9 +79,9 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     in_order = context.world.lock.in_order
     if shared or (in_order and context.chain.is_busy):
         return _keeping_up(context, purpose)
-    if not in_order:
-        line.stand()
-    return _with_a_look(context, purpose, asks_config=line.asks_config)
+    if not (in_order or line.stand()):
+        return nullcontext((None, None))
+    return _with_a_look(line, purpose)
 
 
 @contextmanager
@@ -104,23 +106,27 @@ def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
 
 
 @contextmanager
-def _with_a_look(context: TableContext, purpose: str, *, asks_config: bool) -> Iterator[Place]:
+def _with_a_look(line: Line, purpose: str) -> Iterator[Place]:
     """
     The lock, and a look that was under way together with it.
 
-    Hardly anybody is in front where nobody publishes. Who has to wait all the same looks again.
+    Hardly anybody is in front where nobody publishes. Who has to wait all the same looks again,
+    without the lock where it learns meanwhile that it is refused.
     """
+    context = line.context
     clock = context.world.clock
     had: list[Lease] = []
     started_ms = clock.monotonic_ms()
     ended_ms: list[int] = []
 
     def acquire() -> None:
-        had.append(context.world.lock.acquire(purpose))
+        lease = context.world.lock.acquire_while(line.is_hopeful, purpose)
         ended()
+        if lease is not None:
+            had.append(lease)
 
     def read() -> Looked:
-        found = read_table(context, asks_config=asks_config)
+        found = read_table(context, asks_config=line.asks_config)
         ended_ms.append(clock.monotonic_ms())
         return found
 
@@ -131,6 +137,10 @@ def _with_a_look(context: TableContext, purpose: str, *, asks_config: bool) -> I
             for lease in had:
                 lease.release()
             raise
+        if not had:
+            line.give_up()
+            yield None, None
+            return
         with had[0] as lease:
             waited_ms = clock.monotonic_ms() - ended_ms[0]
             fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
@@ -174,14 +184,23 @@ class Line:
         context: The table.
         asks_config: Whether the turn will ask for the table's properties.
         begun: The write that is to be published; upkeep has no place in the line.
+        is_met: Whether what is known of the chain refuses it, so that nothing is worth a wait.
     """
 
     def __init__(
-        self, context: TableContext, *, asks_config: bool, begun: InstantTime | None = None
+        self,
+        context: TableContext,
+        *,
+        asks_config: bool,
+        begun: InstantTime | None = None,
+        is_met: Callable[[], bool] = lambda: False,
     ) -> None:
         self.context = context
         self.asks_config = asks_config
         self._begun = begun
+        self._is_met = is_met
+        self._gave_up = False  # once in this turn
+        self.has_given_up = False  # to wait for the lock: the look under way is to tell why
         self.settled = 0  # this turn settled all slots up to it
         self._read: Looked | None = None
         self._head = 0
@@ -226,23 +245,47 @@ class Line:
             with suppress(HoodooError):  # met by the next look, and no answer to this request
                 self._read = self._read_at_once()
 
-    def stand(self) -> None:
+    def stand(self) -> bool:
         """
         Before a lock is asked for that keeps no order: wait for all who are in front.
 
         They are those of the last look, but for the last of them: while one has the lock the next
-        one asks for it. Nobody waits for a single one, who may write for long.
+        one asks for it. Nobody waits for a single one, who may write for long. Returns whether the
+        lock is still wanted: what one in front published may refuse the write, and a look without
+        the lock tells so. That look has the last word: the lock is given up once.
         """
         timeline = self.context.timelines.last
         if self._begun is None or timeline is None:
-            return
+            return True
         others = _in_front(timeline, self._begun) - 1
-        self._until(self.context.looked.head + others, still_max=_STILL_MAX_LOCKED, looks=False)
+        self._until(
+            self.context.looked.head + others,
+            still_max=_STILL_MAX_LOCKED,
+            looks=False,
+            ends=lambda: not self.is_hopeful(),
+        )
+        if self.is_hopeful():
+            return True
+        self.give_up()
+        return False
+
+    def is_hopeful(self) -> bool:
+        """Whether nothing that is known of the chain refuses the write, or a look said so before."""
+        return self._gave_up or not self._is_met()
+
+    def goes_on(self) -> bool:
+        """Whether the lock was given up, and has to be waited for after all."""
+        gave_up, self.has_given_up = self.has_given_up, False
+        return gave_up
+
+    def give_up(self) -> None:
+        """The next look is made without the lock, to tell what refuses the write."""
+        self._gave_up = self.has_given_up = True
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
         far = self.context.world.storage.capabilities.far
-        if not (far and self.context.chain.is_busy):
+        if self.has_given_up or not (far and self.context.chain.is_busy):
             return False
         front = _in_front(timeline, slot.requested_time)
         if front > _BESIDE and self._left and head != self._head:
@@ -253,11 +296,18 @@ class Line:
         self.context.world.clock.sleep_ms(_STEP_MS * min(front, _STEPS_MAX))
         return False
 
-    def _until(self, head: int, *, still_max: int = _STILL_MAX, looks: bool = True) -> None:
-        """Read the chain until it has come so far, or stands still; at last with a look."""
+    def _until(
+        self,
+        head: int,
+        *,
+        still_max: int = _STILL_MAX,
+        looks: bool = True,
+        ends: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Read the chain until it has come so far, stands still or ``ends``; at last with a look."""
         chain, clock = self.context.chain, self.context.world.clock
         still = 0
-        while still < still_max and (before := chain.known_head) < head:
+        while still < still_max and (before := chain.known_head) < head and not ends():
             others = head - before - 1  # a slot comes in a round at the most
             clock.sleep_ms(_STEP_MS + min(others * self.context.looked.took_ms, _KEEP_UP_MS))
             if looks and not others:

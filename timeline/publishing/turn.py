@@ -63,6 +63,7 @@ def take_turn(
     begun: InstantTime | None = None,
     asks_config: bool = False,
     looks_behind: bool = True,
+    is_met: Callable[[], bool] = lambda: False,
 ) -> tuple[Slot | None, int]:
     """
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
@@ -70,7 +71,8 @@ def take_turn(
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
     from it ends the turn without a slot; ``begun`` is the write that is published so;
     ``asks_config`` says that it will ask for the table's properties; without ``looks_behind`` the
-    caller asks ``assert_landed``. Returns the slot and the number of lost ones.
+    caller asks ``assert_landed``; ``is_met`` tells, of what is known, that a decision would end the
+    turn. Returns the slot and the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
@@ -80,8 +82,9 @@ def take_turn(
     budget = context.limits.retry
     paused_ms = 0
     undecided: Slot | None = None
-    line = Line(context, asks_config=asks_config, begun=begun)
-    for lost in range(budget.publish_attempts_max):
+    line = Line(context, asks_config=asks_config, begun=begun, is_met=is_met)
+    lost = 0
+    while lost < budget.publish_attempts_max:
         with queue(line, purpose, lost) as (lease, looked):
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
@@ -91,11 +94,14 @@ def take_turn(
                     if _counts(context, turn, undecided, lease):
                         return undecided, lost
                     undecided = None
+                    lost += 1
                     continue
                 turn, slot = _decided(line, turn, decide, lease)
                 if slot is None:
                     _finish_unshown(line, turn)  # what it refuses must be there to begin from
                     return None, lost
+                if line.goes_on():
+                    continue  # not refused after all: with the lock, and nothing was lost
                 slot = turn.sealed(context, _with_look(context, slot, turn.timeline))
                 assert_lease(lease)
             except LeaseLostError:  # it costs a turn, never data (SLOT-1)
@@ -105,18 +111,14 @@ def take_turn(
             else:
                 fate = _take_and_settle(line, turn, slot, overruns, lease)
                 if fate is _Fate.SETTLED:
-                    if looks_behind:
-                        assert_landed(context, slot)
-                    held = context.world.clock.monotonic_ms() - started
-                    context.world.events.emit(
-                        "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held
-                    )
+                    _tell_done(context, slot, started, looks_behind=looks_behind)
                     return slot, lost
                 undecided = slot if fate is _Fate.UNDECIDED else None
                 context.world.events.emit(f"publish.{fate.value}", number=slot.number)
+        lost += 1
         if line.has_read:
             continue
-        paused_ms = pause_ms(lost, context.world.ids.jitter(), budget, previous_ms=paused_ms)
+        paused_ms = pause_ms(lost - 1, context.world.ids.jitter(), budget, previous_ms=paused_ms)
         context.world.clock.sleep_ms(paused_ms)
     if undecided is not None:
         raise _unknown(undecided, "the lock was lost while publishing, every time")
@@ -124,6 +126,15 @@ def take_turn(
         "other writers took the next commit slot every time; try again later or raise "
         f"hoodie.write.commit.retry.max.attempts: {budget.publish_attempts_max} attempts",
         attempts=budget.publish_attempts_max,
+    )
+
+
+def _tell_done(context: TableContext, slot: Slot, started_ms: int, *, looks_behind: bool) -> None:
+    if looks_behind:
+        assert_landed(context, slot)
+    held_ms = context.world.clock.monotonic_ms() - started_ms
+    context.world.events.emit(
+        "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held_ms
     )
 
 

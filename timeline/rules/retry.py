@@ -28,6 +28,7 @@ __all__ = [
 
 
 _SHORT_FOLD_MAX = 4
+_LOOKS_SHORT = 10  # as many rounds has the least write into one file group (far away)
 
 
 class RetryPolicy(Enum):
@@ -114,7 +115,7 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
             return min(base + int(jitter * (widest - base)), cap)
 
 
-def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int) -> int | None:
+def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0) -> int | None:
     """
     How long the next attempt may hold the queue (PUB-11): 0 for all its time, None for not at all.
 
@@ -122,11 +123,13 @@ def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int) -> int | None:
         budget: From how many conflicts on, and what is short.
         conflicts: How often this write was refused.
         work_ms: What its last attempt took until it asked to be published, or was refused before.
+        look_ms: What a look at a store takes that is far away; the least write makes ten such ways.
     """
     if 0 < budget.queue_after <= conflicts:
         return 0
     # On a busy machine all is slow: whoever lost again may hold it longer, to a bound.
-    short_ms = budget.queue_short_ms * min(conflicts, _SHORT_FOLD_MAX)
+    folded_ms = budget.queue_short_ms * conflicts + _LOOKS_SHORT * look_ms
+    short_ms = min(folded_ms, budget.queue_short_ms * _SHORT_FOLD_MAX)
     return short_ms if work_ms <= short_ms > 0 else None
 
 

@@ -282,17 +282,24 @@ class SimLock:
         self.identity = identity
 
     def acquire(self, purpose: str) -> SimLease:
+        lease = self.acquire_while(lambda: True, purpose)
+        assert lease is not None
+        return lease
+
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> SimLease | None:
         world, state = self._world, self._world.lock(self.identity)
         deadline_ms = world.now_ms + world.lock_budget_ms
 
         def ready() -> bool:
-            return world.now_ms >= deadline_ms or state.is_free(world.now_ms)
+            return world.now_ms >= deadline_ms or state.is_free(world.now_ms) or not wanted()
 
         def wake_at() -> int:
             return deadline_ms if state.ends_ms is None else min(deadline_ms, state.ends_ms)
 
-        def apply() -> int:
+        def apply() -> int | None:
             if not state.is_free(world.now_ms):
+                if world.now_ms < deadline_ms:
+                    return None
                 raise LockTimeoutError(
                     f"the lock was not free in time, held by {state.actor}", holder=state.actor
                 )
@@ -310,8 +317,8 @@ class SimLock:
             ready=ready,
             wake_at=wake_at,
         )
-        token = cast("int", world.perform(self._actor, call))
-        return SimLease(world, self._actor, self.identity, token)
+        token = cast("int | None", world.perform(self._actor, call))
+        return None if token is None else SimLease(world, self._actor, self.identity, token)
 
     def close(self) -> None:
         """Nothing to give up."""

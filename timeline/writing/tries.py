@@ -59,6 +59,7 @@ class Tries:
             context.limits.retry,
             conflicts=len(self.refusals),
             work_ms=ended_ms - self.begun_ms,
+            look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
         )
 
     def queues_rather(self, context: TableContext, *, groups_left: int) -> bool:

@@ -62,6 +62,8 @@ __all__ = [
     "write_prepared",
 ]
 
+_QUEUED_GLANCE_MS = 10_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -162,7 +164,12 @@ def _again(work: Work, tries: Tries) -> Receipt | Met:
 
 
 def _afresh(work: Work, tries: Tries) -> Receipt | Met:
-    return _attempt(work, tries, work.context.snapshot())
+    context = work.context
+    if work.queued and context.world.storage.capabilities.far:
+        # Everybody waits, and this look only says above what a time is drawn: the base snapshot
+        # is read afterwards (BEG-4), and tells when it was too low (BEG-5).
+        return _attempt(work, tries, context.glance(_QUEUED_GLANCE_MS))
+    return _attempt(work, tries, context.snapshot())
 
 
 def _given_up(

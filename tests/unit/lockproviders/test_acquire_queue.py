@@ -112,3 +112,16 @@ def test_service_without_answer_keeps_the_place(machine, client: QueueClient) ->
     client.on_wait = recover
     machine.lock(client).acquire("publish")
     assert [(place.tries, place.left) for place in client.places] == [(4, 0)]
+
+
+def test_who_does_not_want_the_lock_any_more_leaves_its_place(machine, client: QueueClient) -> None:
+    client.free_at_try = 5
+    wanted = iter([True, True, False, False])
+    assert machine.lock(client).acquire_while(lambda: next(wanted), "publish") is None
+    (place,) = client.places
+    assert (place.tries, place.left) == (3, 1)
+
+
+def test_a_lock_that_is_free_is_had_though_nobody_asked_whether_it_is_wanted(machine) -> None:
+    lease = machine.lock(machine.client()).acquire_while(lambda: False, "publish")
+    assert lease is not None

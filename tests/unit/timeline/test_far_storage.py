@@ -203,6 +203,9 @@ class Queue:
             self.waiting.pop(0)()
         return _Watched(self.inner.acquire(purpose), self.released)
 
+    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Any:
+        return self.acquire(purpose)
+
 
 class _Watched:
     def __init__(self, lease: Any, released: list[Callable[[], object]]) -> None:

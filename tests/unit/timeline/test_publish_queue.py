@@ -43,13 +43,18 @@ class Leases:
     def __init__(self, inner: Any) -> None:
         self.inner, self.held = inner, 0
         self.in_order = False
+        self.had: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def acquire(self, purpose: str) -> Any:
         self.held += 1
+        self.had.append(purpose)
         return _Lease(self.inner.acquire(purpose), self)
+
+    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Any:
+        return self.acquire(purpose)
 
 
 class _Lease(Behind):
@@ -373,3 +378,81 @@ def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_h
         reads.clear()
         beats.work()
         assert (waited, reads) == (["head"], [])
+
+
+class Taken(Leases):
+    """A lock that another has, until nobody wants it or ``free`` says so."""
+
+    free = False
+
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> Any:
+        for _ in range(100):
+            if self.free:
+                return self.acquire(purpose)
+            if not wanted():
+                return None
+        raise AssertionError("it was wanted for ever")
+
+
+def turn_behind_a_taken_lock(
+    decide: Callable[[Turn], Slot | None], *, met: list[bool]
+) -> tuple[Slot | None, int, Taken]:
+    """A turn of a write that is met as often as it says, while another has the lock."""
+    table = new_table(Far(MemoryStorage()))
+    lock = Taken(table.context.world.lock)
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+
+    def is_met() -> bool:
+        return met.pop(0) if met else False
+
+    def decides(turn: Turn) -> Slot | None:
+        lock.free = True
+        return decide(turn)
+
+    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=is_met)
+    return slot, lost, lock
+
+
+@pytest.mark.spec("PUB-7")
+def test_who_is_refused_by_what_came_does_not_wait_for_the_lock_to_be_told_so() -> None:
+    slot, _, lock = turn_behind_a_taken_lock(lambda _: None, met=[False, False, True])
+    assert slot is None
+    assert lock.free, "the look was made while another had the lock"
+    assert lock.held == 0
+
+
+@pytest.mark.spec("PUB-7")
+def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing() -> None:
+    """Claims met; the rows did not."""
+    asked: list[int] = []
+
+    def decide(turn: Turn) -> Slot:
+        asked.append(turn.head)
+        time = turn.draw(turns.context, Residue.SLOT_REQUESTED)
+        return turn.slot(turns.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    turns = new_table(Far(MemoryStorage()))
+    lock = Taken(turns.context.world.lock)
+    limits = replace(BRISK, retry=replace(BRISK.retry, publish_attempts_max=1))
+    world = replace(turns.context.world, lock=lock)
+    context = replace(turns.context, world=world, limits=limits)
+
+    def decides(turn: Turn) -> Slot:
+        lock.free = True
+        return decide(turn)
+
+    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=lambda: True)
+    assert slot is not None
+    assert (asked, lost, lock.held) == ([0, 0], 0, 0)
+    assert lock.had == ["test"], "the slot was taken under the lock"
+
+
+def test_who_stands_in_line_leaves_it_once_it_is_met() -> None:
+    chain = Chain(*[1] * 20)
+    mine, _ = in_line(chain, 9)
+    mine._is_met = lambda: chain.known_head >= 12
+    assert mine.stand() is False
+    assert chain.known_head == 12
+    assert mine.goes_on() is True
+    assert mine.stand() is True, "the look said that it is not refused"
+    assert chain.known_head == 10 + 9 - 1

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hoodoo.assembly import limits_of
 from tests.unit.timeline.engine import (
     BRISK,
+    Behind,
+    Far,
     Rows,
     StillClock,
     heard,
@@ -29,6 +31,7 @@ from timeline.properties.options import as_property_set
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.held_queue import holding_the_queue
 from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms
+from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 
 BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
@@ -307,3 +310,57 @@ def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -
         assert held.world.lock.acquire("publish") is second
     assert (beats.asked, beats.stopped) == ([500], 1)
     assert len(heard(table, "write.queue_given_back")) == 1
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-11")
+def test_far_away_a_redo_gives_the_queue_back_with_its_completed_file() -> None:
+    """What is left of the write, its markers and the rest, keeps nobody waiting."""
+
+    class Watching(Behind):
+        def delete_folder(self, path: str) -> None:
+            still_held.extend(one.held for one in lease_of_mine[:1])
+            self.inner.delete_folder(path)
+
+    class Watched(Behind):
+        def acquire(self, purpose: str) -> Any:
+            asked.append(purpose)
+            lease_of_mine.append(Held(self.inner.acquire(purpose)))
+            return lease_of_mine[-1]
+
+    class Held(Behind):
+        held = True
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+        def release(self) -> None:
+            self.held = False
+            self.inner.release()
+
+    still_held: list[bool] = []
+    asked: list[str] = []
+    lease_of_mine: list[Any] = []
+    base, clock = MemoryStorage(), StillClock()
+    table = new_table(Far(base), clock=clock)
+    upsert(table, START)
+    mine = opened(
+        table, storage=Far(Watching(base)), limits=limited(queue_short_ms=500), clock=clock
+    )
+    other = opened(table, clock=clock)
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        lock: Any = Watched(mine.context.world.lock)
+        object.__setattr__(mine.context, "world", replace(mine.context.world, lock=lock))
+
+    receipt = upsert(mine, [row("a", "x", 3, 3)], rival)
+    assert receipt.attempts == 2
+    assert [one for one in asked if one.startswith("write again")] == [
+        "write again after 1 conflicts"
+    ]
+    assert still_held[-1] is False
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]

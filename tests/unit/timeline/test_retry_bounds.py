@@ -123,6 +123,26 @@ def test_a_short_redo_holds_the_queue_at_once_and_a_long_one_where_that_is_asked
     assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
 
 
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("short_ms", "conflicts", "look_ms", "work_ms", "held_ms"),
+    [
+        (500, 1, 60, 1_100, 1_100),  # ten ways to the store come on top
+        (500, 1, 60, 1_101, None),
+        (500, 2, 60, 1_600, 1_600),
+        (500, 4, 60, 2_000, 2_000),  # the bound stays
+        (500, 1, 900, 2_000, 2_000),
+        (500, 1, 900, 2_001, None),
+        (0, 1, 60, 0, None),
+    ],
+)
+def test_far_away_a_redo_is_short_that_takes_as_many_ways_as_the_least_write(
+    short_ms: int, conflicts: int, look_ms: int, work_ms: int, held_ms: int | None
+) -> None:
+    budget = RetryBudget(queue_short_ms=short_ms)
+    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
+
+
 @pytest.mark.parametrize(
     ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
     [
