@@ -7,7 +7,7 @@ whatever is published meanwhile, as long as its files are retained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
+from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
@@ -30,9 +31,10 @@ from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwr
 from timeline.reading.change_data import plan_changes, stream_changes
 from timeline.reading.incremental import changed_since, range_of
 from timeline.reading.leased_scan import PlannedRead, Replan, collect, leased
+from timeline.reading.overtaken import is_overtaken
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
-from timeline.reading.reader_lease import lease_newest
+from timeline.reading.reader_lease import ReaderLease, lease_newest
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.reading.time_travel import snapshot_as_of
@@ -141,12 +143,39 @@ class Table(TableSnapshot):
         snapshot, lease = lease_newest(self._context)
         return TableSnapshot(self._context, snapshot, lease)
 
-    def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
-        def planned() -> PlannedRead:
-            pinned = self.pin()
-            return pinned.snapshot, pinned.plan(**options)
+    def file_slices(
+        self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
+    ) -> list[FileSlice]:
+        """The newest slices now. Arguments, errors: as ``TableSnapshot.file_slices``."""
+        state = self.pin()
+        found = state.file_slices(partitions, query_type=query_type)
+        lease = ReaderLease(self._context, state.snapshot)
+        if not is_overtaken(self._context, state.snapshot, lease):
+            return found
+        with self.hold() as held:
+            return held.file_slices(partitions, query_type=query_type)
 
-        return planned(), planned
+    def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
+        return self._planned(lambda state: state.plan(**options))
+
+    def _planned(self, plan: Callable[[TableSnapshot], ScanPlan]) -> tuple[PlannedRead, Replan]:
+        """The newest state; should cleaning be faster, one that is held while it is listed."""
+
+        def again() -> PlannedRead:
+            state = self.hold()
+            try:
+                return PlannedRead(
+                    snapshot=state.snapshot,
+                    plan=plan(state),
+                    is_held=True,
+                    release=state.release,
+                )
+            except BaseException:
+                state.release()
+                raise
+
+        pinned = self.pin()
+        return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
 
     def as_of(self, time: str) -> TableSnapshot:
         """
@@ -190,14 +219,11 @@ class Table(TableSnapshot):
     ) -> pa.Table:
         """The rows of some record keys now. Arguments, errors: as ``plan_look_up``."""
 
-        def planned() -> PlannedRead:
-            at = self.pin()
-            slices = at.file_slices(partitions)
-            return at.snapshot, plan_look_up(
-                self._context, at.snapshot, slices, keys, columns=columns
-            )
+        def plan(state: TableSnapshot) -> ScanPlan:
+            slices = state.file_slices(partitions)
+            return plan_look_up(self._context, state.snapshot, slices, keys, columns=columns)
 
-        return collect(self._context, planned(), planned)
+        return collect(self._context, *self._planned(plan))
 
     def changes(
         self,

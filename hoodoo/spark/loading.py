@@ -37,6 +37,7 @@ from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.properties.options import PropertySet
 from timeline.properties.settings import QueryType, ReadSettings
 from timeline.reading.incremental import changed_since, range_of
+from timeline.reading.overtaken import assert_all_listed, is_overtaken
 from timeline.reading.read import ScanPlan, plan_scan
 from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.table_snapshot import TableSnapshot
@@ -200,14 +201,35 @@ def _no_pattern(path: str) -> str:
 
 
 def plan_load(table: Table, properties: PropertySet) -> Load:
-    """Choose the slices of a load by the read options. Errors: as ``load_dataframe``."""
+    """
+    Choose the slices of a load by the read options. Errors: as ``load_dataframe``.
+
+    Raises:
+        SnapshotExpiredError: Files of a time or range that was asked for are just being cleaned.
+    """
     settings = ReadSettings.from_properties(properties)
     refuse_every_change(settings)
     core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)
-    state = core.as_of(settings.as_of) if settings.as_of is not None else core.pin()
-    return _of_state(table, state, settings.query_type)
+    if settings.as_of is None:
+        return _newest(table, settings.query_type)
+    state = core.as_of(settings.as_of)
+    found = _of_state(table, state, settings.query_type)
+    assert_all_listed(core.context, state.snapshot, found.lease)
+    return found
+
+
+def _newest(table: Table, query_type: QueryType) -> Load:
+    """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
+    state = table.core.pin()
+    found = _of_state(table, state, query_type)
+    if not is_overtaken(table.core.context, state.snapshot, found.lease):
+        return found
+    with table.core.hold() as held:
+        found = _of_state(table, held, query_type)
+        found.lease.show()  # before the other ends
+    return found
 
 
 def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load:
@@ -231,6 +253,7 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         visible=changed.visible,
     )
     lease = ReaderLease(core.context, changed.snapshot, until=end)
+    assert_all_listed(core.context, changed.snapshot, lease)
     return _load(table, plan, sorted(changed.instants), lease)
 
 

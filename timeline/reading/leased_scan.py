@@ -9,7 +9,7 @@ table is corrupt because it was cleaned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime
+from timeline.reading.overtaken import assert_all_listed, expired
 from timeline.reading.read import ScanPlan, scan
 from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.snapshot import Snapshot
@@ -28,7 +29,18 @@ __all__ = ["PlannedRead", "Replan", "collect", "leased", "stream"]
 _TRIES: Final = 4
 _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
-PlannedRead: TypeAlias = tuple[Snapshot, ScanPlan]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRead:
+    """A state, and what is read of it."""
+
+    snapshot: Snapshot
+    plan: ScanPlan
+    is_held: bool = False  # from before its files were listed
+    release: Callable[[], None] = lambda: None  # of who holds it for this read alone
+
+
+#: Plans a read anew, on the newest state, which is held from before its files are listed.
 Replan: TypeAlias = Callable[[], PlannedRead]
 
 
@@ -39,6 +51,7 @@ def leased(
     *,
     since: InstantTime | None = None,
     until: InstantTime | None = None,
+    is_held: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """
     Hand batches on, under a lease once that takes long.
@@ -49,12 +62,15 @@ def leased(
         batches: Made lazily, from files of the snapshot.
         since: As of ``ReaderLease``.
         until: As of ``ReaderLease``.
+        is_held: Whether the state was held when its files were listed.
 
     Raises:
-        SnapshotExpiredError: Files were cleaned meanwhile.
+        SnapshotExpiredError: Files were cleaned meanwhile, or before they were listed (RDL-2).
         MissingFileError: A file is gone and nobody cleaned.
     """
     lease = ReaderLease(context, snapshot, since=since, until=until)
+    if not is_held:
+        assert_all_listed(context, snapshot, lease)
     lease.begin()
     try:
         for batch in batches:
@@ -75,17 +91,17 @@ def stream(
     Args:
         context: The table.
         first: The snapshot and what is read of it.
-        again: Plans the read on a newer snapshot, for as long as nothing came out; None where
-            the snapshot was asked for.
+        again: Plans the read on a newer state, for as long as nothing came out; None where the
+            state was asked for.
 
     Raises: as ``leased``.
     """
-    snapshot, plan = first
-    left = _TRIES
+    reading, left = first, _TRIES
     while True:
         given = False
+        batches = scan(context, reading.plan)
         try:
-            for batch in leased(context, snapshot, scan(context, plan)):
+            for batch in leased(context, reading.snapshot, batches, is_held=reading.is_held):
                 given = True
                 yield batch
             return
@@ -93,26 +109,35 @@ def stream(
             left -= 1
             if given or again is None or not left:
                 raise
-            snapshot, plan = _planned_again(again, plan, error)
+            why = error
+        finally:
+            reading.release()
+        reading = _planned_again(again, reading.plan, why)
 
 
 def collect(context: TableContext, first: PlannedRead, again: Replan | None = None) -> pa.Table:
     """The same rows in one table, files read side by side. Arguments, errors: as ``stream``."""
-    snapshot, plan = first
-    left = _TRIES
+    reading, left = first, _TRIES
     while True:
-        lease = ReaderLease(context, snapshot)
-        lease.begin()
+        lease = ReaderLease(context, reading.snapshot)
         try:
-            return _side_by_side(context, plan, lease)
-        except MissingFileError as error:
-            expired = _expired(context, snapshot, error)
+            if not reading.is_held:
+                assert_all_listed(context, reading.snapshot, lease)
+            lease.begin()
+            return _side_by_side(context, reading.plan, lease)
+        except (MissingFileError, SnapshotExpiredError) as error:
+            why = (
+                error
+                if isinstance(error, SnapshotExpiredError)
+                else _expired(context, reading.snapshot, error)
+            )
             left -= 1
             if again is None or not left:
-                raise expired from error
+                raise why from error
         finally:
             lease.end()
-        snapshot, plan = _planned_again(again, plan, expired)
+            reading.release()
+        reading = _planned_again(again, reading.plan, why)
 
 
 def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> pa.Table:
@@ -128,10 +153,11 @@ def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> 
 
 def _planned_again(again: Replan, before: ScanPlan, why: SnapshotExpiredError) -> PlannedRead:
     """The schema was told to the caller already, so it may not have changed."""
-    snapshot, plan = again()
-    if plan.output_schema != before.output_schema:
+    reading = again()
+    if reading.plan.output_schema != before.output_schema:
+        reading.release()
         raise why
-    return snapshot, plan
+    return reading
 
 
 def _expired(
@@ -146,14 +172,7 @@ def _expired(
     if not _anything_taken(snapshot.active, context.active()):
         raise error
     moment = snapshot.as_of or snapshot.newest_completion or ""
-    context.world.events.emit("reader.expired", moment=moment)
-    return SnapshotExpiredError(
-        "files of this snapshot were cleaned while it was read; read again, and if reads last "
-        "that long keep more commits (hoodie.clean.commits.retained), raise "
-        f"hoodoo.reader.lease.ms, or hold the table while you read (with table.hold()): {moment}",
-        moment=moment,
-        path=error.fields.get("path"),
-    )
+    return expired(context, moment, path=error.fields.get("path"))
 
 
 def _anything_taken(seen: ActiveTimeline, now: ActiveTimeline) -> bool:

@@ -97,6 +97,7 @@ class ReaderLease:
     ) -> None:
         self._context = context
         self._head = snapshot.head
+        self._ended = snapshot.active.file_names  # what they took was gone before the look
         self._newest = until or snapshot.as_of or snapshot.newest_completion or ""
         self._oldest = self._newest if since is None else since
         self._lease_ms = context.limits.reader_lease_ms
@@ -168,7 +169,7 @@ class ReaderLease:
         self._path = reader_path(self._context.world.ids.nonce())
         self._since_ms = storage.now_ms()
         self._write()
-        return self._is_covered()
+        return self.is_covered()
 
     def end(self) -> None:
         """The reading ended. Never fails: a lease that stays ends by itself."""
@@ -201,10 +202,22 @@ class ReaderLease:
         world.storage.write(self._path, json.dumps(document, sort_keys=True).encode())
         self._shown_ms = started
 
-    def _is_covered(self) -> bool:
+    def is_covered(self) -> bool:
+        """Whether it is sure that nothing takes its files. Outside: as ``is_taken_from``."""
+        return self.is_taken_from() is False
+
+    def is_taken_from(self) -> bool | None:
+        """
+        Whether a slot since the snapshot may take files away that it needs.
+
+        Outside: 1 get; where there are new slots, those and 1 list.
+
+        Returns:
+            None where slots of that time are gone, so that they cannot tell.
+        """
         chain = self._context.chain
         head = chain.head()
-        boundary = boundary_number(self._context.world.storage)
+        boundary = 0 if head == self._head else boundary_number(self._context.world.storage)
         try:
             # The slot the snapshot ends with may have been settled after the look (PUB-3).
             since = chain.between(max(self._head - 1, boundary), head)
@@ -212,8 +225,9 @@ class ReaderLease:
             boundary = head + 1
         if boundary > self._head:
             chain.restart()  # slots that nobody looked at are gone: anything may have been cleaned
-            return False
-        return not any(_takes_from(slot, self._oldest) for slot in since)
+            return None
+        since = [slot for slot in since if slot.file_name not in self._ended]
+        return any(_takes_from(slot, self._oldest) for slot in since)
 
 
 def _takes_from(slot: Slot, moment: InstantTime) -> bool:

@@ -150,7 +150,7 @@ class TableSnapshot:
             query_type=query_type,
         )
         batches = stream(self._context, first, again)
-        return pa.RecordBatchReader.from_batches(first[1].output_schema, batches)
+        return pa.RecordBatchReader.from_batches(first.plan.output_schema, batches)
 
     def to_arrow(
         self,
@@ -200,4 +200,6 @@ class TableSnapshot:
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
         """What is read, and how it is planned again where it may be a newer state."""
-        return (self.snapshot, self.plan(**options)), None
+        is_held = self._lease is not None
+        plan = self.plan(**options)
+        return PlannedRead(snapshot=self.snapshot, plan=plan, is_held=is_held), None

@@ -1,0 +1,183 @@
+"""A clean between a look at the table and the listing of its files leaves no row out (RDL-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    data_files,
+    files_below,
+    new_table,
+    opened,
+    upsert,
+)
+from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.errors import SnapshotExpiredError
+from timeline.model.plans import ActionInstant, CleanerPlan, CleanMetadata
+from timeline.places import READERS, TIMELINE
+from timeline.properties.setting_names import ForeignWriters
+from timeline.storage.memory import MemoryStorage
+from timeline.table import Table
+
+LAST = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
+
+
+class Hooked(Behind):
+    """Lets others act before a partition is listed, so many times."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], object] | None = None
+        self.left = 0
+
+    def _hook(self, folder: str) -> None:
+        if folder == "x" and self.act is not None and self.left:
+            self.left -= 1
+            self.act()
+
+    def list(self, folder: str) -> Any:
+        self._hook(folder)
+        return self.inner.list(folder)
+
+    def names(self, folder: str) -> Any:
+        self._hook(folder)
+        return self.inner.names(folder)
+
+
+class Story:
+    """A row that is written anew and cleaned whenever a reader is about to list its partition."""
+
+    def __init__(self, foreign: ForeignWriters = ForeignWriters.NONE) -> None:
+        self.clock = StillClock()
+        self.base = MemoryStorage()
+        self.writer = new_table(self.base, clock=self.clock)
+        self.value = 0
+        self.commit()
+        self.hooked = Hooked(self.base)
+        self.hooked.act = self.go_on
+        limits = replace(BRISK, foreign_writers=foreign)
+        self.reader = opened(self.writer, storage=self.hooked, clock=self.clock, limits=limits)
+
+    def commit(self) -> None:
+        self.value += 1
+        upsert(self.writer, [{"id": "a", "p": "x", "v": self.value, "ts": self.value}])
+
+    def go_on(self) -> None:
+        self.commit()
+        assert clean(self.writer.context, LAST) is not None
+
+
+READS: dict[str, Callable[[Any], list[int]]] = {
+    "collected": lambda table: table.to_arrow(columns=["v"])["v"].to_pylist(),
+    "streamed": lambda table: table.scan(columns=["v"]).read_all()["v"].to_pylist(),
+    "looked up": lambda table: table.look_up(["a"], columns=["v"])["v"].to_pylist(),
+}
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("times", [1, 1_000], ids=["once", "always"])
+def test_a_read_whose_files_are_cleaned_before_they_are_listed_shows_newer_rows(
+    read: Callable[[Any], list[int]], times: int
+) -> None:
+    story = Story()
+    story.hooked.left = times
+    (value,) = read(story.reader)
+    assert value >= 2
+    assert files_below(story.base, READERS) == [], "what was held for it is free again"
+    story.hooked.left = 0
+    story.commit()
+    clean(story.writer.context, LAST)
+    assert len(data_files(story.writer)) == 1, "and nothing is spared any more"
+
+
+@pytest.mark.spec("RDL-2")
+def test_a_list_of_files_lacks_none_that_was_cleaned_meanwhile() -> None:
+    story = Story()
+    story.hooked.left = 1
+    [one] = story.reader.file_slices()
+    assert one.base_file is not None
+
+
+@pytest.mark.spec("RDL-2")
+def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed() -> None:
+    """It read as a table without that row."""
+    story = Story()
+    pinned = story.reader.pin()
+    story.go_on()
+    with pytest.raises(SnapshotExpiredError):
+        pinned.to_arrow()
+    with pytest.raises(SnapshotExpiredError):
+        list(pinned.scan())
+
+
+def test_a_clean_of_older_files_disturbs_nobody() -> None:
+    story = Story()
+    story.commit()
+    pinned = story.reader.pin()
+    assert clean(story.writer.context, LAST) is not None
+    assert READS["collected"](pinned) == [2]
+
+
+def test_a_state_after_a_restore_can_be_held() -> None:
+    story = Story()
+    then = story.writer.context.active().completed_writes[-1].requested_time
+    story.commit()
+    _restored(story.writer, then)
+    with story.reader.hold() as state:
+        assert READS["collected"](state) == [1]
+
+
+def _restored(table: Table, time: str) -> None:
+    from tableservices.restoring.restore import restore
+
+    restore(table.context, time)
+
+
+# ---------------------------------------------------------------- another engine's cleans
+
+
+def foreign_clean(story: Story, *, line: str, pending: bool = False) -> None:
+    """As Java leaves it: files on the timeline, no slot."""
+    time = f"{int(story.writer.context.active().newest_time or '0') + 1_000}"
+    if pending:
+        kept = ActionInstant(requested_time=line, action="commit", state="COMPLETED")
+        plan = CleanerPlan(earliest_instant_to_retain=kept if line else None)
+        story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(plan))
+        return
+    done = CleanMetadata(start_clean_time=time, earliest_commit_to_retain=line)
+    story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(CleanerPlan()))
+    story.base.create(f"{TIMELINE}/{time}.clean.inflight", b"")
+    story.base.create(f"{TIMELINE}/{time}_{int(time) + 5}.clean", encode_clean(done))
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.spec("FOR-2")
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize(
+    ("keeps", "whole"), [("now", False), ("before", True), ("versions", False)]
+)
+def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
+    keeps: str, whole: bool, pending: bool
+) -> None:
+    story = Story(ForeignWriters.EXPECTED)
+    pinned = story.reader.pin()
+    first = pinned.snapshot.newest_completion or ""
+    story.commit()
+    newest = story.writer.context.active().completed_writes[-1].requested_time
+    line = {"now": newest, "before": first, "versions": ""}[keeps]
+    foreign_clean(story, line=line, pending=pending)
+    if whole:
+        assert READS["collected"](pinned) == [1]
+    else:
+        with pytest.raises(SnapshotExpiredError):
+            pinned.to_arrow()
