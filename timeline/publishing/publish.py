@@ -32,6 +32,7 @@ from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.begin import Begun
+from timeline.publishing.cleaned import cleaned_by_others, cleaned_by_slots
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
@@ -40,7 +41,7 @@ from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import is_settled, newest_slots, unsettled
 from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, judge
+from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
 from timeline.rules.strategies import objection_to
 from timeline.rules.succession import Residue
 
@@ -341,7 +342,13 @@ def _judge_since(
     if rivals:
         verdict = verdict_on(context, candidate, begun.requested_time, rivals)
     if not isinstance(verdict, Refused):
-        verdict = _cleaned_under_me(context, seen, rivals, head=head) or verdict
+        slots = context.chain.between(seen.head, head)
+        base = begun.snapshot.active
+        verdict = (
+            cleaned_by_slots(slots, rivals)
+            or cleaned_by_others(context, base, timeline, slots, rivals)
+            or verdict
+        )
     # Asked also when a file group can be redone: the redo never sees these rivals again, and
     # merging anew answers neither a changed schema nor a key inserted elsewhere.
     if candidate.check is not None and not isinstance(verdict, Refused):
@@ -349,32 +356,6 @@ def _judge_since(
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
-
-
-def _cleaned_under_me(
-    context: TableContext, seen: Seen, rivals: list[Rival], *, head: int
-) -> Refused | None:
-    """
-    Whether a clean since ``seen`` may have taken a file that my base snapshot shows (CLN-3).
-
-    A file group without its file is not found by who lists a partition, and its keys pass for
-    new ones. A clean deletes what no snapshot shows from its floor on; mine lacks the rivals, of
-    which some may have completed before that: commits whose file was not there yet when I looked.
-    """
-    first = min((rival.completion_time for rival in rivals), default=None)
-    if first is None:
-        return None
-    for slot in context.chain.between(seen.head, head):
-        if slot.kind is not SlotKind.CLEAN or not slot.deletes:
-            continue
-        if (slot.floor or slot.completion_time) >= first:
-            return Refused(
-                RuleId.SOURCE_NOT_NEWEST,
-                "a clean took files that my base snapshot shows; rows must find their place again: "
-                f"clean {slot.instant_time}",
-                tuple(rival for rival in rivals if rival.completion_time == first),
-            )
-    return None
 
 
 def verdict_on(

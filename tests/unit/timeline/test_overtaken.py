@@ -18,13 +18,21 @@ from tests.unit.timeline.engine import (
     files_below,
     new_table,
     opened,
+    rows_of,
     upsert,
 )
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.errors import SnapshotExpiredError
-from timeline.model.plans import ActionInstant, CleanerPlan, CleanMetadata
+from timeline.model.plans import (
+    ActionInstant,
+    CleanerPlan,
+    CleanFileInfo,
+    CleanMetadata,
+    CleanPartitionMetadata,
+)
 from timeline.places import READERS, TIMELINE
 from timeline.properties.setting_names import ForeignWriters
+from timeline.rules.conflicts import RuleId
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 
@@ -146,15 +154,27 @@ def _restored(table: Table, time: str) -> None:
 # ---------------------------------------------------------------- another engine's cleans
 
 
-def foreign_clean(story: Story, *, line: str, pending: bool = False) -> None:
+def foreign_clean(
+    story: Story, *, line: str = "", pending: bool = False, takes: tuple[str, ...] = ()
+) -> None:
     """As Java leaves it: files on the timeline, no slot."""
     time = f"{int(story.writer.context.active().newest_time or '0') + 1_000}"
+    for name in takes:
+        story.base.delete(f"x/{name}")
     if pending:
         kept = ActionInstant(requested_time=line, action="commit", state="COMPLETED")
-        plan = CleanerPlan(earliest_instant_to_retain=kept if line else None)
+        plan = CleanerPlan(
+            earliest_instant_to_retain=kept if line else None,
+            file_paths_to_be_deleted_per_partition={
+                "x": tuple(CleanFileInfo(file_path=f"s3a://lake/t/x/{name}") for name in takes)
+            },
+        )
         story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(plan))
         return
-    done = CleanMetadata(start_clean_time=time, earliest_commit_to_retain=line)
+    told = CleanPartitionMetadata(partition_path="x", success_delete_files=takes)
+    done = CleanMetadata(
+        start_clean_time=time, earliest_commit_to_retain=line, partition_metadata={"x": told}
+    )
     story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(CleanerPlan()))
     story.base.create(f"{TIMELINE}/{time}.clean.inflight", b"")
     story.base.create(f"{TIMELINE}/{time}_{int(time) + 5}.clean", encode_clean(done))
@@ -181,3 +201,29 @@ def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
     else:
         with pytest.raises(SnapshotExpiredError):
             pinned.to_arrow()
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_a_write_is_done_again_whose_base_snapshot_another_engine_cleaned(
+    rewritten: bool, pending: bool
+) -> None:
+    """Java keeps versions whoever writes; the row passed for a new one, and was there twice."""
+    story = Story(ForeignWriters.EXPECTED)
+    if not rewritten:  # the file that goes is older than what the write sees
+        story.commit()
+
+    def others_go_on() -> None:
+        if rewritten:
+            story.commit()
+        oldest = min(story.base.names("x"), key=lambda name: name[-25:])
+        foreign_clean(story, pending=pending, takes=(oldest,))
+
+    story.hooked.act = others_go_on
+    story.hooked.left = 1
+    receipt = upsert(story.reader, [{"id": "a", "p": "x", "v": 9, "ts": 9}])
+    assert rows_of(story.writer, "id", "v") == [("a", 9)]
+    assert receipt.attempts == (2 if rewritten else 1)
+    if rewritten:
+        assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
