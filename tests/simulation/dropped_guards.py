@@ -195,6 +195,12 @@ class SeesNoCommits(SlotChain):
         return replace(slot, requested_time="1" * 17)
 
 
+class SeesNoCleans(WithoutKind):
+    """Who reads or writes does not look for cleans above its state (CLN-3, RDL-2)."""
+
+    hidden = frozenset({SlotKind.CLEAN})
+
+
 class SeesNoCancels(WithoutKind):
     """An executor that does not look for a cancel of its plan (PLAN-4)."""
 

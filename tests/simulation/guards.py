@@ -33,6 +33,7 @@ from tests.simulation.dropped_guards import (
     Replaces,
     ReplacesAll,
     SeesNoCancels,
+    SeesNoCleans,
     SeesNoCommits,
     SeesNoLeases,
     SeesNoPending,
@@ -367,6 +368,18 @@ GUARDS: tuple[Guard, ...] = (
         rule="BEG-1, GC-4",
         story=without_entry,
         story_name="story of a late creator",
+    ),
+    Guard(
+        name="cleans unseen by writers",
+        rule="CLN-3",
+        story=in_scope("X23", chain(SeesNoCleans)),
+        story_name="scope X23",
+    ),
+    Guard(
+        name="cleans unseen by readers",
+        rule="RDL-2",
+        story=in_scope("X22", chain(SeesNoCleans)),
+        story_name="scope X22",
     ),
     Guard(
         name="leases not read",

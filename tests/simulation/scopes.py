@@ -14,7 +14,7 @@ from functools import partial
 
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_archive as archives
 from tests.simulation.engine_kit import (
@@ -61,6 +61,7 @@ AT_ONCE = replace(
     retry=replace(LIMITS.retry, pause_base_ms=0, pause_cap_ms=0),
 )
 KEEPING_ONE = CleaningSettings(commits_retained=1)
+LAST_VERSIONS = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
 QUEUED = replace(AT_ONCE, publish_lock=PublishLock.LOCK)
 
 
@@ -300,6 +301,47 @@ def holding_and_cleaning() -> Scene:
     )
 
 
+def listing_and_cleaning() -> Scene:
+    """A reader that holds nothing is about to list what two writers superseded, as above."""
+
+    def read(ports: ActorPorts) -> None:
+        context = opened()(ports_of(ports))
+        try:
+            rows = TableSnapshot(context, context.snapshot()).to_arrow(columns=["id"])
+        except SnapshotExpiredError:
+            ports.events.emit("sim.expired")
+            return
+        assert "a1" in rows["id"].to_pylist(), "RDL-2: a row is missing in what was read"
+
+    return scene(
+        prepared(sliced),
+        lambda: [
+            Actor(name="R", body=read),
+            writes("W1", "a1"),
+            writes("W2", "a1"),
+            acts("C", lambda context: clean(context, KEEPING_ONE)),
+        ],
+        begun={"R": "list a", "W1": "", "W2": "", "C": SLOT},
+    )
+
+
+def writing_on_cleaned_ground() -> Scene:
+    """
+    A writer is about to list a partition, and did not see the commit before its begin.
+
+    The cleaner believes that it did, and is about to take the slice before that commit.
+    """
+    return scene(
+        prepared(without_files, 1),
+        lambda: [
+            writes("A", "a1", far=True),
+            writes("W", "b1"),
+            acts("C", lambda context: clean(context, LAST_VERSIONS)),
+        ],
+        begun={"A": "list a", "W": "", "C": SLOT},
+    )
+
+
 SCOPES: tuple[Scope, ...] = (
     Scope(
         id="X1",
@@ -407,6 +449,18 @@ SCOPES: tuple[Scope, ...] = (
         about="a reader about to lease a snapshot of which a cleaner at its slot deletes a file",
         clauses="RDL-1 CLN-1",
         make=holding_and_cleaning,
+    ),
+    Scope(
+        id="X22",
+        about="a reader without a lease about to list a snapshot of which a cleaner deletes a file",
+        clauses="RDL-2",
+        make=listing_and_cleaning,
+    ),
+    Scope(
+        id="X23",
+        about="a writer begun behind a commit without a file, whose file a cleaner deletes",
+        clauses="CLN-3",
+        make=writing_on_cleaned_ground,
     ),
     Scope(
         id="X15",
