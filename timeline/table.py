@@ -164,10 +164,11 @@ class Table(TableSnapshot):
         def again() -> PlannedRead:
             state = self.hold()
             try:
+                planned = plan(state)
                 return PlannedRead(
                     snapshot=state.snapshot,
-                    plan=plan(state),
-                    is_held=True,
+                    plan=planned,
+                    is_held=state.is_held,
                     release=state.release,
                 )
             except BaseException:

@@ -108,6 +108,14 @@ class ReaderLease:
         self._used_ms = context.world.clock.monotonic_ms()
         self._rests_until_ms = 0
         self._ticker: Ticker | None = None
+        self._is_broken = False  # it ended once, by the own clock, and was taken anew
+
+    @property
+    def is_unbroken(self) -> bool:
+        """Whether it was there all the time since it was taken (HB-3)."""
+        now = self._context.world.clock.monotonic_ms()
+        trusted = lease_is_trusted(self._shown_ms, now, self._lease_ms)
+        return bool(self._path) and trusted and not self._is_broken
 
     @property
     def newest(self) -> InstantTime:
@@ -146,6 +154,7 @@ class ReaderLease:
 
     def _beat(self, now: int) -> None:
         if self._path and not lease_is_trusted(self._shown_ms, now, self._lease_ms):
+            self._is_broken = True
             self._give_up()
         if not self._path:
             if self._held or now - self._used_ms <= self._lease_ms:

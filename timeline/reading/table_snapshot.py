@@ -68,6 +68,11 @@ class TableSnapshot:
             self._lease = None
 
     @property
+    def is_held(self) -> bool:
+        """Whether its files were kept from cleaning ever since it was held."""
+        return self._lease is not None and self._lease.is_unbroken
+
+    @property
     def snapshot(self) -> Snapshot:
         """The visible instants."""
         return self._snapshot
@@ -200,6 +205,5 @@ class TableSnapshot:
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
         """What is read, and how it is planned again where it may be a newer state."""
-        is_held = self._lease is not None
         plan = self.plan(**options)
-        return PlannedRead(snapshot=self.snapshot, plan=plan, is_held=is_held), None
+        return PlannedRead(snapshot=self.snapshot, plan=plan, is_held=self.is_held), None

@@ -36,6 +36,7 @@ from timeline.rules.conflicts import RuleId
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 
+LEASE_MS = 60_000
 LAST = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
 
 
@@ -72,7 +73,7 @@ class Story:
         self.commit()
         self.hooked = Hooked(self.base)
         self.hooked.act = self.go_on
-        limits = replace(BRISK, foreign_writers=foreign)
+        limits = replace(BRISK, foreign_writers=foreign, reader_lease_ms=LEASE_MS)
         self.reader = opened(self.writer, storage=self.hooked, clock=self.clock, limits=limits)
 
     def commit(self) -> None:
@@ -126,6 +127,24 @@ def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed
         pinned.to_arrow()
     with pytest.raises(SnapshotExpiredError):
         list(pinned.scan())
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.spec("HB-3")
+@pytest.mark.parametrize(("slept_ms", "whole"), [(100, True), (LEASE_MS, False)])
+def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
+    slept_ms: int, whole: bool
+) -> None:
+    """Its reader stood still before it listed the files."""
+    story = Story()
+    with story.reader.hold() as state:
+        story.clock.sleep_ms(slept_ms)
+        story.go_on()
+        if whole:
+            assert READS["collected"](state) == [1]
+        else:
+            with pytest.raises(SnapshotExpiredError):
+                state.to_arrow()
 
 
 def test_a_clean_of_older_files_disturbs_nobody() -> None:
