@@ -275,6 +275,20 @@ def cleaning_and_writing() -> Scene:
     )
 
 
+def beside_a_cleaner(read: Callable[[ActorPorts], None], until: str) -> Scene:
+    """A reader that has come so far; two writers superseded its rows, a cleaner will delete them."""
+    return scene(
+        prepared(sliced),
+        lambda: [
+            Actor(name="R", body=read),
+            writes("W1", "a1"),
+            writes("W2", "a1"),
+            acts("C", lambda context: clean(context, KEEPING_ONE)),
+        ],
+        begun={"R": until, "W1": "", "W2": "", "C": SLOT},
+    )
+
+
 def holding_and_cleaning() -> Scene:
     """A reader is about to lease what two writers superseded and a cleaner will delete."""
 
@@ -289,16 +303,7 @@ def holding_and_cleaning() -> Scene:
         with TableSnapshot(context, snapshot, lease) as held:
             held.to_arrow(columns=["id"])
 
-    return scene(
-        prepared(sliced),
-        lambda: [
-            Actor(name="R", body=read),
-            writes("W1", "a1"),
-            writes("W2", "a1"),
-            acts("C", lambda context: clean(context, KEEPING_ONE)),
-        ],
-        begun={"R": READERS, "W1": "", "W2": "", "C": SLOT},
-    )
+    return beside_a_cleaner(read, READERS)
 
 
 def listing_and_cleaning() -> Scene:
@@ -313,16 +318,7 @@ def listing_and_cleaning() -> Scene:
             return
         assert "a1" in rows["id"].to_pylist(), "RDL-2: a row is missing in what was read"
 
-    return scene(
-        prepared(sliced),
-        lambda: [
-            Actor(name="R", body=read),
-            writes("W1", "a1"),
-            writes("W2", "a1"),
-            acts("C", lambda context: clean(context, KEEPING_ONE)),
-        ],
-        begun={"R": "list a", "W1": "", "W2": "", "C": SLOT},
-    )
+    return beside_a_cleaner(read, "list a")
 
 
 def writing_on_cleaned_ground() -> Scene:

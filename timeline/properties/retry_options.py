@@ -83,7 +83,8 @@ RETRY_OPTIONS: Final[dict[str, Option]] = {
         default="500",
         kind=OptionKind.MS,
         doc="A refused write whose last attempt took no longer holds the table's lock while it is "
-        "done again, for this long at most (twice to four times that after further conflicts); not "
+        "done again, for this long at most (twice to four times that after further conflicts, far "
+        "away ten looks at the store more, four times at most); not "
         "where writers publish without it, or other engines write. 0: never.",
     ),
 }

@@ -11,19 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from timeline.active import ActiveTimeline
-from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
 from timeline.context import TableContext
 from timeline.model.claim import FileGroupId
-from timeline.model.filenames import (
-    instant_file_name,
-    parse_base_file_name,
-    parse_log_file_name,
-    pending_file_names,
-)
+from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
+from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_names import ForeignWriters
+from timeline.reading.cleans import read_clean
 from timeline.rules.conflicts import Refused, Rival, RuleId
 
 __all__ = ["cleaned_by_others", "cleaned_by_slots"]
@@ -38,10 +33,8 @@ def cleaned_by_slots(slots: list[Slot], rivals: list[Rival]) -> Refused | None:
 
     Args:
         slots: Everything above the base snapshot.
-        rivals: What the base snapshot lacks.
+        rivals: What the base snapshot lacks; one at least.
     """
-    if not rivals:
-        return None
     first = min(rival.completion_time for rival in rivals)
     for slot in slots:
         if slot.kind is not SlotKind.CLEAN or not slot.deletes:
@@ -65,7 +58,7 @@ def cleaned_by_others(
     A file that is gone was shown there only if all that is newer in its file group is a rival's.
     Outside: 1 get for each such clean.
     """
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED or not rivals:
+    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return None
     known = {one.requested_time for one in seen.instants if one.action is Action.CLEAN}
     known.update(slot.instant_time for slot in slots if slot.kind is SlotKind.CLEAN)
@@ -102,23 +95,15 @@ def _groups_of(context: TableContext, clean: Instant) -> Iterator[FileGroupId]:
 
 def _files_of(context: TableContext, clean: Instant) -> Iterator[tuple[str, str]]:
     """Partition path and name of each."""
-    name = instant_file_name(clean)
-    if not clean.completed:
-        name = pending_file_names(clean.action, clean.requested_time)[-1]
-    path = context.instant_path(name)
-    try:
-        data = context.world.storage.read(path)
-    except ObjectMissingError:  # it went on, or was rolled back: the next look tells
-        return
-    if clean.completed:
-        for partition_path, told in decode_clean(data, path=path).partition_metadata.items():
-            for deleted in told.success_delete_files:
+    told = read_clean(context, clean)
+    if isinstance(told, CleanMetadata):
+        for partition_path, done in told.partition_metadata.items():
+            for deleted in done.success_delete_files:
                 yield partition_path, deleted.rpartition("/")[2]
-        return
-    plan = decode_clean_plan(data, path=path)
-    for partition_path, names in plan.files_to_be_deleted_per_partition.items():
-        for planned in names:
-            yield partition_path, planned.rpartition("/")[2]
-    for partition_path, files in plan.file_paths_to_be_deleted_per_partition.items():
-        for file in files:
-            yield partition_path, (file.file_path or "").rpartition("/")[2]
+    elif told is not None:
+        for partition_path, names in told.files_to_be_deleted_per_partition.items():
+            for planned in names:
+                yield partition_path, planned.rpartition("/")[2]
+        for partition_path, files in told.file_paths_to_be_deleted_per_partition.items():
+            for file in files:
+                yield partition_path, (file.file_path or "").rpartition("/")[2]

@@ -341,7 +341,7 @@ def _judge_since(
     verdict: Clean | Rebaseable | Refused = Clean()
     if rivals:
         verdict = verdict_on(context, candidate, begun.requested_time, rivals)
-    if not isinstance(verdict, Refused):
+    if rivals and not isinstance(verdict, Refused):
         slots = context.chain.between(seen.head, head)
         base = begun.snapshot.active
         verdict = (

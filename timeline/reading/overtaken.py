@@ -9,14 +9,13 @@ on the timeline. So a look behind the listing tells.
 
 from __future__ import annotations
 
-from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
 from timeline.context import TableContext
 from timeline.errors import SnapshotExpiredError
-from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import Action, Instant
+from timeline.model.plans import CleanMetadata
 from timeline.model.times import InstantTime
-from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_names import ForeignWriters
+from timeline.reading.cleans import read_clean
 from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.snapshot import Snapshot
 
@@ -79,15 +78,8 @@ def _promises_less(context: TableContext, clean: Instant, moment: InstantTime) -
 
 def _line_of(context: TableContext, clean: Instant) -> InstantTime | None:
     """The oldest commit that a clean keeps readable; None where it counts versions instead."""
-    name = instant_file_name(clean)
-    if not clean.completed:
-        name = pending_file_names(clean.action, clean.requested_time)[-1]
-    path = context.instant_path(name)
-    try:
-        data = context.world.storage.read(path)
-    except ObjectMissingError:  # it went on meanwhile
-        return None
-    if clean.completed:
-        return decode_clean(data, path=path).earliest_commit_to_retain or None
-    kept = decode_clean_plan(data, path=path).earliest_instant_to_retain
-    return kept.requested_time or None if kept is not None else None
+    told = read_clean(context, clean)
+    if isinstance(told, CleanMetadata):
+        return told.earliest_commit_to_retain or None
+    kept = None if told is None else told.earliest_instant_to_retain
+    return None if kept is None else kept.requested_time or None
