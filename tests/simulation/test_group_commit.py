@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
 from timeline.grouping import group_write
 from timeline.grouping.group_write import write_together
+from timeline.grouping.joint import Joint
 from timeline.model.slot import Batch, SlotKind
 from timeline.places import HEARTBEATS, MARKERS
 from timeline.rules.conflicts import Clean
@@ -40,6 +42,7 @@ from timeline.testing.ports import Actor, ActorPorts
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
+from timeline.writing import joined_workload
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt, WritePlan
 from timeline.writing.write import Work, prepared, write, write_prepared
@@ -47,7 +50,7 @@ from timeline.writing.write import Work, prepared, write, write_prepared
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = plan_for("group")  # what all members ask for
 
-#: Two that meet in one base file, two that insert one key.
+#: Two that meet in one base file, two that insert one key: joined they are two writes (GRP-7).
 MEMBERS = {"B": ("b1",), "C": ("b2",), "D": ("d1",), "E": ("d1", "d2")}
 STRANGER = ("b3", "e1")  # in the base file of B and C
 SEEDED = ("b1", "b2", "b3", "e1")
@@ -61,29 +64,36 @@ class Told:
     receipts: dict[str, Receipt] = field(default_factory=dict)
 
 
-def works_of(context: TableContext) -> list[Work]:
-    return [
-        prepared(
-            context,
-            planned(name),
-            LocalWorkload(context.world, rows_of(name, keys)),
-            context.snapshot(),
-        )
-        for name, keys in MEMBERS.items()
-    ]
+class Apart:
+    """Rows that are joined with no others, as those of another process."""
+
+    def __init__(self, inner: LocalWorkload) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def works_of(context: TableContext, *, joined: bool) -> list[Work]:
+    works = []
+    for name, keys in MEMBERS.items():
+        rows: Any = LocalWorkload(context.world, rows_of(name, keys))
+        workload = rows if joined else Apart(rows)
+        works.append(prepared(context, planned(name), workload, context.snapshot()))
+    return works
 
 
 def planned(name: str) -> WritePlan:
     return replace(SHARED, batch_id=f"source/{name}")
 
 
-def group(told: Told) -> Actor:
+def group(told: Told, *, joined: bool) -> Actor:
     """The threads of one process: together, then whoever is left by itself."""
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, open_table)
         try:
-            works = works_of(context)
+            works = works_of(context, joined=joined)
             answers = write_together(context, works)
         except HoodooError as error:
             ports.events.emit("sim.group_failed", why=str(error))
@@ -136,8 +146,15 @@ def findings(world: World, told: Told, *, strangers: bool) -> list[str]:
         if batch.rows_inserted + batch.rows_updated != len(keys):
             found.append(f"the rows of {name} are not told exactly: {batch}")
         receipt = told.receipts.get(name)
-        if receipt is not None and receipt.requested_time != time:
+        if receipt is None:
+            continue
+        if receipt.requested_time != time:
             found.append(f"{name} was told of another instant")
+        if (receipt.rows_inserted, receipt.rows_updated) != (
+            batch.rows_inserted,
+            batch.rows_updated,
+        ):
+            found.append(f"{name} was told of other rows: {receipt}")
     rows = rows_now(world)
     expected = dict.fromkeys(SEEDED, "seed") | EXPECTED
     expected |= dict.fromkeys(STRANGER, "S") if strangers else {}
@@ -149,21 +166,22 @@ def findings(world: World, told: Told, *, strangers: bool) -> list[str]:
     return found + [f"left over: {one}" for one in left]
 
 
-def played(seed: int, faults: Faults, *others: Actor) -> tuple[World, list[str]]:
+def played(seed: int, faults: Faults, *others: Actor, joined: bool) -> tuple[World, list[str]]:
     world, told = seeded("group", SEEDED), Told()
-    trace = run(world, [group(told), *others], seed=seed, faults=faults)
+    trace = run(world, [group(told, joined=joined), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()
     assert takes_over(world).failure is None, trace.story()
     return world, findings(world, told, strangers=rows_now(world)["e1"] == "S")
 
 
 @pytest.mark.spec("GRP-3")
-def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing() -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing(joined: bool) -> None:
     told: list[Told] = []
 
     def make_run() -> tuple[World, Sequence[Actor]]:
         told.append(Told())
-        return seeded("group-death", SEEDED), [group(told[-1])]
+        return seeded("group-death", SEEDED), [group(told[-1], joined=joined)]
 
     shared = 0
     for number, case in enumerate(crash_points(make_run, "G")):
@@ -176,7 +194,9 @@ def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing() -> None:
 
 @pytest.mark.spec("GRP-1")
 @pytest.mark.spec("GRP-2")
-def test_a_group_beside_a_stranger_loses_and_doubles_nothing() -> None:
+@pytest.mark.spec("GRP-7")
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_group_beside_a_stranger_loses_and_doubles_nothing(joined: bool) -> None:
     shared = alone = 0
     for seed in range(600 if NIGHTLY else 16):
         budgets = {
@@ -185,7 +205,7 @@ def test_a_group_beside_a_stranger_loses_and_doubles_nothing() -> None:
             Fault.AMBIGUOUS_LATE: 1,
             Fault.AMBIGUOUS_APPLIED: 1,
         }
-        world, found = played(seed, Faults(budgets=budgets), stranger())
+        world, found = played(seed, Faults(budgets=budgets), stranger(), joined=joined)
         assert found == [], f"seed {seed}"
         shared += world.counters["group.done"]
         alone += world.counters["group.refused"]
@@ -194,10 +214,23 @@ def test_a_group_beside_a_stranger_loses_and_doubles_nothing() -> None:
 
 
 #: Guards of a group; without one of them the checks above must find something.
-MUTANTS: dict[str, Callable[..., object]] = {
-    "verdict_on": lambda *_: Clean(),  # whoever comes is let in
-    "refused_by": lambda *_: None,  # new keys of members are not compared
-    "reconcile": lambda *_: None,  # files of those who are not in it stay
+MUTANTS: dict[str, tuple[Any, str, Callable[..., object], bool]] = {
+    "whoever comes is let in": (group_write, "verdict_on", lambda *_: Clean(), False),
+    "new keys of members are not compared": (group_write, "refused_by", lambda *_: None, False),
+    "files of those who are not in it stay": (group_write, "reconcile", lambda *_: None, False),
+    "joined rows of one key all stay": (
+        joined_workload,
+        "combined",
+        lambda rows, *_: rows,
+        True,
+    ),
+    "batches of joined writes are not told": (Joint, "batches", lambda _: (), True),
+    "joined writes are told the rows of all": (
+        Joint,
+        "metadata_of_each",
+        lambda joint, metadata: [metadata] * len(joint.works),
+        True,
+    ),
 }
 
 
@@ -205,9 +238,10 @@ MUTANTS: dict[str, Callable[..., object]] = {
 def test_a_group_without_one_of_its_guards_is_caught(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_write, guard, MUTANTS[guard])
+    where, name, mutant, joined = MUTANTS[guard]
+    monkeypatch.setattr(where, name, mutant)
     try:
-        _, found = played(0, Faults())
-    except (AssertionError, CorruptTableError) as error:  # two rows, two files, one failed run
-        found = [str(error)]
+        _, found = played(0, Faults(), joined=joined)
+    except (AssertionError, CorruptTableError, KeyError) as error:
+        found = [repr(error)]  # two rows, two files, one failed run, a batch that is nowhere
     assert found

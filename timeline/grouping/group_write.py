@@ -25,6 +25,7 @@ from timeline.errors import (
 )
 from timeline.grouping.group_merge import merged, merged_profile
 from timeline.grouping.group_messages import PeerLostError
+from timeline.grouping.joint import Joint, joints_of
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
@@ -79,8 +80,9 @@ class Left(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One write of a group; ``written`` once its files are."""
+    """What is written as one in a group; ``written`` once its files are."""
 
+    joint: Joint
     work: Work
     workload: Workload
     placement: Placement
@@ -178,8 +180,9 @@ def write_together(
         works = [*works, *join()]
         answers = [Left.ALONE] * len(works)
         run = side_by_side or partial(_by_executor, context)
-        view = _view_for(context, begun, works, run)
-        placed = _placed(context, begun, works, answers, view, meeting=meeting)
+        joints = joints_of(context, dict(enumerate(works)))
+        view = _view_for(context, begun, joints, run)
+        placed = _placed(context, begun, joints, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
         if written:
             publishing(begun.requested_time)
@@ -196,8 +199,8 @@ def write_together(
         return [one if one in (Left.MEETS, Left.LOST) else Left.ALONE for one in answers]
     except _LostWhileWritingError as error:
         _end_for_good(context, begun)  # GRP-5
-        for number in placed:
-            answers[number] = Left.LOST if number in error.numbers else Left.MEETS
+        for number, member in placed.items():
+            _tell(answers, member.joint, Left.LOST if number in error.numbers else Left.MEETS)
         return answers
     except Exception:
         abandon(context, begun)
@@ -229,13 +232,18 @@ def _end_for_good(context: TableContext, begun: Begun) -> None:
     context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
 
 
+def _tell(answers: list[Receipt | Left], joint: Joint, left: Left) -> None:
+    for number in joint.numbers:
+        answers[number] = left
+
+
 def _view_for(
-    context: TableContext, begun: Begun, works: Sequence[Work], side_by_side: SideBySide
+    context: TableContext, begun: Begun, joints: Sequence[Joint], side_by_side: SideBySide
 ) -> FileSystemView:
     """The view on which all are placed, their partitions listed side by side."""
     view = view_of(context, begun.snapshot)
-    if works[0].plan.operation is not WriteOperation.BULK_INSERT:  # looks at nothing
-        side_by_side({number: partial(_listed, view, work) for number, work in enumerate(works)})
+    if joints[0].work.plan.operation is not WriteOperation.BULK_INSERT:  # looks at nothing
+        side_by_side({joint.number: partial(_listed, view, joint.work) for joint in joints})
     return view
 
 
@@ -250,7 +258,7 @@ def _listed(view: FileSystemView, work: Work) -> Outcome:
 def _placed(
     context: TableContext,
     begun: Begun,
-    works: Sequence[Work],
+    joints: Sequence[Joint],
     answers: list[Receipt | Left],
     view: FileSystemView,
     *,
@@ -260,44 +268,47 @@ def _placed(
     members: dict[int, _Member] = {}
     rivals: list[Rival] = []  # as those after them see the members
     tasks = 0
-    for number, work in enumerate(works):
+    for joint in joints:
         try:
-            member = _placed_beside(context, begun, work, rivals, view)
+            member = _placed_beside(context, begun, joint, rivals, view)
         except PeerLostError as error:
             context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
-            answers[number] = Left.LOST  # it was not asked to write anything yet
+            _tell(answers, joint, Left.LOST)  # it was not asked to write anything yet
             continue
         except Exception as error:  # noqa: BLE001 - as its own instant the write is told
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
         if isinstance(member, Left):
-            answers[number] = member
+            _tell(answers, joint, member)
             continue
         if not isinstance(member, _Member):
-            answers[number] = Left.MEETS
-            meeting(number, frozenset(member.file_groups))
+            _tell(answers, joint, Left.MEETS)
+            for number in joint.numbers:
+                meeting(number, frozenset(member.file_groups))
             continue
         renumbered = tuple(
             replace(task, task_number=place, write_token=f"{place}-0-0")
             for place, task in enumerate(member.placement.tasks, start=tasks)
         )
         tasks += len(renumbered)
-        members[number] = replace(member, placement=replace(member.placement, tasks=renumbered))
-        rivals.append(_as_rival(begun, members[number]))
+        placed = replace(member, placement=replace(member.placement, tasks=renumbered))
+        members[joint.number] = placed
+        rivals.append(_as_rival(begun, placed))
     return members
 
 
 def _placed_beside(
     context: TableContext,
     begun: Begun,
-    work: Work,
+    joint: Joint,
     rivals: list[Rival],
     view: FileSystemView,
 ) -> _Member | Left | Rebaseable | Refused:
+    work = joint.work
     plan, workload = work.plan, work.workload
     if workload is None:
         raise InvariantError("a write without rows was offered to a group")
-    if published_batch(context, plan) is not None:
+    if any(published_batch(context, one.plan) is not None for one in joint.works):
         return Left.ALONE  # BATCH-1: a twin lies in the base snapshot, its receipt is returned
     schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
     work = replace(work, schema=schema, schema_before=schema_before)
@@ -309,7 +320,7 @@ def _placed_beside(
         placement = place(context, begun, workload, plan.rules, schema, files=chosen, view=view)
         if placement.met is not None:
             return Left.ALONE
-        member = _Member(work=work, workload=workload, placement=placement)
+        member = _Member(joint=joint, work=work, workload=workload, placement=placement)
         planned = Candidate(
             claim=member.claim, metadata=CommitMetadata(), logs_may_meet=placement.logs_may_meet
         )
@@ -333,14 +344,13 @@ def _updates(placement: Placement) -> frozenset[FileGroupId]:
 
 def _as_rival(begun: Begun, member: _Member) -> Rival:
     """A member as those after it see it: published just before."""
-    batch_id = member.work.plan.batch_id
     return Rival(
         action=begun.action,
         requested_time=begun.requested_time,
         completion_time=begun.requested_time,
         claim=member.claim,
         schema=member.work.schema.avro_json,
-        batches=() if batch_id is None else (batch_id,),
+        batches=member.joint.batch_ids,
     )
 
 
@@ -371,7 +381,7 @@ def _written(
             members[number] = done
             rivals.append(_as_rival(begun, done))
         else:
-            answers[number] = Left.MEETS
+            _tell(answers, member.joint, Left.MEETS)
     return members
 
 
@@ -421,7 +431,8 @@ def _with_files(
         refusals=(),
         attempts=1,
     )
-    candidate = candidate_of(context, begun, member.work.plan, written)
+    batches = member.joint.batches()
+    candidate = candidate_of(context, begun, member.work.plan, written, batches)
     return replace(member, written=written, candidate=candidate)
 
 
@@ -447,7 +458,7 @@ def _publish(
     placed: dict[int, _Member],
     later: Callable[[Callable[[], None]], object],
 ) -> dict[int, Receipt]:
-    """One candidate of all members; a receipt for each, and none when it met somebody."""
+    """One candidate of all members; a receipt for each write, and none when it met somebody."""
     files = {number: _files_of(member) for number, member in members.items()}
     together = merged([written for _, written in files.values()])
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
@@ -455,22 +466,24 @@ def _publish(
     reconcile(context, begun, together, frozenset[str]().union(*attempted))
     batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
     first = next(iter(members.values())).work.plan
-    candidate = candidate_of(context, begun, _shared(first, len(members)), together, batches)
+    size = sum(len(member.joint.works) for member in members.values())
+    candidate = candidate_of(context, begun, _shared(first, size), together, batches)
     outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
     if not isinstance(outcome, Published):
         why = outcome.verdict.why
         context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
         return {}
     tidy_up = landed(context, begun, outcome.slot)
-    size = len(members)
     context.world.events.emit("group.done", rt=begun.requested_time, size=size)
     later(tidy_up)
-    return {
-        number: receipt_of(
-            context, member.work.plan, files[number][0].metadata, outcome, group=size
-        )
-        for number, member in members.items()
-    }
+    receipts: dict[int, Receipt] = {}
+    for number, member in members.items():
+        joint, whole = member.joint, files[number][0].metadata
+        for each, work, own in zip(
+            joint.numbers, joint.works, joint.metadata_of_each(whole), strict=True
+        ):
+            receipts[each] = receipt_of(context, work.plan, own, outcome, group=size)
+    return receipts
 
 
 def _shared(first: WritePlan, size: int) -> WritePlan:

@@ -45,7 +45,7 @@ from timeline.rules.placement import (
 )
 from timeline.writing.workload import RowRules, WorkloadProfile
 
-__all__ = ["LocalWorkload"]
+__all__ = ["LocalWorkload", "combined"]
 
 
 class LocalWorkload:
@@ -69,6 +69,16 @@ class LocalWorkload:
         """As the contract."""
         return self._schema
 
+    @property
+    def rows(self) -> pa.Table:
+        """The rows as they are now: as they came, or prepared."""
+        return self._rows
+
+    @property
+    def rules(self) -> RowRules:
+        """How they were prepared."""
+        return self._required_rules()
+
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
         with computing(self._world.storage, self._rows):
@@ -87,10 +97,7 @@ class LocalWorkload:
                 refuse_null_elements(kept)
             kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
         if rules.combine:
-            hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
-            kept = _renamed(kept, PARTITION_COLUMN, hidden)  # else keys repeat across partitions
-            kept = combine_incoming(kept, rules.combining(schema.avro_json))
-            kept = _renamed(kept, hidden, PARTITION_COLUMN)
+            kept = combined(kept, rules, schema.avro_json)
         self._rules = rules
         self._rows = kept
 
@@ -247,6 +254,18 @@ class LocalWorkload:
         if self._rules is None:
             raise InvariantError("a workload was used before it was prepared")
         return self._rules
+
+
+def combined(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table:
+    """
+    Prepared rows with one for each key.
+
+    Errors: as ``combine_incoming``.
+    """
+    # Of a whole table's keys each counts once, whatever partition its rows name.
+    hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
+    rows = _renamed(rows, PARTITION_COLUMN, hidden)
+    return _renamed(combine_incoming(rows, rules.combining(avro_json)), hidden, PARTITION_COLUMN)
 
 
 def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:

@@ -1,0 +1,256 @@
+"""Writes of the same rows in one group: one file for all, and what each one's rows did (GRP-7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.timeline.engine import (
+    Rows,
+    as_table,
+    data_files,
+    leftovers,
+    new_table,
+    planned,
+    rows_of,
+    upsert,
+)
+from timeline.grouping import joint
+from timeline.grouping.group_write import Left, write_together
+from timeline.grouping.joint import joints_of
+from timeline.index import LookupRules
+from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
+from timeline.model.operations import MergeMode, TableType, WriteOperation
+from timeline.rules.bucketing import BucketRules
+from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
+from timeline.writing.write import Work, prepared, write_prepared
+
+UPSERT = WriteOperation.UPSERT
+
+
+def row(key: str, v: int, *, p: str = "x", gone: bool = False) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v, "_hoodie_is_deleted": gone}
+
+
+def offered(table: Table, rows: Rows, **options: Any) -> Work:
+    plan = planned(table, options.pop("operation", UPSERT), **options)
+    workload = LocalWorkload(table.context.world, as_table(rows))
+    return prepared(table.context, plan, workload, table.context.glance())
+
+
+def together(table: Table, *works: Work) -> list[Receipt]:
+    answers = write_together(table.context, works)
+    assert all(isinstance(one, Receipt) for one in answers)
+    return [one for one in answers if isinstance(one, Receipt)]
+
+
+def numbers(table: Table, *works: Work) -> list[tuple[int, ...]]:
+    return [one.numbers for one in joints_of(table.context, dict(enumerate(works)))]
+
+
+def counts(receipt: Receipt) -> tuple[int, int, int]:
+    return receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted
+
+
+@pytest.mark.spec("GRP-7")
+def test_writes_of_the_same_rows_make_one_file_and_have_receipts_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", 1)])
+    before = data_files(table)
+    one, two, three, other = together(
+        table,
+        offered(table, [row("a", 2), row("b", 2)], batch_id="s/1"),
+        offered(table, [row("a", 3)], batch_id="s/2"),
+        offered(table, [row("b", 4), row("c", 4)]),
+        offered(table, [row("d", 4, p="y")], batch_id="s/4"),
+    )
+    assert {each.group for each in (one, two, three, other)} == {4}
+    assert [counts(each) for each in (one, two, three, other)] == [
+        (1, 1, 0),
+        (0, 1, 0),
+        (1, 1, 0),
+        (1, 0, 0),
+    ]
+    assert [each.files_written for each in (one, two, three, other)] == [1, 1, 1, 1]
+    assert one.bytes_written == two.bytes_written == three.bytes_written > 0
+    assert len(data_files(table)) == len(before) + 2
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 4), ("c", 4), ("d", 4)]
+    assert leftovers(table) == []
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    told = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
+    assert sorted(told) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_the_greater_ordering_value_stays_whoever_brought_it() -> None:
+    table = new_table()
+    upsert(table, [row("a", 5)])
+    late, first, second = together(
+        table,
+        offered(table, [row("a", 4)]),
+        offered(table, [row("b", 9)]),
+        offered(table, [row("b", 8)]),
+    )
+    assert rows_of(table, "id", "v") == [("a", 5), ("b", 9)]
+    assert [counts(each) for each in (late, first, second)] == [(0, 1, 0), (1, 0, 0), (0, 1, 0)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_writes_are_joined_by_those_that_share_a_partition_with_both() -> None:
+    table = new_table()
+    apart = offered(table, [row("a", 1, p="x")])
+    away = offered(table, [row("b", 1, p="z")])
+    other = offered(table, [row("c", 1, p="y")])
+    both = offered(table, [row("d", 1, p="x"), row("e", 1, p="y")])
+    assert numbers(table, apart, away, other, both) == [(0, 2, 3), (1,)]
+    assert numbers(table, apart, away, other) == [(0,), (1,), (2,)]
+
+
+def _definition(**fields: Any) -> MergeDefinition:
+    return MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=("ts",), **fields)
+
+
+def _merged_by(definition: MergeDefinition) -> dict[str, Any]:
+    return {"merge_definition": definition, "merge_mode": definition.mode}
+
+
+#: Rules under which one merge of all rows may leave something else than one after the other.
+APART: dict[str, dict[str, Any]] = {
+    "inserts look for no keys": {"operation": WriteOperation.INSERT},
+    "all copies of a key are written": {"combine": False},
+    "keys move between partitions": {"lookup": LookupRules(whole_table=True)},
+    "a bucket tells which keys are new when it is read": {
+        "buckets": BucketRules(buckets=1, hash_fields=("id",))
+    },
+    "values of both rows stay": _merged_by(
+        _definition(partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS)
+    ),
+    "logs fold otherwise than base files": _merged_by(_definition(precombines=True)),
+    "deletes are ordered, records are not": _merged_by(_definition(deletes_by_order=True)),
+    "a late row signs": _merged_by(_definition(late_rows_sign=True)),
+    "rows have some columns": {"partial_columns": ("v",)},
+}
+
+
+@pytest.mark.spec("GRP-7")
+@pytest.mark.parametrize("why", APART)
+def test_what_one_merge_might_change_is_not_joined(why: str) -> None:
+    table = new_table()
+    works = [offered(table, [row("a", value)]) for value in (1, 2)]
+    assert numbers(table, *works) == [(0, 1)]
+    options = dict(APART[why])
+    own = {name: options.pop(name) for name in list(options) if name in {"lookup", "buckets"}}
+    for work in works:
+        rules = replace(work.plan.rules, **{**options, **own})
+        assert isinstance(work.workload, LocalWorkload)
+        work.workload._rules = rules
+    assert numbers(table, *works) == [(0,), (1,)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_deletes_in_event_time_are_not_joined() -> None:
+    """A base file forgets a delete: the late row after it counts."""
+    table = new_table()
+    upsert(table, [row("a", 1)])
+    delete, late = offered(table, [row("a", 5, gone=True)]), offered(table, [row("a", 3)])
+    assert numbers(table, delete, late) == [(0,), (1,)]
+    first, second = write_together(table.context, [delete, late])
+    assert isinstance(first, Receipt)
+    assert second is Left.MEETS
+    write_prepared(late)
+    assert rows_of(table, "id", "v") == [("a", 3)]
+
+
+@pytest.mark.spec("GRP-7")
+@pytest.mark.spec("BATCH-1")
+def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> None:
+    table = new_table()
+    twins = [offered(table, [row("a", 1)], batch_id="s/1") for _ in range(2)]
+    assert numbers(table, *twins) == [(0,), (1,)]
+    first, second = write_together(table.context, twins)
+    assert isinstance(first, Receipt)
+    assert second is Left.MEETS
+    again = [offered(table, [row("a", 2)], batch_id=one) for one in ("s/1", "s/2")]
+    assert write_together(table.context, again) == [Left.ALONE, Left.ALONE]
+    assert write_prepared(again[0]).already_published
+    assert not write_prepared(again[1]).already_published
+
+
+def test_rows_of_another_shape_are_not_joined() -> None:
+    table = new_table()
+    wider = [{**row("a", 2), "more": 1}]
+    assert numbers(table, offered(table, [row("a", 1)]), offered(table, wider)) == [(0,), (1,)]
+
+
+def test_joined_rows_have_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = new_table()
+    works = [offered(table, [row(key, 1)]) for key in "abc"]
+    one = works[0].workload
+    assert isinstance(one, LocalWorkload)
+    monkeypatch.setattr(joint, "JOINT_BYTES_MAX", 2 * one.rows.nbytes)
+    assert numbers(table, *works) == [(0, 1), (2,)]
+
+
+KEYS = st.sampled_from("abcd")
+PARTS = st.lists(
+    st.lists(st.tuples(KEYS, st.sampled_from("xy"), st.booleans()), min_size=1, max_size=4),
+    min_size=1,
+    max_size=4,
+)
+SEEDED = [row("a", 0), row("b", 0, p="y")]
+
+
+def _rows(part: list[tuple[str, str, bool]], v: int, *, deletes: bool) -> Rows:
+    return [row(key, v, p=p, gone=deletes and gone) for key, p, gone in part]
+
+
+@pytest.mark.spec("GRP-7")
+@given(parts=PARTS)
+def test_together_and_one_after_the_other_leave_the_same(
+    parts: list[list[tuple[str, str, bool]]],
+) -> None:
+    one, other = (new_table(ordering=()) for _ in range(2))
+    for table in (one, other):
+        upsert(table, SEEDED)
+    told = together(
+        one,
+        *(offered(one, _rows(part, v, deletes=True)) for v, part in enumerate(parts, start=1)),
+    )
+    alone = [
+        write_prepared(offered(other, _rows(part, v, deletes=True)))
+        for v, part in enumerate(parts, start=1)
+    ]
+    assert rows_of(one, "id", "p", "v") == rows_of(other, "id", "p", "v")
+    assert list(map(counts, told)) == list(map(counts, alone))
+
+
+@pytest.mark.spec("GRP-7")
+@given(parts=PARTS, order=st.permutations(range(4)))
+@pytest.mark.parametrize("kind", list(TableType))
+def test_so_they_do_in_event_time(
+    kind: TableType, parts: list[list[tuple[str, str, bool]]], order: list[int]
+) -> None:
+    one, other = (new_table(table_type=kind) for _ in range(2))
+    for table in (one, other):
+        upsert(table, SEEDED)
+    values = order[: len(parts)]
+    told = together(
+        one,
+        *(
+            offered(one, _rows(part, v, deletes=False))
+            for v, part in zip(values, parts, strict=True)
+        ),
+    )
+    alone = [
+        write_prepared(offered(other, _rows(part, v, deletes=False)))
+        for v, part in zip(values, parts, strict=True)
+    ]
+    assert rows_of(one, "id", "p", "v") == rows_of(other, "id", "p", "v")
+    assert [each.rows_inserted for each in told] == [each.rows_inserted for each in alone]
