@@ -30,6 +30,7 @@ from timeline.grouping.group_messages import (
     IsUnknown,
     Message,
     Offer,
+    OwnPart,
     PeerLostError,
     WasPublished,
     plan_texts,
@@ -460,6 +461,13 @@ def _told(receipt: Receipt) -> WasPublished:
         completion_time=receipt.completion_time,
         group=receipt.group,
         lost_slots=receipt.lost_slots,
+        own=OwnPart(
+            rows_inserted=receipt.rows_inserted,
+            rows_updated=receipt.rows_updated,
+            rows_deleted=receipt.rows_deleted,
+            files_written=receipt.files_written,
+            bytes_written=receipt.bytes_written,
+        ),
     )
 
 

@@ -44,7 +44,7 @@ from timeline.testing.trace import Trace
 from timeline.testing.world import World
 from timeline.writing import joined_workload
 from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.receipt import Receipt, RowCounts, WritePlan
 from timeline.writing.write import Work, prepared, write, write_prepared
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
@@ -227,8 +227,8 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., object], bool]] = {
     "batches of joined writes are not told": (Joint, "batches", lambda _: (), True),
     "joined writes are told the rows of all": (
         Joint,
-        "metadata_of_each",
-        lambda joint, metadata: [metadata] * len(joint.works),
+        "rows_of_each",
+        lambda joint, metadata: [RowCounts.of(metadata)] * len(joint.works),
         True,
     ),
 }

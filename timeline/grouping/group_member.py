@@ -1,8 +1,8 @@
 """
 The writer's side of a group that another process publishes (GRP-4).
 
-It keeps the rows and writes the files; the committer only asks. Whenever the committer is
-gone, silent or at a loss, the writer finds out by itself what became of its files: the commit
+It keeps the rows and writes the files; the committer only asks, now and then for the rows
+themselves (GRP-8). Whenever the committer is gone, silent or at a loss, the writer finds out by itself what became of its files: the commit
 slot tells, and where there is none an abort slot sees to it that there never will be (RB-1).
 """
 
@@ -27,12 +27,15 @@ from timeline.grouping.group_messages import (
     Candidate,
     Channel,
     Failed,
+    GivenRows,
+    GiveRows,
     GoAlone,
     IsUnknown,
     MadeAhead,
     MakeAhead,
     Message,
     Offer,
+    OwnPart,
     PeerLostError,
     RewriteTasks,
     Rewritten,
@@ -44,6 +47,8 @@ from timeline.grouping.group_messages import (
     plan_texts,
 )
 from timeline.grouping.group_write import GROUP_KEY
+from timeline.grouping.joint import own_part, parts_of
+from timeline.grouping.rows_on_the_wire import encoded_rows
 from timeline.index import IndexedFile
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.filenames import data_file_time
@@ -54,6 +59,7 @@ from timeline.model.times import InstantTime
 from timeline.places import slot_path
 from timeline.publishing.second_look import without_void
 from timeline.undoing.undo import rollback
+from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work, action_of
@@ -86,6 +92,7 @@ class Member:
     release: str
     requested_time: InstantTime | None = None  # of the instant its files were written for
     stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
+    joined_as: str | None = None  # its name there, where the committer writes its rows
 
     def offer(self) -> Offer:
         """What the committer must know to place the write."""
@@ -102,6 +109,7 @@ class Member:
             schema_before=work.schema_before,
             columns=base64.b64encode(columns).decode("ascii"),
             partition_paths=workload.partition_paths(),
+            rows_bytes=workload.rows.nbytes if isinstance(workload, LocalWorkload) else None,
         )
 
     def answer(self, question: Message) -> Message:
@@ -141,22 +149,29 @@ class Member:
                 return MadeAhead()
             case RewriteTasks():
                 return self._rewrite(question)
+            case GiveRows():
+                return self._give(question, workload)
         raise PeerLostError(f"no question: {question.kind}")
 
     def _rewrite(self, question: RewriteTasks) -> Message:
         tasks = [FileGroupTask.from_json(text) for text in question.tasks]
         if any(task.requested_time != question.requested_time for task in tasks):
             raise PeerLostError("tasks of another instant than it says")
-        self.requested_time, self.stats = question.requested_time, ()
+        self.requested_time, self.stats, self.joined_as = question.requested_time, (), None
         stats = self._workload().rewrite(tasks)
         self.stats = tuple(stats)
         return Rewritten(stats=self.stats, attempted=self._tried())
 
+    def _give(self, question: GiveRows, workload: Workload) -> Message:
+        if not isinstance(workload, LocalWorkload):
+            raise InvariantError("rows were asked for that were not offered")
+        self.requested_time, self.stats = question.requested_time, ()
+        self.joined_as = question.name
+        return GivenRows(rows=encoded_rows(workload.rows))
+
     def receipt(self, told: WasPublished) -> Receipt:
         """What a published write is told: its own rows, the group's times."""
-        own = CommitMetadata(
-            partition_to_write_stats={"": tuple(one for each in self.stats for one in each)}
-        )
+        own = told.own if self.joined_as is not None else self._own_part()
         context, plan = self.work.context, self.work.plan
         receipt = Receipt(
             action=action_of(context, plan.operation).value,
@@ -164,11 +179,11 @@ class Member:
             requested_time=told.requested_time,
             completion_time=told.completion_time,
             attempts=1,
-            rows_inserted=own.total_rows_inserted,
-            rows_updated=own.total_rows_updated,
-            rows_deleted=own.total_rows_deleted,
-            files_written=own.total_files,
-            bytes_written=own.total_bytes,
+            rows_inserted=own.rows_inserted,
+            rows_updated=own.rows_updated,
+            rows_deleted=own.rows_deleted,
+            files_written=own.files_written,
+            bytes_written=own.bytes_written,
             lost_slots=told.lost_slots,
             group=told.group,
         )
@@ -194,14 +209,16 @@ class Member:
         Raises:
             OutcomeUnknownError: The storage or the lock do not answer, or too much happened since.
         """
-        if self.requested_time is None or (not self.stats and not self._tried()):
-            return None  # it never wrote a file that somebody could publish
+        given = self.joined_as is not None
+        if self.requested_time is None or not (given or self.stats or self._tried()):
+            return None  # there is nothing that somebody could publish
         time = self.requested_time
         try:
             slot = _ending_of(context, time)
-            if slot is not None and self._is_in(slot):
+            own = None if slot is None else self._own_part_in(slot)
+            if slot is not None and own is not None:
                 context.world.events.emit("group.found", rt=time)
-                return self.receipt(_told_by(slot))
+                return self.receipt(_told_by(slot, own))
             self._clear(context, time)
         except (InternalError, OutcomeUnknownError):
             raise
@@ -209,6 +226,16 @@ class Member:
             raise _unknown(time, error.message) from error
         context.world.events.emit("group.not_published", rt=time)
         return None
+
+    def _own_part_in(self, slot: Slot) -> OwnPart | None:
+        """What a commit slot says of this write, None where it is not in it."""
+        if self.joined_as is not None:
+            return parts_of(_metadata_in(slot)).get(self.joined_as)
+        return self._own_part() if self._is_in(slot) else None
+
+    def _own_part(self) -> OwnPart:
+        stats = tuple(one for each in self.stats for one in each)
+        return own_part(CommitMetadata(partition_to_write_stats={"": stats}))
 
     def _is_in(self, slot: Slot) -> bool:
         """A group takes all files of a member or none."""
@@ -321,15 +348,19 @@ def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
     return None
 
 
-def _told_by(slot: Slot) -> WasPublished:
+def _told_by(slot: Slot, own: OwnPart) -> WasPublished:
     """What the committer would have said."""
-    metadata = decode_commit(slot.body, path=slot_path(slot.number))
     return WasPublished(
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
-        group=int(metadata.extra_metadata.get(GROUP_KEY, "1")),
+        group=int(_metadata_in(slot).extra_metadata.get(GROUP_KEY, "1")),
         lost_slots=0,
+        own=own,
     )
+
+
+def _metadata_in(slot: Slot) -> CommitMetadata:
+    return decode_commit(slot.body, path=slot_path(slot.number))
 
 
 def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:

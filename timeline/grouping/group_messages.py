@@ -3,7 +3,8 @@ What a committer and a writer of another process tell each other about one write
 
 The writer offers a write; the committer asks it to find keys, to route rows and to write
 files, and tells it in the end what became of it. Nothing here can name code: each message is
-one of these values, checked field by field, or it is refused (SEC3). Rows never travel.
+one of these values, checked field by field, or it is refused (SEC3). Rows travel only where
+those of several writers are written as one (GRP-8).
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ __all__ = [
     "Candidate",
     "Channel",
     "Failed",
+    "GiveRows",
+    "GivenRows",
     "GoAlone",
     "IsUnknown",
     "MadeAhead",
     "MakeAhead",
     "Message",
     "Offer",
+    "OwnPart",
     "PeerLostError",
     "PeerSilentError",
     "RewriteTasks",
@@ -84,6 +88,7 @@ class Offer:
     schema_before: str
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
     partition_paths: tuple[str, ...]
+    rows_bytes: int | None = None  # what its prepared rows take in memory, if it can give them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +203,38 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveRows:
+    """Hand over the prepared rows, to be written in this instant with those of others."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["give"] = "give"
+    requested_time: InstantTime
+    name: str  # under which the commit tells of this write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRows:
+    """All of them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["given"] = "given"
+    rows: str  # Arrow IPC in base 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPart:
+    """What one write did in an instant of several."""
+
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    files_written: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The writer could not do what it was asked; these paths were tried."""
 
@@ -219,6 +256,7 @@ class WasPublished:
     completion_time: InstantTime
     group: int
     lost_slots: int
+    own: OwnPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +290,8 @@ Message = (
     | MadeAhead
     | RewriteTasks
     | Rewritten
+    | GiveRows
+    | GivenRows
     | Failed
     | WasPublished
     | GoAlone

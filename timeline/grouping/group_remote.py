@@ -3,7 +3,7 @@ A workload whose rows lie in another process: the committer's side of a channel 
 
 The committer decides as always (begin, places, judges, publishes); finding keys and writing
 files is asked of the writer, which has the rows, the processors and its own connection to the
-storage. What it answers is checked: it may only name files of this instant, where a task of
+storage. Where its rows are written as one with those of others it hands them over (GRP-8). What it answers is checked: it may only name files of this instant, where a task of
 its own put them.
 """
 
@@ -30,6 +30,8 @@ from timeline.grouping.group_messages import (
     Candidate,
     Channel,
     Failed,
+    GivenRows,
+    GiveRows,
     MadeAhead,
     MakeAhead,
     Message,
@@ -42,6 +44,7 @@ from timeline.grouping.group_messages import (
     TagKeys,
     WasSpread,
 )
+from timeline.grouping.rows_on_the_wire import decoded_rows
 from timeline.index import IndexedFile
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
@@ -50,6 +53,7 @@ from timeline.model.schema import TableSchema
 from timeline.model.times import InstantTime
 from timeline.rules.bucketing import RemainderShares, RingShares, Shares
 from timeline.rules.placement import Bucket
+from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import RowRules, WorkloadProfile
 from timeline.writing.write import Work
@@ -77,6 +81,7 @@ class RemoteWorkload:
         self._answer_ms = answer_ms
         self._schema = _schema_of(offer)
         self._paths = tuple(sorted(offer.partition_paths))
+        self.rows_bytes = offer.rows_bytes
         for path in self._paths:
             check_partition_path(path)
         self._attempted: frozenset[str] = frozenset()
@@ -160,6 +165,30 @@ class RemoteWorkload:
                 raise self._refused(f"not of file group {task.file_id}")
         self._note(written.attempted, tasks)
         return list(written.stats)
+
+    def given_rows(
+        self, context: TableContext, work: Work, requested_time: InstantTime, name: str
+    ) -> LocalWorkload:
+        """
+        The rows themselves, to be written here with those of others.
+
+        Args:
+            context: The committer's table.
+            work: Of which this is the workload.
+            requested_time: Of the instant; the writer looks there for what became of its rows.
+            name: Under which the commit tells of this write (``parts_of``).
+
+        Raises:
+            PeerLostError: The writer is gone, or these are not the rows that it offered.
+        """
+        given = self._ask(GiveRows(requested_time=requested_time, name=name), GivenRows)
+        try:
+            rows = decoded_rows(given.rows, work.schema, self._paths)
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        return LocalWorkload.of_prepared(
+            context.world, rows, work.plan.rules, incoming=self._schema
+        )
 
     def attempted(self) -> frozenset[str]:
         """As the contract; what the writer told, and all that its tasks name."""

@@ -24,8 +24,8 @@ from timeline.errors import (
     RolledBackError,
 )
 from timeline.grouping.group_merge import merged, merged_profile
-from timeline.grouping.group_messages import PeerLostError
-from timeline.grouping.joint import Joint, joints_of
+from timeline.grouping.group_messages import OwnPart, PeerLostError
+from timeline.grouping.joint import Joint, joints_of, parts_text
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
@@ -180,7 +180,7 @@ def write_together(
         works = [*works, *join()]
         answers = [Left.ALONE] * len(works)
         run = side_by_side or partial(_by_executor, context)
-        joints = joints_of(context, dict(enumerate(works)))
+        joints = joints_of(context, dict(enumerate(works)), begun.requested_time)
         view = _view_for(context, begun, joints, run)
         placed = _placed(context, begun, joints, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
@@ -467,7 +467,11 @@ def _publish(
     batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
     first = next(iter(members.values())).work.plan
     size = sum(len(member.joint.works) for member in members.values())
-    candidate = candidate_of(context, begun, _shared(first, size), together, batches)
+    parts: dict[str, OwnPart] = {}
+    for number, member in members.items():
+        parts |= member.joint.parts(files[number][0].metadata)
+    shared = _shared(first, size, parts)
+    candidate = candidate_of(context, begun, shared, together, batches)
     outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
     if not isinstance(outcome, Published):
         why = outcome.verdict.why
@@ -479,15 +483,13 @@ def _publish(
     receipts: dict[int, Receipt] = {}
     for number, member in members.items():
         joint, whole = member.joint, files[number][0].metadata
-        for each, work, own in zip(
-            joint.numbers, joint.works, joint.metadata_of_each(whole), strict=True
-        ):
-            receipts[each] = receipt_of(context, work.plan, own, outcome, group=size)
+        told = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
+        for each, work, rows in told:
+            receipts[each] = receipt_of(context, work.plan, whole, outcome, group=size, rows=rows)
     return receipts
 
 
-def _shared(first: WritePlan, size: int) -> WritePlan:
+def _shared(first: WritePlan, size: int, parts: Mapping[str, OwnPart]) -> WritePlan:
     """What the members ask for together; their batches are told by themselves."""
-    return replace(
-        first, batch_id=None, extra_metadata={**first.extra_metadata, GROUP_KEY: str(size)}
-    )
+    told = {**first.extra_metadata, GROUP_KEY: str(size), **parts_text(parts)}
+    return replace(first, batch_id=None, extra_metadata=told)

@@ -2,27 +2,44 @@
 Writes of a group that bring rows for the same partitions, written as one (GRP-7).
 
 Each of them would meet the one before it on a file group and wait for the next group, which is
-one instant for each write of the same rows. Together they are one upsert of all their rows.
+one instant for each write of the same rows. Together they are one upsert of all their rows. Rows
+of other processes are asked for where they are few (GRP-8); what became of them the commit tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from timeline.context import TableContext
-from timeline.errors import InvariantError
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.errors import HoodooError, InvariantError
+from timeline.grouping.group_messages import OwnPart, PeerLostError
+from timeline.grouping.group_remote import RemoteWorkload
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.slot import Batch
-from timeline.writing.joined_workload import JoinedWorkload, RowCounts, may_be_joined
+from timeline.model.times import InstantTime
+from timeline.writing.joined_workload import (
+    JoinedWorkload,
+    are_joinable,
+    may_be_joined,
+)
 from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import RowCounts
+from timeline.writing.workload import Workload
 from timeline.writing.write import Work
 
-__all__ = ["JOINT_BYTES_MAX", "Joint", "joints_of"]
+__all__ = ["JOINT_BYTES_MAX", "Joint", "joints_of", "own_part", "parts_of", "parts_text"]
 
 #: Of the rows that are written as one: they are in memory once more, and one thread's to write.
 JOINT_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Of the rows of one write that come from another process, which writes bigger ones sooner itself.
+GIVEN_BYTES_MAX: Final = 4 * 1024 * 1024
+
+#: Extra metadata of a commit: what each write did whose rows another process wrote.
+JOINED_KEY: Final = "hoodoo.joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +75,30 @@ class Joint:
             if one.plan.batch_id is not None
         )
 
-    def metadata_of_each(self, metadata: CommitMetadata) -> list[CommitMetadata]:
-        """For each write its own rows; the files are those that all its writes share."""
+    def rows_of_each(self, metadata: CommitMetadata) -> list[RowCounts]:
+        """
+        What the rows of each write did, once they are written.
+
+        Args:
+            metadata: Of the files that all its writes share.
+        """
+        return [RowCounts.of(metadata)] if len(self.works) == 1 else self._counts()
+
+    def parts(self, metadata: CommitMetadata) -> dict[str, OwnPart]:
+        """
+        What the commit has to tell of writes whose rows came from other processes.
+
+        Args:
+            metadata: As of ``rows_of_each``.
+        """
         if len(self.works) == 1:
-            return [metadata]
-        return [_with_rows(metadata, rows) for rows in self._counts()]
+            return {}
+        each = zip(self.numbers, self.works, self._counts(), strict=True)
+        return {
+            str(number): own_part(metadata, rows)
+            for number, work, rows in each
+            if isinstance(work.workload, RemoteWorkload)
+        }
 
     def _counts(self) -> list[RowCounts]:
         if not isinstance(self.work.workload, JoinedWorkload):
@@ -70,24 +106,31 @@ class Joint:
         return self.work.workload.counts()
 
 
-def _with_rows(metadata: CommitMetadata, rows: RowCounts) -> CommitMetadata:
-    """The files of a write, with other numbers of rows."""
-    told: dict[str, tuple[WriteStat, ...]] = {}
-    left = rows
-    for path, stats in metadata.partition_to_write_stats.items():
-        own = []
-        for stat in stats:
-            own.append(
-                replace(
-                    stat,
-                    num_inserts=left.inserted,
-                    num_update_writes=left.updated,
-                    num_deletes=left.deleted,
-                )
-            )
-            left = RowCounts(inserted=0, updated=0, deleted=0)
-        told[path] = tuple(own)
-    return replace(metadata, partition_to_write_stats=told)
+def own_part(metadata: CommitMetadata, rows: RowCounts | None = None) -> OwnPart:
+    """What a write did: its files, and its rows where it shares them with others."""
+    rows = rows or RowCounts.of(metadata)
+    return OwnPart(
+        rows_inserted=rows.inserted,
+        rows_updated=rows.updated,
+        rows_deleted=rows.deleted,
+        files_written=metadata.total_files,
+        bytes_written=metadata.total_bytes,
+    )
+
+
+def parts_text(parts: Mapping[str, OwnPart]) -> dict[str, str]:
+    """The extra metadata that ``parts_of`` reads; none where there is nothing to tell."""
+    told = {name: astuple(part) for name, part in parts.items()}
+    return {JOINED_KEY: json.dumps(told, separators=(",", ":"))} if told else {}
+
+
+def parts_of(metadata: CommitMetadata) -> dict[str, OwnPart]:
+    """The writes of other processes whose rows a commit has, by their names in the instant."""
+    told: dict[str, list[int]] = json.loads(metadata.extra_metadata.get(JOINED_KEY, "{}"))
+    return {name: OwnPart(**dict(zip(_PART, part, strict=True))) for name, part in told.items()}
+
+
+_PART: Final = tuple(OwnPart.__dataclass_fields__)
 
 
 @dataclass(slots=True)
@@ -116,13 +159,16 @@ class _Gathered:
         self.works |= other.works
 
 
-def joints_of(context: TableContext, works: Mapping[int, Work]) -> list[Joint]:
+def joints_of(
+    context: TableContext, works: Mapping[int, Work], requested_time: InstantTime
+) -> list[Joint]:
     """
     The writes of a group, those that can be written as one put together.
 
     Args:
         context: The table.
         works: That ``may_share`` an instant, by their number in the group, in their order.
+        requested_time: Of that instant.
     """
     gathered: list[_Gathered] = []
     for number, work in works.items():
@@ -135,44 +181,76 @@ def joints_of(context: TableContext, works: Mapping[int, Work]) -> list[Joint]:
             else:
                 apart.append(one)
         gathered = [*apart, new]
-    joints = [_joint(context, one.works) for one in gathered]
+    joints = [
+        joint
+        for one in gathered
+        for joint in _joints(context, dict(sorted(one.works.items())), requested_time)
+    ]
     return sorted(joints, key=lambda joint: joint.number)
 
 
 def _gathered(number: int, work: Work) -> _Gathered:
     workload, batch_id = work.workload, work.plan.batch_id
-    likeness, paths, size_bytes = None, set[str](), 0
-    if isinstance(workload, LocalWorkload) and may_be_joined(workload, work.schema.avro_json):
-        likeness = (
-            work.schema.avro_json,
-            work.schema_before,
-            workload.schema,
-            workload.rows.schema,
-        )
+    likeness, paths = None, set[str]()
+    size_bytes = _size_bytes(workload)
+    if workload is not None and size_bytes is not None and may_be_joined(work.plan.rules):
+        likeness = (work.schema.avro_json, work.schema_before, workload.schema)
         paths = set(workload.partition_paths())
-        size_bytes = workload.rows.nbytes
     return _Gathered(
         likeness=likeness,
         paths=paths,
-        size_bytes=size_bytes,
+        size_bytes=size_bytes or 0,
         batch_ids=set() if batch_id is None else {batch_id},
         works={number: work},
     )
 
 
-def _joint(context: TableContext, works: Mapping[int, Work]) -> Joint:
-    numbers = tuple(sorted(works))
-    ordered = tuple(works[number] for number in numbers)
-    first = ordered[0]
-    work = first
-    if len(ordered) > 1:
-        work = replace(
-            first,
-            plan=replace(first.plan, batch_id=None),
-            workload=JoinedWorkload(context.world, _rows_of(ordered), first.schema.avro_json),
-        )
-    return Joint(work=work, numbers=numbers, works=ordered)
+def _size_bytes(workload: Workload | None) -> int | None:
+    """Of rows that can be had, in memory; None of those that cannot."""
+    if isinstance(workload, LocalWorkload):
+        return int(workload.rows.nbytes)
+    if isinstance(workload, RemoteWorkload) and workload.rows_bytes is not None:
+        return workload.rows_bytes if workload.rows_bytes <= GIVEN_BYTES_MAX else None
+    return None
 
 
-def _rows_of(works: Sequence[Work]) -> list[LocalWorkload]:
-    return [work.workload for work in works if isinstance(work.workload, LocalWorkload)]
+def _joints(
+    context: TableContext, works: Mapping[int, Work], requested_time: InstantTime
+) -> list[Joint]:
+    """Some writes as one, but for those whose rows cannot be had, or turn out otherwise."""
+    found: dict[int, LocalWorkload] = {}
+    if len(works) > 1:
+        ask = partial(_rows, context, requested_time)
+        had = context.world.executor.map(ask, list(works.items()))
+        found = {one: rows for one, rows in zip(works, had, strict=True) if rows is not None}
+    if len(found) < 2:
+        found = {}
+    joints = [
+        Joint(work=work, numbers=(number,), works=(work,))
+        for number, work in works.items()
+        if number not in found
+    ]
+    if found:
+        together = tuple(works[number] for number in found)
+        first = together[0]
+        rows = JoinedWorkload(context.world, list(found.values()), first.schema.avro_json)
+        plan = replace(first.plan, batch_id=None)
+        work = replace(first, plan=plan, workload=rows)
+        joints.append(Joint(work=work, numbers=tuple(found), works=together))
+    return joints
+
+
+def _rows(
+    context: TableContext, requested_time: InstantTime, numbered: tuple[int, Work]
+) -> LocalWorkload | None:
+    """The prepared rows of a write, if they can be had and joined."""
+    number, work = numbered
+    workload = work.workload
+    try:
+        if isinstance(workload, RemoteWorkload):
+            workload = workload.given_rows(context, work, requested_time, str(number))
+    except (HoodooError, PeerLostError):
+        return None  # met again when it is placed, and told then
+    if not isinstance(workload, LocalWorkload):
+        return None
+    return workload if are_joinable(workload, work.schema.avro_json) else None

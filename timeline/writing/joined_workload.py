@@ -10,7 +10,6 @@ deleted: a delete is forgotten by a base file, so that a late row after it count
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,30 +21,16 @@ from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.ports.world import World
 from timeline.rules.merging import key_codes
 from timeline.writing.local_workload import LocalWorkload, combined
+from timeline.writing.receipt import RowCounts
+from timeline.writing.workload import RowRules
 
-__all__ = ["JoinedWorkload", "RowCounts", "may_be_joined"]
+__all__ = ["JoinedWorkload", "are_joinable", "may_be_joined"]
 
 _PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCounts:
-    """What the rows of one write did, as if those before it had been written just before."""
-
-    inserted: int
-    updated: int
-    deleted: int
-
-
-def may_be_joined(workload: LocalWorkload, avro_json: str) -> bool:
-    """
-    Whether rows of others that come after these can be merged with them before they are written.
-
-    Args:
-        workload: Prepared.
-        avro_json: The schema it was prepared for.
-    """
-    rules = workload.rules
+def may_be_joined(rules: RowRules) -> bool:
+    """Whether rows prepared so can be merged with those of others before they are written."""
     merge = rules.merge
     if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.partial:
         return False
@@ -53,9 +38,18 @@ def may_be_joined(workload: LocalWorkload, avro_json: str) -> bool:
         return False  # keys move between partitions; it is not known before which keys are new
     if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
         return False
-    if merge.precombines or merge.deletes_by_order or merge.late_rows_sign:
-        return False
-    combining = rules.combining(avro_json)
+    return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
+
+
+def are_joinable(workload: LocalWorkload, avro_json: str) -> bool:
+    """
+    The same of the rows themselves, where their rules allow it.
+
+    Args:
+        workload: Prepared.
+        avro_json: The schema it was prepared for.
+    """
+    combining = workload.rules.combining(avro_json)
     return not combining.by_order or not combining.deletes(workload.rows).any()
 
 
@@ -82,7 +76,7 @@ class JoinedWorkload(LocalWorkload):
 
     def counts(self) -> list[RowCounts]:
         """
-        What each part's rows do, once they are tagged.
+        What each part's rows do, once they are tagged, after those of the parts before it.
 
         A row that comes late in event-time order counts as an update, though nothing changes.
         """

@@ -64,6 +64,23 @@ class LocalWorkload:
         self._attempted: set[str] = set()
         self._ahead: dict[FileGroupTask, FirstVersion] = {}
 
+    @classmethod
+    def of_prepared(
+        cls, world: World, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
+    ) -> LocalWorkload:
+        """
+        Rows that were prepared before, by another process or together.
+
+        Args:
+            world: The ports.
+            rows: As ``prepare`` leaves them.
+            rules: By which they were prepared.
+            incoming: The columns that they came with.
+        """
+        own = cls(world, rows)
+        own._schema, own._rules = incoming, rules
+        return own
+
     @property
     def schema(self) -> pa.Schema:
         """As the contract."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from timeline.boundary import read_boundary
 from timeline.context import SeenBatches, TableContext
 from timeline.model.boundary import PublishedBatch
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
@@ -28,7 +29,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.writing.placing import FileRules
 from timeline.writing.workload import RowRules
 
-__all__ = ["Receipt", "WritePlan", "batches_of", "published_batch"]
+__all__ = ["Receipt", "RowCounts", "WritePlan", "batches_of", "published_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,24 @@ class WritePlan:
     def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
         """Partitions that a write which began from ``base`` deletes as wholes."""
         return self.choose_partitions(base) if self.choose_partitions else self.delete_partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCounts:
+    """What the rows of one write did."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+    @classmethod
+    def of(cls, metadata: CommitMetadata) -> RowCounts:
+        """As a commit tells it."""
+        return cls(
+            inserted=metadata.total_rows_inserted,
+            updated=metadata.total_rows_updated,
+            deleted=metadata.total_rows_deleted,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from timeline.writing.candidate import Written, candidate_of, planned_claim, rec
 from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
 from timeline.writing.placing import Placement, place
-from timeline.writing.receipt import Receipt, WritePlan, published_batch
+from timeline.writing.receipt import Receipt, RowCounts, WritePlan, published_batch
 from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
 from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
@@ -422,18 +422,24 @@ def receipt_of(
     refusals: Sequence[RefusalReport] = (),
     redone: Redo = Redo.NOTHING,
     group: int = 1,
+    rows: RowCounts | None = None,
 ) -> Receipt:
-    """What a published write is told; ``metadata`` are its own, also in a group."""
+    """
+    What a published write is told; ``metadata`` are its own, also in a group.
+
+    Its ``rows`` are said apart where it shares its files with others.
+    """
     slot = published.slot
+    rows = rows or RowCounts.of(metadata)
     receipt = Receipt(
         action=slot.action.value,
         operation=plan.operation.value,
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
         attempts=len(refusals) + 1,
-        rows_inserted=metadata.total_rows_inserted,
-        rows_updated=metadata.total_rows_updated,
-        rows_deleted=metadata.total_rows_deleted,
+        rows_inserted=rows.inserted,
+        rows_updated=rows.updated,
+        rows_deleted=rows.deleted,
         files_written=metadata.total_files,
         bytes_written=metadata.total_bytes,
         refusals=tuple(refusals),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timeline.context import TableContext
 from timeline.grouping.group_member import Member
@@ -24,13 +24,15 @@ class Loopback:
     The committer's end of a channel to a member.
 
     ``acts`` happen before the answers to a kind of question; one that raises ``PeerLostError`` is
-    a writer that died then, one that returns a message answers instead.
+    a writer that died then, one that returns a message answers instead. It ``gives`` its rows
+    away only where that is said, as one does whose rows are too big for it.
     """
 
     member: Member
     acts: dict[str, Callable[[], Message | None]] = field(default_factory=dict)
     questions: list[Message] = field(default_factory=list)
     closed: bool = False
+    gives: bool = False
     _answers: list[Message] = field(default_factory=list)
 
     def send(self, message: Message) -> None:
@@ -58,4 +60,6 @@ def remote(context: TableContext, channel: Loopback) -> Work:
     """The member's write as the committer has it, whose table is ``context``."""
     offer = over_the_wire(channel.member.offer())
     assert offer.kind == "offer"
+    if not channel.gives:
+        offer = replace(offer, rows_bytes=None)
     return remote_work(context, channel.member.work.plan, offer, channel, answer_ms=1000)

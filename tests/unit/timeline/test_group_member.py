@@ -30,6 +30,7 @@ from timeline.grouping.group_messages import (
     IsUnknown,
     Message,
     Offer,
+    OwnPart,
     PeerLostError,
     RewriteTasks,
     Rewritten,
@@ -84,6 +85,13 @@ def told(receipt: Receipt) -> WasPublished:
         completion_time=receipt.completion_time,
         group=receipt.group,
         lost_slots=receipt.lost_slots,
+        own=OwnPart(
+            rows_inserted=receipt.rows_inserted,
+            rows_updated=receipt.rows_updated,
+            rows_deleted=receipt.rows_deleted,
+            files_written=receipt.files_written,
+            bytes_written=receipt.bytes_written,
+        ),
     )
 
 
@@ -304,7 +312,8 @@ def test_the_answer_of_a_committer_is_the_answer_of_the_write() -> None:
     assert freed
     assert not alone.closed
     times = {"requested_time": "20260101000000000", "completion_time": "20260101000000001"}
-    yes = Script(WasPublished(**times, group=3, lost_slots=1))
+    own = OwnPart(rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9)
+    yes = Script(WasPublished(**times, group=3, lost_slots=1, own=own))  # it wrote no file
     receipt = write_through(yes, mine, wait_ms=1)
     assert receipt is not None
     assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 0)

@@ -14,8 +14,11 @@ from timeline.grouping.group_messages import (
     Assigned,
     AssignRows,
     Candidate,
+    GivenRows,
+    GiveRows,
     GoAlone,
     Message,
+    OwnPart,
     PeerLostError,
     Rewritten,
     SpreadRows,
@@ -54,6 +57,8 @@ MESSAGES: list[Message] = [
     AssignRows(buckets=((BUCKET, "f-0"),)),
     Rewritten(stats=((STAT,), ()), attempted=("p/x",)),
     Assigned(),
+    GiveRows(requested_time="20260101000000000", name="3"),
+    GivenRows(rows="AAAA"),
     GoAlone(why="ünfit"),
 ]
 
@@ -63,12 +68,20 @@ def test_what_is_told_comes_back(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
 
 
+OWN = {
+    "rows_inserted": 1,
+    "rows_updated": 2,
+    "rows_deleted": 3,
+    "files_written": 4,
+    "bytes_written": 5,
+}
 PUBLISHED = {
     "kind": "published",
     "requested_time": "20260101000000000",
     "completion_time": "20260101000000001",
     "group": 2,
     "lost_slots": 0,
+    "own": OWN,
 }
 HOSTILE: dict[str, Any] = {
     "nothing": {},
@@ -79,6 +92,8 @@ HOSTILE: dict[str, Any] = {
     "a number as text": {**PUBLISHED, "group": "2"},
     "a broken number": {**PUBLISHED, "group": 2.5},
     "a yes for a number": {**PUBLISHED, "group": True},
+    "a part too few": {**PUBLISHED, "own": {"rows_inserted": 1}},
+    "a part of another type": {**PUBLISHED, "own": {**OWN, "rows_deleted": "3"}},
     "no text": {**PUBLISHED, "requested_time": None},
     "a stat too many": {"kind": "rewritten", "stats": [[{"x": 1}]], "attempted": []},
     "a stat of other types": {"kind": "rewritten", "stats": [[{"path": 1}]], "attempted": []},
@@ -92,6 +107,7 @@ def test_what_is_no_message_is_refused(name: str) -> None:
         completion_time="20260101000000001",
         group=2,
         lost_slots=0,
+        own=OwnPart(**OWN),
     )
     with pytest.raises(PeerLostError):
         decode_message(json.dumps(HOSTILE[name]).encode())

@@ -51,7 +51,7 @@ def together(table: Table, *works: Work) -> list[Receipt]:
 
 
 def numbers(table: Table, *works: Work) -> list[tuple[int, ...]]:
-    return [one.numbers for one in joints_of(table.context, dict(enumerate(works)))]
+    return [one.numbers for one in joints_of(table.context, dict(enumerate(works)), "")]
 
 
 def counts(receipt: Receipt) -> tuple[int, int, int]:
@@ -145,13 +145,11 @@ def test_what_one_merge_might_change_is_not_joined(why: str) -> None:
     table = new_table()
     works = [offered(table, [row("a", value)]) for value in (1, 2)]
     assert numbers(table, *works) == [(0, 1)]
-    options = dict(APART[why])
-    own = {name: options.pop(name) for name in list(options) if name in {"lookup", "buckets"}}
-    for work in works:
-        rules = replace(work.plan.rules, **{**options, **own})
-        assert isinstance(work.workload, LocalWorkload)
-        work.workload._rules = rules
-    assert numbers(table, *works) == [(0,), (1,)]
+    changed = [
+        replace(work, plan=replace(work.plan, rules=replace(work.plan.rules, **APART[why])))
+        for work in works
+    ]
+    assert numbers(table, *changed) == [(0,), (1,)]
 
 
 @pytest.mark.spec("GRP-7")

@@ -1,0 +1,222 @@
+"""Rows of other processes that a committer writes as one, and how each finds its own again (GRP-8)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.timeline.engine import data_files, leftovers, new_table, rows_of, upsert
+from tests.unit.timeline.loopback import Loopback, remote
+from tests.unit.timeline.test_group_member import (
+    left_by,
+    lost,
+    member,
+    published,
+    row,
+    together,
+    told,
+)
+from timeline.codecs.instant_avro import decode_commit
+from timeline.grouping import joint
+from timeline.grouping.group_messages import Assigned, GivenRows, Message, Offer
+from timeline.grouping.group_write import Left, write_together
+from timeline.grouping.joint import parts_of
+from timeline.grouping.rows_on_the_wire import decoded_rows, encoded_rows
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
+from timeline.model.slot import SlotKind
+from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.receipt import Receipt
+from timeline.writing.write import write_prepared
+
+
+def giving(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
+    return Loopback(member(table, list(rows), **how), gives=True)
+
+
+def found(channel: Loopback) -> Receipt | None:
+    return channel.member.find_out(channel.member.work.context)
+
+
+def counts(receipt: Receipt | None) -> tuple[int, int, int] | None:
+    if receipt is None:
+        return None
+    return receipt.rows_inserted, receipt.rows_updated, receipt.group
+
+
+@pytest.mark.spec("GRP-8")
+def test_rows_of_several_processes_make_one_file() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    before = data_files(table)
+    channels = [
+        giving(table, row("a", "x", 2), row("n", "x", 2)),
+        giving(table, row("a", "x", 3), batch_id="s/2"),
+        giving(table, row("c", "z", 3)),
+    ]
+    answers = [published(one) for one in together(table, *channels)]
+    assert [counts(one) for one in answers] == [(1, 1, 3), (0, 1, 3), (1, 0, 3)]
+    assert rows_of(table, "id", "v") == [("a", 3), ("c", 3), ("n", 2)]
+    assert len(data_files(table)) == len(before) + 2
+    assert leftovers(table) == []
+    # Of its own file a writer knows by itself; what it gave away the committer tells.
+    for channel, answer in zip(channels, answers, strict=True):
+        assert channel.member.receipt(told(answer)) == answer
+        assert found(channel) == answer
+    assert ["give" in one.asked for one in channels] == [True, True, False]
+    assert ["rewrite" in one.asked for one in channels] == [False, False, True]
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    assert set(parts_of(decode_commit(slot.body, path="slot"))) == {"0", "1"}
+    assert [(one.batch_id, one.rows_updated) for one in slot.batches] == [("s/2", 1)]
+
+
+@pytest.mark.spec("GRP-8")
+def test_threads_and_processes_are_joined_alike() -> None:
+    table = new_table()
+    mine = member(table, [row("a", "x", 1)]).work
+    other = giving(table, row("a", "x", 2))
+    answers = write_together(table.context, [mine, remote(table.context, other)])
+    assert [counts(published(one)) for one in answers] == [(1, 0, 2), (0, 1, 2)]
+    assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+@pytest.mark.spec("GRP-8")
+def test_big_rows_stay_with_their_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = new_table()
+    monkeypatch.setattr(joint, "GIVEN_BYTES_MAX", 10)
+    channels = [giving(table, row("a", "x", value)) for value in (1, 2)]
+    assert together(table, *channels)[1] is Left.MEETS
+    assert not any("give" in one.asked for one in channels)
+
+
+@pytest.mark.spec("GRP-8")
+def test_whose_rows_turn_out_otherwise_writes_them_itself() -> None:
+    """Deletes in event-time order are seen when the rows are there."""
+    table = new_table()
+    shape = {"_hoodie_is_deleted": False}
+    upsert(table, [row("a", "x", 1) | shape])
+    first = giving(table, row("a", "x", 2) | shape)
+    second = giving(table, row("b", "x", 2) | {"_hoodie_is_deleted": True})
+    third = giving(table, row("a", "x", 3) | shape)
+    answers = together(table, first, second, third)
+    assert [counts(published(answers[0])), counts(published(answers[2]))] == [(0, 1, 3), (0, 1, 3)]
+    assert counts(published(answers[1])) == (0, 0, 3)
+    assert second.asked.count("give") == 1
+    assert second.member.joined_as is None or found(second) is not None
+    assert rows_of(table, "id", "v") == [("a", 3)]
+
+
+@pytest.mark.spec("GRP-8")
+@pytest.mark.spec("GRP-6")
+def test_a_writer_finds_the_rows_that_it_gave_away() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    channels = [giving(table, row("a", "x", 2)), giving(table, row("b", "x", 2))]
+    left_by(table, *channels, after="/slots/")
+    assert [counts(found(one)) for one in channels] == [(0, 1, 2), (1, 0, 2)]
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.spec("GRP-8")
+@pytest.mark.spec("GRP-6")
+def test_rows_of_a_committer_that_died_before_its_slot_are_written_by_their_writers() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    channels = [giving(table, row("a", "x", 2)), giving(table, row("b", "x", 2))]
+
+    def dies(_: str) -> None:
+        raise KeyboardInterrupt
+
+    before = data_files(table)
+    works = [remote(table.context, one) for one in channels]
+    with pytest.raises(KeyboardInterrupt):
+        write_together(table.context, works, publishing=dies)
+    assert [found(one) for one in channels] == [None, None]
+    head = table.context.chain.read(table.context.chain.head())
+    assert head is not None
+    assert head.kind is SlotKind.ABORT
+    assert data_files(table) == before
+    for one in channels:
+        write_prepared(one.member.work)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.spec("GRP-8")
+def test_rows_given_for_one_instant_are_not_looked_for_in_another() -> None:
+    """A group that was refused is told so; the next one asks again."""
+    table = new_table()
+    channels = [giving(table, row("a", "x", value)) for value in (1, 2)]
+    works = [remote(table.context, one) for one in channels]
+
+    def interferes(_: str) -> None:
+        upsert(table, [row("a", "x", 9)])
+
+    assert write_together(table.context, works, publishing=interferes) == [Left.ALONE] * 2
+    given_for = channels[0].member.requested_time
+    assert found(channels[0]) is None
+    assert [counts(published(one)) for one in together(table, *channels)] == [(0, 1, 2), (0, 1, 2)]
+    assert channels[0].member.requested_time != given_for
+
+
+@pytest.mark.spec("GRP-8")
+def test_a_writer_that_dies_when_its_rows_are_asked_for_leaves_the_group() -> None:
+    table = new_table()
+    dead = giving(table, row("a", "x", 1))
+    dead.acts["give"] = lost
+    others = [giving(table, row(key, "x", 1)) for key in "bc"]
+    answers = together(table, dead, *others)
+    assert answers[0] is Left.LOST
+    assert [published(one).group for one in answers[1:]] == [2, 2]
+    assert rows_of(table, "id") == [("b",), ("c",)]
+    assert leftovers(table) == []
+
+
+def given(columns: dict[str, list[Any]]) -> Callable[[], Message]:
+    return lambda: GivenRows(rows=encoded_rows(pa.table(columns)))
+
+
+ROWS: dict[str, list[Any]] = {"id": ["a"], "p": ["x"], "ts": [1], "v": [1]}
+LIES: dict[str, Callable[[], Message]] = {
+    "another answer": Assigned,
+    "no text of bytes": lambda: GivenRows(rows="?"),
+    "no rows": lambda: GivenRows(rows=base64.b64encode(b"rows").decode()),
+    "other columns": given({"x": [1]}),
+    "no keys": given(ROWS | {KEY_COLUMN: [None], PARTITION_COLUMN: ["x"]}),
+    "no partition paths": given(ROWS | {KEY_COLUMN: ["a"], PARTITION_COLUMN: [None]}),
+    "another partition": given(ROWS | {KEY_COLUMN: ["a"], PARTITION_COLUMN: ["../x"]}),
+}
+
+
+@pytest.mark.spec("GRP-4")
+@pytest.mark.parametrize("name", LIES)
+def test_a_writer_gives_no_rows_but_those_it_offered(name: str) -> None:
+    table = new_table()
+    liar = giving(table, row("a", "x", 1))
+    liar.acts["give"] = LIES[name]
+    answers = together(table, liar, giving(table, row("b", "x", 1)))
+    assert answers[0] is Left.LOST
+    assert liar.closed
+    assert counts(published(answers[1])) == (1, 0, 1)
+    assert rows_of(table, "id") == [("b",)]
+
+
+def test_rows_come_over_the_wire_as_they_are() -> None:
+    table = new_table()
+    work = member(table, [row("a", "x", 1), row("b", "y", 2)]).work
+    assert isinstance(work.workload, LocalWorkload)
+    text = encoded_rows(work.workload.rows)
+    assert decoded_rows(text, work.schema, ["x", "y"]) == work.workload.rows
+    with pytest.raises(ValueError, match="not offered"):
+        decoded_rows(text, work.schema, ["x"])
+
+
+def test_only_rows_in_memory_are_offered() -> None:
+    table = new_table()
+    offer: Offer = member(table, [row("a", "x", 1)]).offer()
+    assert offer.rows_bytes is not None
+    assert offer.rows_bytes > 0

@@ -1,0 +1,50 @@
+"""Prepared rows as text, from a writer to the committer that writes them with others' (GRP-8)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
+
+__all__ = ["decoded_rows", "encoded_rows"]
+
+
+def encoded_rows(rows: pa.Table) -> str:
+    """Rows as Arrow IPC in base 64."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def decoded_rows(text: str, schema: TableSchema, partition_paths: Collection[str]) -> pa.Table:
+    """
+    Read back what ``encoded_rows`` wrote, by another process.
+
+    Args:
+        text: What came.
+        schema: What the rows were prepared for.
+        partition_paths: Those the rows may belong to.
+
+    Raises:
+        ValueError: These are no rows, or not such ones.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as stream:
+            rows = stream.read_all()
+        rows.validate(full=True)
+    except (pa.ArrowInvalid, OSError, binascii.Error, ValueError) as error:
+        raise ValueError(f"these are no rows: {error}") from None
+    if rows.schema.names != [*schema.arrow.names, KEY_COLUMN, PARTITION_COLUMN]:
+        raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
+    keys, paths = rows.column(KEY_COLUMN), rows.column(PARTITION_COLUMN)
+    if keys.null_count or paths.null_count:
+        raise ValueError("rows without a key or a partition path")
+    if not set(pc.unique(paths).to_pylist()) <= set(partition_paths):
+        raise ValueError("rows of partitions that were not offered")
+    return rows
