@@ -127,7 +127,8 @@ def freeze_without_a_lock(pid: int) -> None:
     """
     while True:
         freeze(pid)
-        if not any(str(pid) in line.split() for line in Path("/proc/locks").open()):
+        locks = Path("/proc/locks").read_text().splitlines()
+        if not any(str(pid) in line.split() for line in locks):
             return
         thaw(pid)
         time.sleep(0.003)
