@@ -25,6 +25,7 @@ _ADVICE: Mapping[str, str] = {
     "write_conflict": (
         "writers change rows of one file group: give each its own partitions or buckets "
         "(hoodoo.write.bucket.range), let them begin less often (hoodoo.commit.pace.per.minute), "
+        "hand small upserts to a hoodoo committer, which writes those of the same rows as one, "
         "use a bucket index with more buckets, or merge-on-read with the mode "
         "NON_BLOCKING_CONCURRENCY_CONTROL"
     ),

@@ -60,6 +60,8 @@ from timeline.writing.write import Work
 
 __all__ = ["RemoteWorkload", "remote_work"]
 
+_SLACK_BYTES = 4096  # masks and offsets of a few rows
+
 _Expected = TypeVar("_Expected", bound=Message)
 
 
@@ -183,7 +185,9 @@ class RemoteWorkload:
         """
         given = self._ask(GiveRows(requested_time=requested_time, name=name), GivenRows)
         try:
-            rows = decoded_rows(given.rows, work.schema, self._paths)
+            # Twice: a slice of rows takes less before it is sent than its buffers do after.
+            bytes_max = 2 * (self.rows_bytes or 0) + _SLACK_BYTES
+            rows = decoded_rows(given.rows, work.schema, self._paths, bytes_max=bytes_max)
         except ValueError as error:
             raise self._refused(str(error)) from None
         return LocalWorkload.of_prepared(

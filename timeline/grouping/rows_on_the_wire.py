@@ -22,7 +22,9 @@ def encoded_rows(rows: pa.Table) -> str:
     return base64.b64encode(sink.getvalue()).decode("ascii")
 
 
-def decoded_rows(text: str, schema: TableSchema, partition_paths: Collection[str]) -> pa.Table:
+def decoded_rows(
+    text: str, schema: TableSchema, partition_paths: Collection[str], *, bytes_max: int
+) -> pa.Table:
     """
     Read back what ``encoded_rows`` wrote, by another process.
 
@@ -30,6 +32,7 @@ def decoded_rows(text: str, schema: TableSchema, partition_paths: Collection[str
         text: What came.
         schema: What the rows were prepared for.
         partition_paths: Those the rows may belong to.
+        bytes_max: What they may take in memory.
 
     Raises:
         ValueError: These are no rows, or not such ones.
@@ -42,6 +45,8 @@ def decoded_rows(text: str, schema: TableSchema, partition_paths: Collection[str
         raise ValueError(f"these are no rows: {error}") from None
     if rows.schema.names != [*schema.arrow.names, KEY_COLUMN, PARTITION_COLUMN]:
         raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
+    if rows.nbytes > bytes_max:
+        raise ValueError(f"more rows than were offered: {rows.nbytes} bytes")
     keys, paths = rows.column(KEY_COLUMN), rows.column(PARTITION_COLUMN)
     if keys.null_count or paths.null_count:
         raise ValueError("rows without a key or a partition path")

@@ -185,6 +185,10 @@ LIES: dict[str, Callable[[], Message]] = {
     "another answer": Assigned,
     "no text of bytes": lambda: GivenRows(rows="?"),
     "no rows": lambda: GivenRows(rows=base64.b64encode(b"rows").decode()),
+    "more rows than it offered": given(
+        {name: values * 9_999 for name, values in ROWS.items()}
+        | {KEY_COLUMN: ["a"] * 9_999, PARTITION_COLUMN: ["x"] * 9_999}
+    ),
     "other columns": given({"x": [1]}),
     "no keys": given(ROWS | {KEY_COLUMN: [None], PARTITION_COLUMN: ["x"]}),
     "no partition paths": given(ROWS | {KEY_COLUMN: ["a"], PARTITION_COLUMN: [None]}),
@@ -210,9 +214,13 @@ def test_rows_come_over_the_wire_as_they_are() -> None:
     work = member(table, [row("a", "x", 1), row("b", "y", 2)]).work
     assert isinstance(work.workload, LocalWorkload)
     text = encoded_rows(work.workload.rows)
-    assert decoded_rows(text, work.schema, ["x", "y"]) == work.workload.rows
+    size = work.workload.rows.nbytes
+    again = decoded_rows(text, work.schema, ["x", "y"], bytes_max=size)
+    assert again == work.workload.rows
     with pytest.raises(ValueError, match="not offered"):
-        decoded_rows(text, work.schema, ["x"])
+        decoded_rows(text, work.schema, ["x"], bytes_max=size)
+    with pytest.raises(ValueError, match="more rows than were offered"):
+        decoded_rows(text, work.schema, ["x", "y"], bytes_max=again.nbytes - 1)
 
 
 def test_only_rows_in_memory_are_offered() -> None:
