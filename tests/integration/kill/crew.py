@@ -1,9 +1,9 @@
 """
 Writer processes of one host that hand their writes to a committer, until a file tells to stop.
 
-    crew.py PROPERTIES TABLE FOLDER WRITERS
+    crew.py PROPERTIES TABLE FOLDER WRITERS OPERATION
 
-Each writes one row at a time and notes every receipt in ``FOLDER/<number>.ndjson``. A writer that
+Each inserts into a partition of its own, or upserts into that of all, one row at a time, and notes every receipt in ``FOLDER/<number>.ndjson``. A writer that
 is killed ends the crew no sooner than the others end, and is no failure.
 """
 
@@ -25,7 +25,7 @@ WRITES_MAX = 2000
 PAUSE_S = 0.1  # processes that start meanwhile get a share of a small machine
 
 
-def write_on(properties: str, address: str, folder: Path, number: int) -> None:
+def write_on(properties: str, address: str, folder: Path, number: int, operation: str) -> None:
     stop = folder / "stop"
     (folder / f"{number}.pid").write_text(str(os.getpid()))
     with (
@@ -34,7 +34,10 @@ def write_on(properties: str, address: str, folder: Path, number: int) -> None:
     ):
         for count in range(WRITES_MAX):
             key = f"{number}-{count}"
-            receipt = table.insert(pa.table({"id": [key], "p": [f"p{number}"], "v": [count]}))
+            inserts = operation == "insert"
+            path = f"p{number}" if inserts else "all"
+            row = pa.table({"id": [key], "p": [path], "v": [count]})
+            receipt = table.insert(row) if inserts else table.upsert(row)
             note = {
                 "key": key,
                 "time": receipt.requested_time,
@@ -48,10 +51,12 @@ def write_on(properties: str, address: str, folder: Path, number: int) -> None:
 
 
 def main() -> None:
-    properties, address, folder, writers = sys.argv[1:]
+    properties, address, folder, writers, operation = sys.argv[1:]
     context = multiprocessing.get_context("fork")  # nothing was opened yet
     crew = [
-        context.Process(target=write_on, args=(properties, address, Path(folder), number))
+        context.Process(
+            target=write_on, args=(properties, address, Path(folder), number, operation)
+        )
         for number in range(int(writers))
     ]
     for one in crew:

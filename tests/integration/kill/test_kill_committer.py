@@ -63,11 +63,11 @@ class Host:
         return self.start("-m", "hoodoo.cli", "committer", "--props", self.properties,
                           "--health", health, *more, self.table)  # fmt: skip
 
-    def crew(self, *more: str) -> subprocess.Popen[str]:
+    def crew(self, operation: str, *more: str) -> subprocess.Popen[str]:
         crew = Path(__file__).with_name("crew.py")
         with self.properties.open("a") as file:
             file.writelines(f"{line}\n" for line in more)
-        return self.start(crew, self.properties, self.table, self.folder, WRITERS)
+        return self.start(crew, self.properties, self.table, self.folder, WRITERS, operation)
 
     def notes(self) -> list[dict[str, Any]]:
         """Every receipt so far; a line that is being written is left out."""
@@ -139,13 +139,18 @@ def published(health: Path) -> int:
     return int(json.loads(health.read_text())["writes"]) if health.exists() else 0
 
 
+OPERATIONS = pytest.mark.parametrize("operation", ["insert", "upsert"])  # by each, as one
+
+
 @pytest.mark.spec("GRP-6")
+@pytest.mark.spec("GRP-8")
+@OPERATIONS
 def test_writers_go_on_when_their_committer_is_killed_and_find_the_next_one(
-    host: Host, tmp_path: Path
+    host: Host, tmp_path: Path, operation: str
 ) -> None:
     first = host.committer(tmp_path / "first")
     host.wait(host.socket.exists)
-    crew = host.crew()
+    crew = host.crew(operation)
     host.wait(lambda: published(tmp_path / "first") >= 2 * WRITERS)
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -171,14 +176,15 @@ def test_writers_go_on_when_their_committer_is_killed_and_find_the_next_one(
 @pytest.mark.slow
 @pytest.mark.spec("GRP-5")
 @pytest.mark.spec("GRP-6")
+@OPERATIONS
 def test_a_committer_that_is_stopped_and_writers_that_are_killed_lose_nothing(
-    host: Host, tmp_path: Path
+    host: Host, tmp_path: Path, operation: str
 ) -> None:
     committer = host.committer(
         tmp_path / "health", "--hoodie-conf", "hoodoo.group.commit.service.wait.ms=3000"
     )
     host.wait(host.socket.exists)
-    crew = host.crew("hoodoo.group.commit.service.wait.ms=3000")
+    crew = host.crew(operation, "hoodoo.group.commit.service.wait.ms=3000")
     dead: set[int] = set()
     for number in (0, 1):
         known = published(tmp_path / "health")
