@@ -461,13 +461,7 @@ def _told(receipt: Receipt) -> WasPublished:
         completion_time=receipt.completion_time,
         group=receipt.group,
         lost_slots=receipt.lost_slots,
-        own=OwnPart(
-            rows_inserted=receipt.rows_inserted,
-            rows_updated=receipt.rows_updated,
-            rows_deleted=receipt.rows_deleted,
-            files_written=receipt.files_written,
-            bytes_written=receipt.bytes_written,
-        ),
+        own=OwnPart.of(receipt),
     )
 
 

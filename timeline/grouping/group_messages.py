@@ -23,7 +23,7 @@ from timeline.model.times import InstantTime
 from timeline.rules.bucketing import RemainderShares, RingShares
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.placement import Bucket
-from timeline.writing.receipt import WritePlan
+from timeline.writing.receipt import Receipt, WritePlan
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -232,6 +232,11 @@ class OwnPart:
     rows_deleted: int
     files_written: int
     bytes_written: int
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> OwnPart:
+        """What a receipt tells of it."""
+        return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from timeline.context import TableContext
-from timeline.errors import HoodooError, InvariantError
+from timeline.errors import CorruptTableError, HoodooError, InvariantError
 from timeline.grouping.group_messages import OwnPart, PeerLostError
 from timeline.grouping.group_remote import RemoteWorkload
 from timeline.model.commit_metadata import CommitMetadata
@@ -125,12 +127,25 @@ def parts_text(parts: Mapping[str, OwnPart]) -> dict[str, str]:
 
 
 def parts_of(metadata: CommitMetadata) -> dict[str, OwnPart]:
-    """The writes of other processes whose rows a commit has, by their names in the instant."""
-    told: dict[str, list[int]] = json.loads(metadata.extra_metadata.get(JOINED_KEY, "{}"))
+    """
+    The writes of other processes whose rows a commit has, by their names in the instant.
+
+    Raises:
+        CorruptTableError: What it says of them is no such text.
+    """
+    text = metadata.extra_metadata.get(JOINED_KEY, "{}")
+    try:
+        told = _PARTS.validate_json(text)
+    except ValidationError as error:
+        raise CorruptTableError(
+            f"a commit tells of its writes what nobody can read: {JOINED_KEY}={text[:200]!a}",
+            kind="joined_writes",
+        ) from error
     return {name: OwnPart(**dict(zip(_PART, part, strict=True))) for name, part in told.items()}
 
 
-_PART: Final = tuple(OwnPart.__dataclass_fields__)
+_PART: Final = tuple(each.name for each in fields(OwnPart))
+_PARTS: Final = TypeAdapter(dict[str, tuple[int, int, int, int, int]])
 
 
 @dataclass(slots=True)

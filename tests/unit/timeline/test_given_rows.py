@@ -21,11 +21,13 @@ from tests.unit.timeline.test_group_member import (
     told,
 )
 from timeline.codecs.instant_avro import decode_commit
+from timeline.errors import CorruptTableError
 from timeline.grouping import joint
 from timeline.grouping.group_messages import Assigned, GivenRows, Message, Offer
 from timeline.grouping.group_write import Left, write_together
-from timeline.grouping.joint import parts_of
+from timeline.grouping.joint import JOINED_KEY, parts_of
 from timeline.grouping.rows_on_the_wire import decoded_rows, encoded_rows
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.model.slot import SlotKind
 from timeline.table import Table
@@ -221,6 +223,12 @@ def test_rows_come_over_the_wire_as_they_are() -> None:
         decoded_rows(text, work.schema, ["x"], bytes_max=size)
     with pytest.raises(ValueError, match="more rows than were offered"):
         decoded_rows(text, work.schema, ["x", "y"], bytes_max=again.nbytes - 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"1":[1,2]}', '{"1":"x"}', '{"1":[1,2,3,4,null]}'])
+def test_what_a_damaged_commit_says_of_its_writes_is_told(text: str) -> None:
+    with pytest.raises(CorruptTableError, match="joined"):
+        parts_of(CommitMetadata(extra_metadata={JOINED_KEY: text}))
 
 
 def test_only_rows_in_memory_are_offered() -> None:
