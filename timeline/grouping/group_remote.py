@@ -3,8 +3,9 @@ A workload whose rows lie in another process: the committer's side of a channel 
 
 The committer decides as always (begin, places, judges, publishes); finding keys and writing
 files is asked of the writer, which has the rows, the processors and its own connection to the
-storage. Where its rows are written as one with those of others it hands them over (GRP-8). What it answers is checked: it may only name files of this instant, where a task of
-its own put them.
+storage. Where its rows are written as one with those of others it hands them over (GRP-8). What
+it answers is checked: it may only name files of this instant, where a task of its own put them,
+and give rows that it offered.
 """
 
 from __future__ import annotations
