@@ -21,6 +21,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from traceback import format_exc
 
 from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
 from tests.simulation.family import play_schedule, smallest
@@ -95,7 +96,12 @@ def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tal
     tally = Tally()
     started = time.thread_time()
     for family, number in names:
-        played = play_schedule(BY_ID[family], number)
+        try:
+            played = play_schedule(BY_ID[family], number)
+        except Exception:  # noqa: BLE001 - one of a million: the others count
+            tally.schedules[family] += 1
+            tally.failures.append(f"{family}:{number} could not be judged\n{format_exc()}")
+            continue
         if hashes:
             tally.hashes[played.name] = played.hash
         tally.schedules[family] += 1

@@ -52,6 +52,7 @@ from timeline.testing.world import World
 
 REFUSED = "sim.refused_as_another"
 MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond
+OWN = "n"  # the partition of the new table's rows
 BELOW = (".hoodie/timeline", ".hoodie/.hoodoo", ".hoodie", "a", "b", "c")
 UNKNOWN = {Fault.AMBIGUOUS_APPLIED: 2, Fault.AMBIGUOUS_LOST: 2}  # what lands late, lands
 
@@ -94,7 +95,8 @@ def opening_surely(draw: random.Random) -> MakeContext:
 def dropper(draw: random.Random) -> Actor:
     folders = draw.sample(BELOW, len(BELOW))
     jobs = [
-        Job(operation=f"D{number}", keys=(f"n-{number}",)) for number in range(draw.randint(1, 4))
+        Job(operation=f"D{number}", keys=(f"{OWN}-{number}",))
+        for number in range(draw.randint(1, 4))
     ]
     pause_ms = draw.choice((0, 0, 20, 200))
 
@@ -179,8 +181,13 @@ def operations(slots: Sequence[Slot]) -> set[str]:
 
 
 def lost(world: World, acked: set[str]) -> list[str]:
-    """Rows of acknowledged writes that the new table does not have."""
-    read = Table(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
+    """
+    Rows of acknowledged writes that the new table does not have.
+
+    Only its own partition is read: an old writer's storage may have left a torn file in another.
+    """
+    table = Table(open_table(outside(world)))
+    read = table.to_arrow(columns=["id", "operation"], partitions=[OWN]).to_pylist()
     rows = {(row["id"], row["operation"]) for row in read}
     given = [(one.operation, one.keys) for one in world.history if one.keys]
     wanted = {(key, one) for one, keys in given for key in keys if one in acked}

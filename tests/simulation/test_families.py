@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation import campaign
 from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
-from tests.simulation.family import play_schedule, smallest
+from tests.simulation.family import Family, Played, play_schedule, smallest
 
 BUILT = [family.id for family in FAMILIES if family.build is not None]
 
@@ -44,6 +44,22 @@ def test_processes_share_the_schedules_of_a_block_and_leave_none_out(workers: in
     assert sorted(chain(*shared)) == sorted(numbered(7, campaign.BLOCK))
     if workers < len(BUILT) / 2:
         assert max(map(len, shared)) < 2 * min(map(len, shared))
+
+
+def test_a_schedule_that_cannot_be_judged_is_a_failure_and_ends_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def play(family: Family, number: int) -> Played:
+        if number == 1:
+            raise ValueError("no judge")
+        return play_schedule(family, number)
+
+    monkeypatch.setattr(campaign, "play_schedule", play)
+    tally = campaign.play_block([("S1", 0), ("S1", 1), ("S1", 2)])
+    assert tally.count == 3
+    (failure,) = tally.failures
+    assert failure.startswith("S1:1 ")
+    assert "no judge" in failure
 
 
 @pytest.mark.parametrize("name", ["S1:4", "S6:8", "S13:3"])
