@@ -3,7 +3,8 @@ Several writes in one instant: begun once, written side by side, published once 
 
 For many small writes the instant is the cost, not their rows. Members are judged as if those
 before them in the group had been published just before (GRP-2), by the rules for strangers:
-whoever meets one of them is not in this group. Whoever fails leaves nothing in it.
+whoever meets one of them is not in this group, but for upserts whose rows can be written as one
+(GRP-7). Whoever fails leaves nothing in it.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ def write_together(
         works = [*works, *join()]
         answers = [Left.ALONE] * len(works)
         run = side_by_side or partial(_by_executor, context)
-        joints = joints_of(context, dict(enumerate(works)), begun.requested_time)
+        fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
+        joints = joints_of(context, fresh, begun.requested_time)
         view = _view_for(context, begun, joints, run)
         placed = _placed(context, begun, joints, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
@@ -232,6 +234,11 @@ def _end_for_good(context: TableContext, begun: Begun) -> None:
     context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
 
 
+def _is_fresh(context: TableContext, work: Work) -> bool:
+    """BATCH-1: the twin of one that is not lies in the base snapshot, and its receipt is returned."""
+    return published_batch(context, work.plan) is None
+
+
 def _tell(answers: list[Receipt | Left], joint: Joint, left: Left) -> None:
     for number in joint.numbers:
         answers[number] = left
@@ -242,8 +249,9 @@ def _view_for(
 ) -> FileSystemView:
     """The view on which all are placed, their partitions listed side by side."""
     view = view_of(context, begun.snapshot)
-    if joints[0].work.plan.operation is not WriteOperation.BULK_INSERT:  # looks at nothing
-        side_by_side({joint.number: partial(_listed, view, joint.work) for joint in joints})
+    looks = [one for one in joints if one.work.plan.operation is not WriteOperation.BULK_INSERT]
+    if looks:
+        side_by_side({joint.number: partial(_listed, view, joint.work) for joint in looks})
     return view
 
 
@@ -308,8 +316,6 @@ def _placed_beside(
     plan, workload = work.plan, work.workload
     if workload is None:
         raise InvariantError("a write without rows was offered to a group")
-    if any(published_batch(context, one.plan) is not None for one in joint.works):
-        return Left.ALONE  # BATCH-1: a twin lies in the base snapshot, its receipt is returned
     schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
     work = replace(work, schema=schema, schema_before=schema_before)
     if any(one.schema != schema.avro_json for one in rivals):

@@ -23,17 +23,22 @@ from timeline.grouping.group_remote import RemoteWorkload
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.slot import Batch
 from timeline.model.times import InstantTime
-from timeline.writing.joined_workload import (
-    JoinedWorkload,
-    are_joinable,
-    may_be_joined,
-)
+from timeline.writing.joined_workload import JoinedWorkload, are_joinable, may_be_joined
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import RowCounts
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work
 
-__all__ = ["JOINT_BYTES_MAX", "Joint", "joints_of", "own_part", "parts_of", "parts_text"]
+__all__ = [
+    "GIVEN_BYTES_MAX",
+    "JOINED_KEY",
+    "JOINT_BYTES_MAX",
+    "Joint",
+    "joints_of",
+    "own_part",
+    "parts_of",
+    "parts_text",
+]
 
 #: Of the rows that are written as one: they are in memory once more, and one thread's to write.
 JOINT_BYTES_MAX: Final = 64 * 1024 * 1024

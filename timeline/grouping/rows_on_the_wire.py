@@ -41,9 +41,11 @@ def decoded_rows(
         with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as stream:
             rows = stream.read_all()
         rows.validate(full=True)
-    except (pa.ArrowInvalid, OSError, binascii.Error, ValueError) as error:
+    except (pa.ArrowException, OSError, binascii.Error, ValueError) as error:
         raise ValueError(f"these are no rows: {error}") from None
-    if rows.schema.names != [*schema.arrow.names, KEY_COLUMN, PARTITION_COLUMN]:
+    wanted = [(field.name, field.type) for field in schema.arrow]
+    wanted += [(KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
+    if [(field.name, field.type) for field in rows.schema] != wanted:
         raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
     if rows.nbytes > bytes_max:
         raise ValueError(f"more rows than were offered: {rows.nbytes} bytes")

@@ -9,20 +9,21 @@ deleted: a delete is forgotten by a base file, so that a late row after it count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.index import IndexedFile
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.ports.world import World
 from timeline.rules.merging import key_codes
 from timeline.writing.local_workload import LocalWorkload, combined
 from timeline.writing.receipt import RowCounts
-from timeline.writing.workload import RowRules
+from timeline.writing.workload import RowRules, WorkloadProfile
 
 __all__ = ["JoinedWorkload", "are_joinable", "may_be_joined"]
 
@@ -73,6 +74,12 @@ class JoinedWorkload(LocalWorkload):
         self._deletes = rules.combining(avro_json).deletes(every)
         self._part_of = np.repeat(np.arange(len(parts)), [one.rows.num_rows for one in parts])
         self._parts = len(parts)
+        self._counts: list[RowCounts] | None = None
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract."""
+        self._counts = None
+        return super().tag(candidates)
 
     def counts(self) -> list[RowCounts]:
         """
@@ -80,24 +87,24 @@ class JoinedWorkload(LocalWorkload):
 
         A row that comes late in event-time order counts as an update, though nothing changes.
         """
+        if self._counts is None:
+            self._counts = self._counted()
+        return self._counts
+
+    def _counted(self) -> list[RowCounts]:
         own = self._rows.select(self._every.schema.names)
         codes, distinct = key_codes(pa.concat_tables([own, self._every]), by_partition=True)
         found = np.zeros(distinct, np.bool_)
         found[codes[: own.num_rows]] = np.asarray(pc.is_valid(self._found))
         there = _there_before(codes[own.num_rows :], found, self._deletes)
+        kept = ~self._deletes
+        inserted, updated, deleted = (
+            np.bincount(self._part_of[mask], minlength=self._parts).tolist()
+            for mask in (~there & kept, there & kept, there & self._deletes)
+        )
         return [
-            RowCounts(inserted=inserted, updated=updated, deleted=deleted)
-            for inserted, updated, deleted in zip(
-                *(
-                    np.bincount(self._part_of[mask], minlength=self._parts).tolist()
-                    for mask in (
-                        ~there & ~self._deletes,
-                        there & ~self._deletes,
-                        there & self._deletes,
-                    )
-                ),
-                strict=True,
-            )
+            RowCounts(inserted=new, updated=changed, deleted=gone)
+            for new, changed, gone in zip(inserted, updated, deleted, strict=True)
         ]
 
 

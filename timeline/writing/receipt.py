@@ -90,7 +90,7 @@ class Receipt:
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
-    files_written: int = 0
+    files_written: int = 0  # one that has rows of several writes counts for each (GRP-7)
     bytes_written: int = 0
     refusals: tuple[RefusalReport, ...] = ()
     redone: str = "nothing"  # "publication", "file groups" or "everything"
