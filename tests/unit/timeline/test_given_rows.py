@@ -29,11 +29,9 @@ from timeline.grouping.joint import JOINED_KEY, parts_of
 from timeline.grouping.rows_on_the_wire import decoded_rows, encoded_rows
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
-from timeline.model.slot import SlotKind
 from timeline.table import Table
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt
-from timeline.writing.write import write_prepared
 
 
 def giving(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
@@ -125,30 +123,6 @@ def test_a_writer_finds_the_rows_that_it_gave_away() -> None:
     channels = [giving(table, row("a", "x", 2)), giving(table, row("b", "x", 2))]
     left_by(table, *channels, after="/slots/")
     assert [counts(found(one)) for one in channels] == [(0, 1, 2), (1, 0, 2)]
-    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
-
-
-@pytest.mark.spec("GRP-8")
-@pytest.mark.spec("GRP-6")
-def test_rows_of_a_committer_that_died_before_its_slot_are_written_by_their_writers() -> None:
-    table = new_table()
-    upsert(table, [row("a", "x", 1)])
-    channels = [giving(table, row("a", "x", 2)), giving(table, row("b", "x", 2))]
-
-    def dies(_: str) -> None:
-        raise KeyboardInterrupt
-
-    before = data_files(table)
-    works = [remote(table.context, one) for one in channels]
-    with pytest.raises(KeyboardInterrupt):
-        write_together(table.context, works, publishing=dies)
-    assert [found(one) for one in channels] == [None, None]
-    head = table.context.chain.read(table.context.chain.head())
-    assert head is not None
-    assert head.kind is SlotKind.ABORT
-    assert data_files(table) == before
-    for one in channels:
-        write_prepared(one.member.work)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
 
 
