@@ -19,7 +19,7 @@ from timeline.codecs.instant_avro import decode_clean, decode_rollback
 from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
-from timeline.grouping.group_write import GROUP_KEY
+from timeline.grouping.group_merge import GROUP_KEY
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name

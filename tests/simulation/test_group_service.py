@@ -33,8 +33,9 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
 from timeline.grouping.group_member import Member
+from timeline.grouping.group_merge import GROUP_KEY
 from timeline.grouping.group_messages import Message, PeerLostError
-from timeline.grouping.group_write import GROUP_KEY, Left, write_together
+from timeline.grouping.group_write import Left, write_together
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HEARTBEATS, MARKERS
@@ -236,7 +237,7 @@ MUTANTS: dict[str, tuple[WritePlan, bool, str, Callable[..., object]]] = {
     "writes again at once": (INSERTS, False, "group_member.Member.find_out", lambda *_: None),
     "takes any commit for its own": (UPSERTS, False, "group_member.Member._is_in", lambda *_: True),
     "goes on beside a pending instant": (INSERTS, False, "group_member.rollback", lambda *_: None),
-    "tells no commit of rows given away": (UPSERTS, True, "group_write.parts_text", lambda _: {}),
+    "tells no commit of rows given away": (UPSERTS, True, "group_merge.parts_text", lambda _: {}),
 }
 
 

@@ -22,6 +22,7 @@ from timeline.errors import (
     OutcomeUnknownError,
 )
 from timeline.files.rewrite import FileGroupTask
+from timeline.grouping.group_merge import GROUP_KEY
 from timeline.grouping.group_messages import (
     Assigned,
     AssignRows,
@@ -47,7 +48,6 @@ from timeline.grouping.group_messages import (
     WasSpread,
     plan_texts,
 )
-from timeline.grouping.group_write import GROUP_KEY
 from timeline.grouping.joint import own_part, parts_of
 from timeline.grouping.rows_on_the_wire import encoded_rows
 from timeline.index import IndexedFile

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from timeline.grouping.group_messages import OwnPart
+from timeline.grouping.joint import parts_text
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.writing.candidate import Written
+from timeline.writing.receipt import WritePlan
 
-__all__ = ["merged", "merged_profile"]
+__all__ = ["GROUP_KEY", "merged", "merged_profile", "shared_plan"]
+
+#: Extra metadata of a commit: how many writes share it.
+GROUP_KEY = "hoodoo.group"
 
 
 def merged(members: Sequence[Written]) -> Written:
@@ -42,3 +48,9 @@ def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
         for path, rows in sorted(inserts.items())
     }
     return CommitMetadata(operation_type=profiles[0].operation_type, partition_to_write_stats=stats)
+
+
+def shared_plan(first: WritePlan, size: int, parts: Mapping[str, OwnPart]) -> WritePlan:
+    """What the members ask for together; their batches are told by themselves."""
+    told = {**first.extra_metadata, GROUP_KEY: str(size), **parts_text(parts)}
+    return replace(first, batch_id=None, extra_metadata=told)

@@ -24,9 +24,9 @@ from timeline.errors import (
     OutcomeUnknownError,
     RolledBackError,
 )
-from timeline.grouping.group_merge import merged, merged_profile
+from timeline.grouping.group_merge import merged, merged_profile, shared_plan
 from timeline.grouping.group_messages import OwnPart, PeerLostError
-from timeline.grouping.joint import Joint, joints_of, parts_text
+from timeline.grouping.joint import Joint, joints_of
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
@@ -43,13 +43,12 @@ from timeline.writing.afterwards import landed
 from timeline.writing.announce import announce_tasks
 from timeline.writing.candidate import Written, candidate_of, facts_of, planned_claim, reconcile
 from timeline.writing.placing import Placement, place
-from timeline.writing.receipt import Receipt, WritePlan, published_batch
+from timeline.writing.receipt import Receipt, published_batch
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work, action_of, receipt_of
 from timeline.writing.write_schema import schema_for
 
 __all__ = [
-    "GROUP_KEY",
     "Left",
     "Meeting",
     "Outcome",
@@ -66,9 +65,6 @@ Part = Callable[[], Outcome]
 SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
 Meeting = Callable[[int, frozenset[FileGroupId]], object]
 _Waiting = TypeVar("_Waiting")
-
-#: Extra metadata of a commit: how many writes share it.
-GROUP_KEY = "hoodoo.group"
 
 
 class Left(Enum):
@@ -476,7 +472,7 @@ def _publish(
     parts: dict[str, OwnPart] = {}
     for number, member in members.items():
         parts |= member.joint.parts(files[number][0].metadata)
-    shared = _shared(first, size, parts)
+    shared = shared_plan(first, size, parts)
     candidate = candidate_of(context, begun, shared, together, batches)
     outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
     if not isinstance(outcome, Published):
@@ -493,9 +489,3 @@ def _publish(
         for each, work, rows in told:
             receipts[each] = receipt_of(context, work.plan, whole, outcome, group=size, rows=rows)
     return receipts
-
-
-def _shared(first: WritePlan, size: int, parts: Mapping[str, OwnPart]) -> WritePlan:
-    """What the members ask for together; their batches are told by themselves."""
-    told = {**first.extra_metadata, GROUP_KEY: str(size), **parts_text(parts)}
-    return replace(first, batch_id=None, extra_metadata=told)

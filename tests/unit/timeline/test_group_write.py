@@ -26,7 +26,8 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import StorageUnavailableError
 from timeline.files.rewrite import FileGroupTask
-from timeline.grouping.group_write import GROUP_KEY, Left, may_share, write_together
+from timeline.grouping.group_merge import GROUP_KEY
+from timeline.grouping.group_write import Left, may_share, write_together
 from timeline.machine import ThreadExecutor
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
