@@ -18,7 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockproviders.client import Holding, LockClient, QueueingLockClient, QueuePlace
+from lockproviders.client import (
+    Holding,
+    LockClient,
+    OutlastingHolding,
+    QueueingLockClient,
+    QueuePlace,
+    SharedHolding,
+    SharingLockClient,
+)
 from lockproviders.lease import HeldLease, LeaseTerms
 from lockproviders.owner import OwnerNote, describe_owner, note_owner
 from timeline.errors import LockTimeoutError, UnavailableError
@@ -26,6 +34,7 @@ from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
 from timeline.ports.ids import Ids
+from timeline.ports.lock import Sharing
 
 __all__ = ["LockPorts", "ProviderLock", "WaitBudget"]
 
@@ -98,6 +107,11 @@ class ProviderLock:
         return self._queue is not None
 
     @property
+    def shares(self) -> bool:
+        """Whether those who may share it would have it together now, as far as known."""
+        return isinstance(self._client, SharingLockClient) and self._client.shares
+
+    @property
     def client(self) -> LockClient:
         """The provider's own client, for what only some providers can (``doctor``, ``break``)."""
         return self._client
@@ -121,19 +135,25 @@ class ProviderLock:
         assert lease is not None
         return lease
 
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> HeldLease | None:
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> HeldLease | None:
         """
         As ``acquire`` as long as it is ``wanted``, which is asked between two tries; else None.
+
+        Where it was shared before, those are waited for who had it so (LOCK-1).
 
         Raises:
             LockTimeoutError, UnsafeSetupError: As ``acquire``.
         """
         note = note_owner(self._ports.ids, self._ports.clock, purpose)
         asked_at_ms = self._ports.clock.monotonic_ms()
-        holding = self._wait(note, asked_at_ms, wanted)
+        holding = self._wait(note, asked_at_ms, wanted, sharing)
         if holding is None:
             return None
         try:
+            if isinstance(holding, OutlastingHolding) and holding.ready_in_ms():
+                self._ports.clock.sleep_ms(holding.ready_in_ms())
             lease = self._lease_from(holding, note)
             lease.watch(self._ports.executor)
         except BaseException:
@@ -149,6 +169,7 @@ class ProviderLock:
             fencing_token=lease.fencing_token,
             expires_in_ms=holding.expires_in_ms(),
             wait_ms=self._ports.clock.monotonic_ms() - asked_at_ms,
+            shared=lease.is_shared,
         )
         return lease
 
@@ -160,13 +181,15 @@ class ProviderLock:
         self._client.close()
 
     def _lease_from(self, holding: Holding, note: OwnerNote) -> HeldLease:
+        shared = holding if isinstance(holding, SharedHolding) else None
         terms = LeaseTerms(
             provider=self._provider,
             identity=self.identity,
             owner=note.owner,
             purpose=note.purpose,
-            margin_ms=self._client.margin_ms,
+            margin_ms=(shared or self._client).margin_ms,
             hold_budget_ms=self._budget.hold_budget_ms,
+            is_shared=shared is not None,
         )
         return HeldLease(
             holding,
@@ -177,9 +200,13 @@ class ProviderLock:
         )
 
     def _wait(
-        self, note: OwnerNote, asked_at_ms: int, wanted: Callable[[], bool]
+        self,
+        note: OwnerNote,
+        asked_at_ms: int,
+        wanted: Callable[[], bool],
+        sharing: Sharing,
     ) -> Holding | None:
-        wait = _Wait(note, asked_at_ms, self._place_for(note), wanted)
+        wait = _Wait(note, asked_at_ms, self._place_for(note, sharing), wanted)
         try:
             holding = self._wait_in(wait)
         except BaseException:
@@ -190,9 +217,11 @@ class ProviderLock:
             wait.place.leave()
         return holding
 
-    def _place_for(self, note: OwnerNote) -> QueuePlace:
+    def _place_for(self, note: OwnerNote, sharing: Sharing) -> QueuePlace:
         if self._queue is not None:
             return self._queue.enter(note.text)
+        if sharing is not Sharing.NO and isinstance(self._client, SharingLockClient):
+            return _SharingPlace(self._client, note.text, self._ports.clock, sharing)
         return _PollingPlace(self._client, note.text, self._ports.clock)
 
     def _wait_in(self, wait: _Wait) -> Holding | None:
@@ -325,3 +354,26 @@ class _PollingPlace:
 
     def leave(self) -> None:
         """Nothing is left behind: a refused try of such a client leaves no trace."""
+
+
+class _SharingPlace:
+    """The place of one who may have the lock together with others."""
+
+    __slots__ = ("_client", "_clock", "_owner_text", "_starts")
+
+    def __init__(
+        self, client: SharingLockClient, owner_text: str, clock: Clock, sharing: Sharing
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._owner_text = owner_text
+        self._starts = sharing is Sharing.START
+
+    def try_acquire(self) -> Holding | None:
+        return self._client.try_share(self._owner_text, starts=self._starts)
+
+    def wait(self, duration_ms: int) -> None:
+        self._clock.sleep_ms(duration_ms)
+
+    def leave(self) -> None:
+        """Nothing is left behind, as with any client that polls."""

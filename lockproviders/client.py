@@ -25,8 +25,11 @@ __all__ = [
     "ClockedLockClient",
     "Holding",
     "LockClient",
+    "OutlastingHolding",
     "QueuePlace",
     "QueueingLockClient",
+    "SharedHolding",
+    "SharingLockClient",
 ]
 
 
@@ -95,6 +98,23 @@ class LockClient(Protocol):
         """Give up connections. Twice is no error."""
 
 
+@runtime_checkable
+class SharedHolding(Holding, Protocol):
+    """A holding that writers of hoodoo have together; short, and never given back."""
+
+    @property
+    def margin_ms(self) -> int:
+        """How long before its end it counts as lost, in place of the client's."""
+
+
+@runtime_checkable
+class OutlastingHolding(Holding, Protocol):
+    """A holding of its own that may follow a shared one."""
+
+    def ready_in_ms(self) -> int:
+        """Time until nobody has it any more who shared it before; nothing is done until then."""
+
+
 class QueuePlace(Protocol):
     """One waiter's place in the queue of a service; made by ``enter``, used by one thread."""
 
@@ -124,6 +144,27 @@ class QueueingLockClient(LockClient, Protocol):
 
     def enter(self, owner_text: str) -> QueuePlace:
         """A place for one acquire; asks the service nothing yet."""
+
+
+@runtime_checkable
+class SharingLockClient(LockClient, Protocol):
+    """A client whose lock writers of hoodoo may have together, while other engines are kept out."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it would be shared now, as far as known without a request."""
+
+    def try_share(self, owner_text: str, *, starts: bool) -> Holding | None:
+        """
+        Join those who have it together, or take it if it is free, else answer None at once.
+
+        Args:
+            owner_text: As of ``try_acquire``.
+            starts: Whether a free lock becomes a shared one; else it is had alone.
+
+        Raises:
+            UnavailableError, UnsafeSetupError: As ``try_acquire``.
+        """
 
 
 @runtime_checkable

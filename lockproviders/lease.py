@@ -45,6 +45,7 @@ class LeaseTerms:
     purpose: str
     margin_ms: int  # the provider's own; the tenth of the lease is added by the lease
     hold_budget_ms: int  # 0: no budget
+    is_shared: bool = False
 
 
 class HeldLease:
@@ -99,6 +100,11 @@ class HeldLease:
     def purpose(self) -> str:
         """What it was acquired for."""
         return self._terms.purpose
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others have it at the same time (LOCK-1)."""
+        return self._terms.is_shared
 
     @property
     def is_released(self) -> bool:

@@ -21,6 +21,7 @@ from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
 from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
 from timeline.ports.executor import Executor, Ticker
+from timeline.ports.lock import Sharing
 from timeline.ports.world import World
 
 __all__ = ["SparkExecutor", "session_of_this_process", "spark_executor"]
@@ -136,12 +137,15 @@ class _NoLock:
     provider = "none"
     identity = "none"
     in_order = True
+    shares = False
 
     def acquire(self, purpose: str) -> NoReturn:
         """As the port."""
         raise InternalError(f"a task on the cluster asked for the lock: {purpose}", kind="task")
 
-    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> NoReturn:
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+    ) -> NoReturn:
         """As the port."""
         self.acquire(purpose)
 

@@ -9,6 +9,7 @@ Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLock
   (F16: the own write that was delivered twice looks like a stranger's).
 - An acquire whose answer was lost is remembered: if it turns out to have worked, this client
   takes it over instead of waiting for its own lease to end.
+- Writers of hoodoo may have it together (``sharing.py``); who wants it alone then waits for them.
 - A holder that did not release is followed only when its time is over by this machine's
   clock (Java's rule) and by the store's: a clock that runs ahead steals nothing (F12).
 - The file is never deleted: only a replacement can be made on a condition.
@@ -16,11 +17,8 @@ Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLock
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
     NOTE_CHARACTERS_MAX,
@@ -28,203 +26,19 @@ from lockproviders.storage_based.lock_file import (
     next_token,
 )
 from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
-from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
+from lockproviders.storage_based.settings import OPTIONS, StorageLockSettings
+from lockproviders.storage_based.sharing import ALONE_MS, SharedHolding, Sharer
+from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.options import (
-    Option,
-    OptionKind,
-    PropertySet,
-    as_property_set,
-    read_option,
-)
 from timeline.storage.object_address import is_object_address, parse_object_address, with_account
 from timeline.storage.object_client import ObjectSettings, open_client
 
-__all__ = ["ENTRY", "OPTIONS", "StorageClient", "StorageLockSettings"]
+__all__ = ["ENTRY", "StorageClient"]
 
 _SECOND_MS = 1_000
-_RENEWALS_PER_VALIDITY = 10  # Java's rule; it refuses to start otherwise
-_SECONDS_MAX = 7 * 24 * 3_600
-_REQUESTS_PER_VALIDITY = 20
-_REQUEST_MS_MIN, _REQUEST_MS_MAX = 500, 10_000
 _ROUNDS_MAX = 4
-_PAUSE_MS = 200  # before the second round of a release; doubled for each further one
-
-OPTIONS: Mapping[str, Option] = {
-    "validity_seconds": Option(
-        key="hoodie.write.lock.storage.validity.timeout.secs",
-        default="300",
-        kind=OptionKind.INT,
-        doc="Seconds until others may take the lock of a holder that does not renew it.",
-    ),
-    "renew_seconds": Option(
-        key="hoodie.write.lock.storage.renew.interval.secs",
-        aliases=("hoodie.write.lock.storage.heartbeat.poll.secs",),
-        default="30",
-        kind=OptionKind.INT,
-        doc="Seconds between two renewals of Java's holders; at most a tenth of the validity. "
-        "Ours are renewed after a third of the validity.",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageLockSettings:
-    """Length of a lease, and how long one request may take."""
-
-    validity_ms: int
-    request_ms: int
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> StorageLockSettings:
-        """
-        The settings among all properties.
-
-        Raises:
-            SettingError: A value is no number of seconds, or breaks Java's rule that a lease
-                is at least ten renewals long.
-        """
-        said = as_property_set(properties)
-        validity, renew = (_seconds(said, option) for option in OPTIONS.values())
-        if not 1 <= renew <= _SECONDS_MAX:
-            raise _wrong("renew_seconds", renew, "a renewal comes every 1 to 604800 seconds")
-        if not validity <= _SECONDS_MAX:
-            raise _wrong("validity_seconds", validity, "a lease is at most 604800 seconds long")
-        if validity < _RENEWALS_PER_VALIDITY * renew:
-            raise _wrong(
-                "validity_seconds",
-                validity,
-                f"a lease lasts at least ten renewals (10 x {renew} s), Java refuses less",
-            )
-        return cls.of(validity * _SECOND_MS)
-
-    @classmethod
-    def of(cls, validity_ms: int) -> StorageLockSettings:
-        """Settings of a lease of this length; a request gets a twentieth, 0.5 to 10 s."""
-        share_ms = validity_ms // _REQUESTS_PER_VALIDITY
-        request_ms = max(_REQUEST_MS_MIN, min(share_ms, _REQUEST_MS_MAX))
-        return cls(validity_ms=validity_ms, request_ms=request_ms)
-
-
-class StorageHolding:
-    """One holding: the record that is ours and the tag under which the store keeps it."""
-
-    def __init__(
-        self,
-        place: ConditionalObject,
-        record: LockRecord,
-        tag: Tag,
-        *,
-        sent_at_ms: int,
-        settings: StorageLockSettings,
-        clock: Clock,
-        left: Callable[[LockRecord, Tag], None],
-        kept: Callable[[str], None],
-    ) -> None:
-        self._left = left
-        self._kept = kept
-        self._place = place
-        self._record = record
-        self._tag = tag
-        self._settings = settings
-        self._clock = clock
-        self._ends_at_ms = sent_at_ms + settings.validity_ms
-        self._over = False  # released, or known to be lost
-        self._guard = threading.Lock()  # a renewal never overtakes the release
-
-    @property
-    def fencing_token(self) -> int | None:
-        """Above that of every earlier holding of ours."""
-        return self._record.token
-
-    def expires_in_ms(self) -> int | None:
-        """Time left, counted from before the last request that was answered."""
-        return self._ends_at_ms - self._clock.monotonic_ms()
-
-    def is_held(self) -> bool:
-        """By the own clock; no request."""
-        return not self._over and self._clock.monotonic_ms() < self._ends_at_ms
-
-    def renew(self) -> None:
-        """
-        Push the end back. Outside: 1 put; in doubt 1 get and 1 put for each of 4 rounds.
-
-        Raises:
-            LeaseLostError: Somebody else has the lock, or it was broken.
-            UnavailableError: No answer.
-        """
-        with self._guard:
-            if self._over:
-                raise self._lost()
-            sent_at_ms = self._clock.monotonic_ms()
-            until_ms = self._clock.now_ms() + self._settings.validity_ms
-            if not self._replace(self._record.until(until_ms)):
-                self._over = True
-                raise self._lost()
-            self._ends_at_ms = sent_at_ms + self._settings.validity_ms
-
-    def release(self) -> None:
-        """
-        Mark the own holding as ended, and only that; a lost one is left alone.
-
-        Outside: 1 put; in doubt as ``renew``, with pauses while the store asks for them,
-        because a lock that is left behind keeps everybody waiting for a whole lease.
-
-        Raises:
-            UnavailableError: No answer; the lock ends with its lease.
-        """
-        with self._guard:
-            if self._over:
-                return
-            pause_ms = _PAUSE_MS
-            for last in (False, False, False, True):
-                try:
-                    if self._replace(self._record.released()):
-                        self._left(self._record, self._tag)
-                except UnavailableError:
-                    if last:
-                        # Nobody acts under it any more: our client need not wait for its end.
-                        self._kept(self._record.nonce)
-                        raise
-                else:
-                    break
-                self._clock.sleep_ms(pause_ms)
-                pause_ms *= 2
-            self._over = True
-
-    def _replace(self, wanted: LockRecord) -> bool:
-        """Put a further content of this holding; False when the lock is not ours any more."""
-        try:
-            for _ in range(_ROUNDS_MAX):
-                try:
-                    self._tag = self._place.put(wanted.encode(), self._tag)
-                except (ChangedError, AmbiguousWriteError):
-                    seen = self._place.read()
-                    found = None if seen is None else _decoded(seen, self._place)
-                    if seen is None or found is None or found.nonce != self._record.nonce:
-                        return False
-                    self._tag = seen.tag
-                    if found != wanted:
-                        if found.expired:
-                            return False  # an operator broke it
-                        continue  # an older request of ours came late, or this one did not come
-                self._record = wanted
-                return True
-        except UnsafeSetupError as error:
-            # Who holds a lock can only go on; access that was taken away may come back.
-            raise UnavailableError(error.message, **error.fields) from error
-        raise UnavailableError(
-            f"the lock file could not be replaced in {_ROUNDS_MAX} rounds: {self._place.address}"
-        )
-
-    def _lost(self) -> LeaseLostError:
-        return LeaseLostError(
-            "the lock file has another holder, or was given back: stop this write: "
-            f"{self._place.address}",
-            path=self._place.address,
-        )
 
 
 class StorageClient:
@@ -246,7 +60,6 @@ class StorageClient:
         self._clock = clock
         self._ids = ids
         self._owner = ids.uuid()
-        self._last_token = 0
         self._is_proven = False  # that the store keeps its conditions
         # Nonces of acquires whose fate is unknown, and of holdings that could not be given back.
         # A later success of ours ends them all: they were conditional on a content that is gone.
@@ -254,6 +67,12 @@ class StorageClient:
         # What our last release left behind, and its tag: as long as that is there the lock is
         # free and nobody had it since, which the condition of a put tells by itself.
         self._left: tuple[LockRecord, Tag] | None = None
+        # Whether a request to take what was shared may have been done: whoever joined before it
+        # is to be waited for.
+        self._is_after_shared = False
+        self._sharer = Sharer(
+            place, owner=self._owner, validity_ms=settings.validity_ms, clock=clock, ids=ids
+        )
 
     @property
     def identity(self) -> str:
@@ -265,9 +84,16 @@ class StorageClient:
         """Two requests."""
         return 2 * self._settings.request_ms
 
+    @property
+    def shares(self) -> bool:
+        """Whether ``try_share`` would share it, as far as this client has seen."""
+        return not self._sharer.is_wanted_alone
+
     def try_acquire(self, owner_text: str) -> StorageHolding | None:
         """
         Take the lock if it is free, else None.
+
+        One that is shared is taken, too: its holding is to be waited for, as it says.
 
         Outside: 1 get, when free 1 put, in doubt 1 get; the first time 3 puts more. Without
         the first get where nobody had the lock since this client.
@@ -277,25 +103,85 @@ class StorageClient:
             UnsafeSetupError: The file is damaged, access is refused, there is no bucket, or
                 the store ignores the conditions.
         """
-        left, self._left = self._left, None
-        if left is not None:
-            holding = self._take_over(left[0], left[1], owner_text)
-            if holding is not None:
-                return holding
-        seen = self._place.read()
-        before = None if seen is None else LockRecord.decode(seen.data, self._place.address)
-        if seen is not None and before is not None and not self._is_free(before, seen):
+        holding = self._take_left(owner_text)
+        if holding is not None:
+            return holding
+        before, seen = self._look()
+        if not self._is_free(before, seen):
             return None
+        self._prove_once()
+        return self._take_over(before, None if seen is None else seen.tag, owner_text)
+
+    def try_share(self, owner_text: str, *, starts: bool) -> StorageHolding | SharedHolding | None:
+        """
+        Join those of ours who have the lock together, else take it if it is free, else None.
+
+        Outside: nothing as long as enough is left of the last holding; else 1 get, and 1 put where
+        its end is put off or the lock is free; as ``try_acquire`` besides.
+
+        Args:
+            owner_text: As of ``try_acquire``.
+            starts: Whether a free lock is made one that is shared, as others want it, too.
+
+        Raises:
+            UnavailableError, UnsafeSetupError: As ``try_acquire``.
+        """
+        note = owner_text[:NOTE_CHARACTERS_MAX]
+        known = self._sharer.known(note)
+        if known is not None:
+            return known
+        left = None if starts else self._take_left(owner_text, wants_alone=False)
+        if left is not None:
+            return left
+        for _ in range(_ROUNDS_MAX):
+            asked_at_ms = self._clock.monotonic_ms()
+            before, seen = self._look()
+            if not self._is_free(before, seen):
+                return None
+            self._prove_once()
+            tag = None if seen is None else seen.tag
+            try:
+                if before is not None and tag is not None and before.is_shared:
+                    return self._sharer.join(before, tag, note, asked_at_ms=asked_at_ms)
+                if starts and self.shares:
+                    return self._sharer.start(before, tag, note)
+            except (ChangedError, AmbiguousWriteError):
+                continue  # whatever came of it, whoever shares the lock may join
+            return self._take_over(before, tag, owner_text, wants_alone=False)
+        return None
+
+    def _prove_once(self) -> None:
+        """That the store keeps its conditions, before the first of them."""
         if not self._is_proven:
             self._place.prove(self._ids.nonce())
             self._is_proven = True
-        return self._take_over(before, None if seen is None else seen.tag, owner_text)
+
+    def _look(self) -> tuple[LockRecord | None, Seen | None]:
+        seen = self._place.read()
+        record = None if seen is None else LockRecord.decode(seen.data, self._place.address)
+        if record is not None:
+            self._sharer.note(record)
+        return record, seen
+
+    def _take_left(self, owner_text: str, *, wants_alone: bool = True) -> StorageHolding | None:
+        """Take the lock at once where nobody had it since this client."""
+        left, self._left = self._left, None
+        if left is None:
+            return None
+        return self._take_over(*left, owner_text, wants_alone=wants_alone)
 
     def _take_over(
-        self, before: LockRecord | None, over: Tag | None, owner_text: str
+        self,
+        before: LockRecord | None,
+        over: Tag | None,
+        owner_text: str,
+        *,
+        wants_alone: bool = True,
     ) -> StorageHolding | None:
         """Take the lock if the file is still the one with this tag, else None."""
         sent_at_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        if before is not None and before.is_shared:
+            self._is_after_shared = True
         validity_ms = self._settings.validity_ms
         record = LockRecord(
             expired=False,
@@ -304,19 +190,25 @@ class StorageClient:
             nonce=self._ids.nonce(),
             note=owner_text[:NOTE_CHARACTERS_MAX],
             token=next_token(
-                before, now_ms=now_ms, validity_ms=validity_ms, at_least=self._last_token
+                before, now_ms=now_ms, validity_ms=validity_ms, at_least=self._sharer.last_token
             ),
+            alone_to_ms=_alone_to_ms(before, now_ms, wants_alone=wants_alone),
         )
         tag = self._take(record, over)
-        if tag is None:
+        if tag is None:  # and what was in doubt before it came to nothing as well
+            self._is_after_shared = False
             return None
         self._doubtful.clear()
-        self._last_token = max(self._last_token, record.token)
+        self._sharer.note(record)
+        self._sharer.last_token = max(self._sharer.last_token, record.token)
+        ready_at_ms = self._clock.monotonic_ms() + self._sharer.length_ms
+        ready_at_ms, self._is_after_shared = ready_at_ms * self._is_after_shared, False
         return StorageHolding(
             self._place,
             record,
             tag,
             sent_at_ms=sent_at_ms,
+            ready_at_ms=ready_at_ms,
             settings=self._settings,
             clock=self._clock,
             left=self._note_left,
@@ -378,6 +270,8 @@ class StorageClient:
                 return
             found = LockRecord.decode(seen.data, self._place.address)
             if any(found.is_holding(self._owner, nonce) for nonce in doubtful):
+                if self._is_after_shared:
+                    self._clock.sleep_ms(self._sharer.length_ms)
                 self._place.put(found.released().encode(), seen.tag)
         except (UnavailableError, UnsafeSetupError, ChangedError, AmbiguousWriteError):
             return  # then it ends with its lease
@@ -405,8 +299,9 @@ class StorageClient:
         found = LockRecord.decode(seen.data, self._place.address)
         return seen.tag if found.is_holding(record.owner, record.nonce) else None
 
-    def _is_free(self, record: LockRecord, seen: Seen) -> bool:
-        if record.expired:
+    def _is_free(self, record: LockRecord | None, seen: Seen | None) -> bool:
+        """Whether it may be taken; what is shared may be, by who waits or joins."""
+        if record is None or seen is None or record.expired or record.is_shared:
             return True
         if any(record.is_holding(self._owner, nonce) for nonce in tuple(self._doubtful)):
             return True  # our own, whose answer was lost
@@ -417,32 +312,16 @@ class StorageClient:
         return silent_ms + _SECOND_MS >= self._settings.validity_ms
 
 
-def _decoded(seen: Seen, place: ConditionalObject) -> LockRecord | None:
-    """The record, None when it is damaged and so certainly not ours."""
-    try:
-        return LockRecord.decode(seen.data, place.address)
-    except UnsafeSetupError:
-        return None
+def _alone_to_ms(before: LockRecord | None, now_ms: int, *, wants_alone: bool) -> int:
+    """Until when nobody shares the lock, since somebody wanted it alone: told to all who come."""
+    if wants_alone:
+        return now_ms + ALONE_MS
+    told_ms = before.alone_to_ms if before is not None else 0
+    return told_ms if told_ms > now_ms else 0
 
 
 def _holder_text(record: LockRecord) -> str:
     return record.note or f"a Java writer, owner {record.owner}"
-
-
-def _seconds(said: PropertySet, option: Option) -> int:
-    found = read_option(said, option)
-    return found if isinstance(found, int) else int(option.default or 0)
-
-
-def _wrong(field: str, value: int, why: str) -> SettingError:
-    option = OPTIONS[field]
-    return SettingError(
-        f"{why}; default {option.default} s: {option.key}={value}",
-        kind="setting_value",
-        key=option.key,
-        value=str(value),
-        suggestion=f"default {option.default}",
-    )
 
 
 def _client(context: LockContext) -> StorageClient:

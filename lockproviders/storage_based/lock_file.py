@@ -27,6 +27,7 @@ NOTE_CHARACTERS_MAX = 2_000
 
 _EXPIRED, _UNTIL, _OWNER = "expired", "validUntil", "owner"
 _NONCE, _NOTE, _TOKEN = "hoodooNonce", "hoodooOwner", "hoodooToken"
+_SHARED, _ALONE = "hoodooSharedTo", "hoodooAloneTo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class LockRecord:
     nonce: str = ""  # ours: one for each holding
     note: str = ""  # ours: who that is, for people
     token: int = 0  # ours: the count of holdings; 0 in Java's
+    shared_to_ms: int = 0  # ours: writers of hoodoo have it together, at the longest until then
+    alone_to_ms: int = 0  # ours: nobody shares it until then
 
     def encode(self) -> bytes:
         """The bytes as they are written: Java's fields in Java's order, ours behind them."""
@@ -49,6 +52,8 @@ class LockRecord:
         }
         if self.nonce:
             content |= {_NONCE: self.nonce, _NOTE: self.note, _TOKEN: self.token}
+        ends = {_SHARED: self.shared_to_ms, _ALONE: self.alone_to_ms}
+        content |= {name: end_ms for name, end_ms in ends.items() if end_ms}
         return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode()
 
     @staticmethod
@@ -78,15 +83,22 @@ class LockRecord:
                 kind="lock_file",
                 path=address,
             )
-        nonce, note, token = found.get(_NONCE), found.get(_NOTE), found.get(_TOKEN)
+        nonce, note = found.get(_NONCE), found.get(_NOTE)
         return LockRecord(
             expired=expired,
             valid_until_ms=until,
             owner=owner,
             nonce=nonce if isinstance(nonce, str) else "",
             note=note[:NOTE_CHARACTERS_MAX] if isinstance(note, str) else "",
-            token=token if isinstance(token, int) and not isinstance(token, bool) else 0,
+            token=_number(found, _TOKEN),
+            shared_to_ms=_number(found, _SHARED),
+            alone_to_ms=_number(found, _ALONE),
         )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether writers of hoodoo have it, or had it, together (LOCK-1)."""
+        return self.shared_to_ms > 0
 
     def is_valid_at(self, now_ms: int) -> bool:
         """Whether somebody holds the lock by this wall clock, as Java judges it."""
@@ -103,6 +115,11 @@ class LockRecord:
     def released(self) -> LockRecord:
         """The same given back; the end stays, as Java leaves it."""
         return replace(self, expired=True)
+
+
+def _number(content: dict[str, object], name: str) -> int:
+    found = content.get(name)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
 def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_least: int) -> int:

@@ -70,7 +70,7 @@ def test_the_file_is_java_s_with_our_fields_behind(server: S3Server, folder: Pat
     assert holding is not None
     held = lock_file(server, folder)
     assert list(held) == [
-        "expired", "validUntil", "owner", "hoodooNonce", "hoodooOwner", "hoodooToken"
+        "expired", "validUntil", "owner", "hoodooNonce", "hoodooOwner", "hoodooToken", "hoodooAloneTo"
     ]  # fmt: skip
     assert held["expired"] is False
     assert before_ms - 2_000 < int(str(held["validUntil"])) - LEASE_MS < after_ms + 2_000

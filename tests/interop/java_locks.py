@@ -92,6 +92,7 @@ class Arena:
         conf: Properties of both sides.
         ours: Properties of our side alone.
         our_provider: Ours, where it is not Java's of the same name.
+        shares: Ours is one of those who have the lock together (LOCK-1).
     """
 
     provider: str
@@ -100,6 +101,7 @@ class Arena:
     conf: Mapping[str, str] = field(default_factory=dict)
     ours: Mapping[str, str] = field(default_factory=dict)
     our_provider: str = ""
+    shares: bool = False
 
     def contend(self) -> str:
         """Each side holds while the other is refused, waits, and gets it by the release."""
@@ -154,6 +156,8 @@ class Arena:
 
     def _command(self) -> str:
         words = [sys.executable, str(OUR_SIDE)]
+        if self.shares:
+            words += ["--share"]
         if self.our_provider:
             words += ["--provider", self.our_provider]
         if self.ours:

@@ -7,6 +7,7 @@ writer gets::
 
     python tests/interop/lock_command.py zookeeper hoodie.write.lock.zookeeper.url=... ...
     python tests/interop/lock_command.py --provider zookeeper --props FILE ...
+    python tests/interop/lock_command.py --share storage ...  (as one of those who have it together)
 
 Questions: ``try`` {ms}, ``release``, ``state``, ``close``, ``quit``, and ``counter`` {file,
 times, ms, log, fresh}, which adds one to a number in a file, read and written apart; with
@@ -36,6 +37,7 @@ from lockproviders.registry import ProviderRegistry  # noqa: E402
 from timeline.codecs.properties import parse_properties  # noqa: E402
 from timeline.errors import HoodooError, LockTimeoutError  # noqa: E402
 from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
+from timeline.ports.lock import Sharing  # noqa: E402
 
 # The oracle's short names, with what this engine may call the same provider.
 OTHER_NAMES = {
@@ -53,8 +55,9 @@ MEETING_S = 60.0  # long after Java has counted once
 class OurSide:
     """One client of one lock, made at the first question that needs it."""
 
-    def __init__(self, provider: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, provider: str, properties: Mapping[str, str], *, shares: bool) -> None:
         self.entry = entry_of(provider)
+        self._sharing = Sharing.START if shares else Sharing.NO
         self._properties = properties
         self._ports = LockPorts(
             clock=SystemClock(),
@@ -80,7 +83,7 @@ class OurSide:
         )
         lock = ProviderLock(self.entry.name, self._client, budget=budget, ports=self._ports)
         try:
-            self._lease = lock.acquire("lock oracle")
+            self._lease = lock.acquire_while(lambda: True, "lock oracle", self._sharing)
         except LockTimeoutError as error:
             if error.__cause__ is not None:
                 raise  # nobody had it, the service did not answer
@@ -206,12 +209,13 @@ def answer(side: OurSide, question: Mapping[str, Any], pace_ms: int) -> dict[str
     return said
 
 
-def arguments(words: list[str]) -> tuple[str, dict[str, str], int]:
+def arguments(words: list[str]) -> tuple[OurSide, int]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("words", nargs="*", metavar="PROVIDER key=value")
     parser.add_argument("--provider")
     parser.add_argument("--props", action="append", default=[], type=Path)
     parser.add_argument("--pace-ms", default=0, type=int)
+    parser.add_argument("--share", action="store_true")
     given = parser.parse_args(words)
     properties: dict[str, str] = {}
     for file in given.props:
@@ -220,12 +224,12 @@ def arguments(words: list[str]) -> tuple[str, dict[str, str], int]:
     names = [word for word in given.words if "=" not in word]
     properties.update(pair.split("=", 1) for pair in pairs)
     named = given.provider or (names[0] if names else "")
-    return named or properties.get("hoodie.write.lock.provider", ""), properties, given.pace_ms
+    provider = named or properties.get("hoodie.write.lock.provider", "")
+    return OurSide(provider, properties, shares=given.share), given.pace_ms
 
 
 def main(words: list[str]) -> None:
-    provider, properties, pace_ms = arguments(words)
-    side = OurSide(provider, properties)
+    side, pace_ms = arguments(words)
 
     def say(said: Mapping[str, Any]) -> None:
         print(json.dumps(said), flush=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ LEASE_S = {
     "dynamodb-dynalite": 6.0,
     "storage": 10.5,
 }
+SHARED_S = 6.5  # five, Java's tolerance, and a second between two of its looks
 SLACK_S = 20.0
 PROVIDERS = ("zookeeper", "hms", "hms-rows", "dynamodb", "storage")
 RARE = ("zookeeper-implicit", "dynamodb-dynalite")
@@ -209,6 +211,28 @@ def test_a_silent_holder_loses_the_lock_and_ours_knows(
     if how == "STOP" and victim == "python":
         # Java's providers do not notice, which is why our commit slots do not trust the lock.
         assert crash.woken_thinks_held is False, crash.said
+
+
+@pytest.mark.spec("LOCK-1")
+def test_java_is_kept_out_by_those_who_have_the_lock_together_and_has_its_turns(
+    arena: Callable[[str], Arena],
+) -> None:
+    """One of ours never gives it back; Java counts in between, and no number is lost."""
+    game = replace(arena("storage"), shares=True)
+    number, said = game.counter(java=2, python=1, times=SHORT)
+    print(f"{game.turns()} changes of language\n{said}")
+    assert number == 3 * SHORT, said
+    assert game.turns() >= 2, "they hardly met"
+
+
+@pytest.mark.spec("LOCK-1")
+def test_one_that_has_it_together_and_is_stopped_leaves_it_soon_and_knows(
+    arena: Callable[[str], Arena],
+) -> None:
+    crash = replace(arena("storage"), shares=True).crash("STOP", "python")
+    print(crash.said)
+    assert crash.seconds <= SHARED_S + SLACK_S, crash.said
+    assert crash.woken_thinks_held is False, crash.said
 
 
 @slow

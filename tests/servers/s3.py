@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, Self
 
 from lockproviders.client import LockClient
-from lockproviders.storage_based.client import StorageClient, StorageLockSettings
+from lockproviders.storage_based.client import StorageClient
 from lockproviders.storage_based.lock_file import LOCK_PATH
 from lockproviders.storage_based.objects import ConditionalObject
+from lockproviders.storage_based.settings import StorageLockSettings
 from tests.servers.moto_server import ACCESS_KEY, REGION, SECRET_KEY, MotoServer
 from timeline.machine import SystemClock, SystemIds
 from timeline.storage.object_address import parse_object_address

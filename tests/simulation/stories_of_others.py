@@ -6,9 +6,11 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from lockproviders.storage_based.client import StorageClient, StorageHolding, StorageLockSettings
+from lockproviders.storage_based.client import StorageClient
+from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import LOCK_PATH, LockRecord
 from lockproviders.storage_based.objects import ChangedError, Seen, Tag
+from lockproviders.storage_based.settings import StorageLockSettings
 from tests.simulation import test_second_look as second
 from tests.simulation.engine_kit import TOLERATED_MS, MakeContext, seeded
 from tests.simulation.family import Story, some_of

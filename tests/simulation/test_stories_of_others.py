@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockproviders.storage_based.client import StorageClient, StorageHolding
+from lockproviders.storage_based.client import StorageClient
+from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import LockRecord
 from lockproviders.storage_based.objects import Seen, Tag
 from tests.simulation import test_second_look as second
@@ -24,8 +25,8 @@ from tests.simulation.stories_of_others import (
 class Hasty(StorageClient):
     """Believes its own clock alone when it says that the holder's time is over."""
 
-    def _is_free(self, record: LockRecord, seen: Seen) -> bool:
-        return record.expired or not record.is_valid_at(self._clock.now_ms())
+    def _is_free(self, record: LockRecord | None, seen: Seen | None) -> bool:
+        return record is None or record.expired or not record.is_valid_at(self._clock.now_ms())
 
 
 class Rude(StorageClient):

@@ -8,10 +8,19 @@ where foreign writers share the table: they know nothing but the lock (FOR-1).
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Lease", "Lock"]
+__all__ = ["Lease", "Lock", "Sharing", "is_alone"]
+
+
+class Sharing(Enum):
+    """Whether a lock may be had together with others who decide by slots as well (LOCK-1)."""
+
+    NO = "no"
+    JOIN = "join"  # with those who have it together
+    START = "start"  # with others as well where it is free, since they are about to want it
 
 
 class Lease(Protocol):
@@ -24,6 +33,10 @@ class Lease(Protocol):
     @property
     def owner(self) -> str:
         """Who holds it: host, pid and writer id."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others have it at the same time, who decide by slots as well (LOCK-1)."""
 
     def remaining_ms(self) -> int | None:
         """Time until the lease must be treated as lost, None when it has no end."""
@@ -62,6 +75,10 @@ class Lock(Protocol):
     def in_order(self) -> bool:
         """Whether those who wait get it in the order in which they asked."""
 
+    @property
+    def shares(self) -> bool:
+        """Whether those who may share it would have it together now, as far as known."""
+
     def acquire(self, purpose: str) -> Lease:
         """
         Wait for the lock within its budget.
@@ -73,14 +90,22 @@ class Lock(Protocol):
             LockTimeoutError: The budget ended; names the holder where known.
         """
 
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> Lease | None:
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Lease | None:
         """
         As ``acquire``, but who does not want it any more leaves the queue with None.
 
         Args:
             wanted: Asked now and then while the lock is another's; asks nothing of the outside.
             purpose: As of ``acquire``.
+            sharing: Whether it may be had together with others.
         """
 
     def close(self) -> None:
         """Give up connections and threads; a held lease is released."""
+
+
+def is_alone(lease: Lease | None) -> bool:
+    """Whether nobody else publishes while this is held."""
+    return lease is not None and not lease.is_shared

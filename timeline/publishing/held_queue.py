@@ -17,7 +17,7 @@ from typing import Self
 
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError
-from timeline.ports.lock import Lease, Lock
+from timeline.ports.lock import Lease, Lock, Sharing
 
 __all__ = ["holding_the_queue"]
 
@@ -82,6 +82,11 @@ class _HeldLock:
         """Nobody is in front of its holder."""
         return True
 
+    @property
+    def shares(self) -> bool:
+        """Its holder has it alone."""
+        return False
+
     def give_back(self) -> None:
         """Whoever asks from now on asks for the lock itself."""
         self.given_back = True
@@ -99,7 +104,9 @@ class _HeldLock:
             return self.inner.acquire(purpose)
         return borrowed
 
-    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Lease | None:
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+    ) -> Lease | None:
         """As ``acquire``: it is had already, or nobody else is in the way of a redo for long."""
         return self.acquire(purpose)
 
@@ -122,6 +129,11 @@ class _Borrowed:
     def owner(self) -> str:
         """As the lease's own."""
         return self.held.lease.owner
+
+    @property
+    def is_shared(self) -> bool:
+        """As the lease's own."""
+        return self.held.lease.is_shared
 
     def remaining_ms(self) -> int | None:
         """As the lease's own."""

@@ -16,6 +16,7 @@ from typing import Self, TypeVar, cast
 from timeline.errors import LeaseLostError, LockTimeoutError
 from timeline.ports.events import Value
 from timeline.ports.ids import ProcessIdentity
+from timeline.ports.lock import Sharing
 from timeline.testing.sim_storage import SimStorage
 from timeline.testing.table_facts import ClientEventKind
 from timeline.testing.world import ActorState, CallKind, PortCall, TickerState, World
@@ -220,6 +221,10 @@ class SimLease:
     def owner(self) -> str:
         return self._actor.name
 
+    @property
+    def is_shared(self) -> bool:
+        return False
+
     def remaining_ms(self) -> int | None:
         remaining = self._world.lease_ms if self._is_held() else 0
         if self._world.exploring:
@@ -275,6 +280,7 @@ class SimLock:
 
     provider = "simulated"
     in_order = False
+    shares = False  # how writers have a lock together is played with the real one
 
     def __init__(self, world: World, actor: ActorState, identity: str = "table-lock") -> None:
         self._world = world
@@ -286,7 +292,9 @@ class SimLock:
         assert lease is not None
         return lease
 
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> SimLease | None:
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+    ) -> SimLease | None:
         world, state = self._world, self._world.lock(self.identity)
         deadline_ms = world.now_ms + world.lock_budget_ms
 

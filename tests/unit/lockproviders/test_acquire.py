@@ -22,6 +22,7 @@ def test_free_lock_is_taken_without_sleeping(machine) -> None:
         "fencing_token": 7,
         "expires_in_ms": None,
         "wait_ms": 0,
+        "shared": False,
     }
 
 

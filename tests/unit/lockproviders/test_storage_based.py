@@ -10,9 +10,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from lockproviders.hookspecs import LockContext
-from lockproviders.storage_based.client import ENTRY, StorageClient, StorageLockSettings
+from lockproviders.storage_based.client import ENTRY, StorageClient
 from lockproviders.storage_based.lock_file import LOCK_PATH, LockRecord, next_token
 from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
+from lockproviders.storage_based.settings import StorageLockSettings
 from tests.unit.lockproviders.plain_machine import ManualClock, PlainIds
 from timeline.errors import (
     LeaseLostError,

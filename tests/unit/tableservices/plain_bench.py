@@ -88,6 +88,7 @@ class InlineExecutor:
 class PlainLease:
     fencing_token = None
     owner = "loader"
+    is_shared = False
 
     def remaining_ms(self) -> int | None:
         return None

@@ -1,0 +1,94 @@
+"""How long a lease of the lock file is, and how long one request may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timeline.errors import SettingError
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    read_option,
+)
+
+__all__ = ["OPTIONS", "StorageLockSettings"]
+
+_SECOND_MS = 1_000
+_RENEWALS_PER_VALIDITY = 10  # Java's rule; it refuses to start otherwise
+_SECONDS_MAX = 7 * 24 * 3_600
+_REQUESTS_PER_VALIDITY = 20
+_REQUEST_MS_MIN, _REQUEST_MS_MAX = 500, 10_000
+
+OPTIONS: Mapping[str, Option] = {
+    "validity_seconds": Option(
+        key="hoodie.write.lock.storage.validity.timeout.secs",
+        default="300",
+        kind=OptionKind.INT,
+        doc="Seconds until others may take the lock of a holder that does not renew it.",
+    ),
+    "renew_seconds": Option(
+        key="hoodie.write.lock.storage.renew.interval.secs",
+        aliases=("hoodie.write.lock.storage.heartbeat.poll.secs",),
+        default="30",
+        kind=OptionKind.INT,
+        doc="Seconds between two renewals of Java's holders; at most a tenth of the validity. "
+        "Ours are renewed after a third of the validity.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLockSettings:
+    """Length of a lease, and how long one request may take."""
+
+    validity_ms: int
+    request_ms: int
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> StorageLockSettings:
+        """
+        The settings among all properties.
+
+        Raises:
+            SettingError: A value is no number of seconds, or breaks Java's rule that a lease
+                is at least ten renewals long.
+        """
+        said = as_property_set(properties)
+        validity, renew = (_seconds(said, option) for option in OPTIONS.values())
+        if not 1 <= renew <= _SECONDS_MAX:
+            raise _wrong("renew_seconds", renew, "a renewal comes every 1 to 604800 seconds")
+        if not validity <= _SECONDS_MAX:
+            raise _wrong("validity_seconds", validity, "a lease is at most 604800 seconds long")
+        if validity < _RENEWALS_PER_VALIDITY * renew:
+            raise _wrong(
+                "validity_seconds",
+                validity,
+                f"a lease lasts at least ten renewals (10 x {renew} s), Java refuses less",
+            )
+        return cls.of(validity * _SECOND_MS)
+
+    @classmethod
+    def of(cls, validity_ms: int) -> StorageLockSettings:
+        """Settings of a lease of this length; a request gets a twentieth, 0.5 to 10 s."""
+        share_ms = validity_ms // _REQUESTS_PER_VALIDITY
+        request_ms = max(_REQUEST_MS_MIN, min(share_ms, _REQUEST_MS_MAX))
+        return cls(validity_ms=validity_ms, request_ms=request_ms)
+
+
+def _seconds(said: PropertySet, option: Option) -> int:
+    found = read_option(said, option)
+    return found if isinstance(found, int) else int(option.default or 0)
+
+
+def _wrong(field: str, value: int, why: str) -> SettingError:
+    option = OPTIONS[field]
+    return SettingError(
+        f"{why}; default {option.default} s: {option.key}={value}",
+        kind="setting_value",
+        key=option.key,
+        value=str(value),
+        suggestion=f"default {option.default}",
+    )
