@@ -37,8 +37,9 @@ from timeline.ports.storage import (
     sync_soon,
 )
 from timeline.ports.world import World
-from timeline.properties.setting_names import ForeignWriters, PublishLock
+from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import look
+from timeline.publishing.queue import has_queue
 from timeline.publishing.settle import finish, is_settled
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import begin_residue, next_instant_time
@@ -128,7 +129,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
 
 def _redraws(context: TableContext) -> int:
     """How often a time is drawn before the queue is taken, which only helps if publishers do."""
-    if context.limits.publish_lock is PublishLock.LOCK:
+    if has_queue(context):
         return _REDRAWS_WITHOUT_LOCK
     return _DRAWS_WITHOUT_QUEUE
 

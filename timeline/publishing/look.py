@@ -20,7 +20,7 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs
 from timeline.places import timeline_path
-from timeline.ports.lock import Lease
+from timeline.ports.lock import Lease, is_alone
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.queue import Line, Looked, read_table
@@ -122,7 +122,7 @@ def look(
         head, timeline, config = looked or read_table(
             context,
             asks_config=line is not None and line.asks_config,
-            until_still=lease is not None,
+            until_still=is_alone(lease),
         )
         looked = None
         assert_not_overrun(context)

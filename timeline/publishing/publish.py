@@ -30,12 +30,12 @@ from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_names import PublishLock
 from timeline.publishing.begin import Begun
 from timeline.publishing.cleaned import cleaned_by_others, cleaned_by_slots
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
+from timeline.publishing.queue import has_queue
 from timeline.publishing.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import is_settled, newest_slots, unsettled
@@ -382,7 +382,7 @@ def _turn_tells_soon(context: TableContext) -> bool:
     """
     if not context.world.storage.capabilities.far:
         return False
-    return context.limits.publish_lock is not PublishLock.LOCK or not context.chain.is_busy
+    return not (has_queue(context) and context.chain.is_busy)
 
 
 def _judge_unlocked(

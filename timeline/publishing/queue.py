@@ -19,12 +19,12 @@ from timeline.model.instant import State
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
-from timeline.ports.lock import Lease
+from timeline.ports.lock import Lease, Sharing, is_alone
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.settle import is_settled, is_shown, may_overlap, newest_slots
 
-__all__ = ["Line", "Looked", "queue", "read_table"]
+__all__ = ["Line", "Looked", "has_queue", "is_shared", "queue", "read_table"]
 
 #: The head of the chain, the timeline listed after it, and how the table's properties are got.
 Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
@@ -55,6 +55,18 @@ def read_table(context: TableContext, *, asks_config: bool, until_still: bool = 
     return *context.look(), config
 
 
+def has_queue(context: TableContext) -> bool:
+    """Whether a publication waits for others before its own look, as far as is known."""
+    return context.limits.publish_lock is PublishLock.LOCK and not is_shared(context)
+
+
+def is_shared(context: TableContext) -> bool:
+    """Whether writers of ours have the lock together, far away, where it is long in use (LOCK-1)."""
+    foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    far = context.world.storage.capabilities.far
+    return far and not foreign and context.world.lock.shares
+
+
 def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     """
     The lock, where one is taken, and what was read of the table along with it.
@@ -79,9 +91,9 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     in_order = context.world.lock.in_order
     if shared or (in_order and context.chain.is_busy):
         return _keeping_up(context, purpose)
-    if not (in_order or line.stand()):
+    if not (in_order or is_shared(context) or line.stand()):
         return nullcontext((None, None))
-    return _with_a_look(line, purpose)
+    return _with_a_look(line, purpose, looked)
 
 
 @contextmanager
@@ -106,27 +118,30 @@ def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
 
 
 @contextmanager
-def _with_a_look(line: Line, purpose: str) -> Iterator[Place]:
+def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Place]:
     """
-    The lock, and a look that was under way together with it.
+    The lock, and a look that was under way together with it, or was read before.
 
     Hardly anybody is in front where nobody publishes. Who has to wait all the same looks again,
-    without the lock where it learns meanwhile that it is refused.
+    without the lock where it learns meanwhile that it is refused. Who may have it together with
+    others hardly ever waits, and looks as without it.
     """
     context = line.context
     clock = context.world.clock
+    shared = is_shared(context)
+    sharing = Sharing.START if context.chain.is_busy else Sharing.JOIN
     had: list[Lease] = []
-    started_ms = clock.monotonic_ms()
+    started_ms = clock.monotonic_ms() - (context.looked.took_ms if before else 0)
     ended_ms: list[int] = []
 
     def acquire() -> None:
-        lease = context.world.lock.acquire_while(line.is_hopeful, purpose)
+        lease = context.world.lock.acquire_while(line.is_hopeful, purpose, sharing)
         ended()
         if lease is not None:
             had.append(lease)
 
     def read() -> Looked:
-        found = read_table(context, asks_config=line.asks_config)
+        found = before or read_table(context, asks_config=line.asks_config, until_still=not shared)
         ended_ms.append(clock.monotonic_ms())
         return found
 
@@ -241,7 +256,7 @@ class Line:
 
     def _read_without_queue(self, lease: Lease | None) -> None:
         """Far away; in the queue hardly any slot is lost, and a near look costs no more later."""
-        if lease is None and self.context.world.storage.capabilities.far:
+        if not is_alone(lease) and self.context.world.storage.capabilities.far:
             with suppress(HoodooError):  # met by the next look, and no answer to this request
                 self._read = self._read_at_once()
 

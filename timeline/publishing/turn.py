@@ -35,7 +35,7 @@ from timeline.model.filenames import pending_file_names
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
-from timeline.ports.lock import Lease
+from timeline.ports.lock import Lease, is_alone
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn, look
 from timeline.publishing.queue import Line, queue
@@ -143,8 +143,8 @@ def _decided(
 ) -> tuple[Turn, Slot | None]:
     """What the caller decides on this look, or on a later one where others are in front."""
     slot = decide(turn)
-    while slot and lease is None and line.waits(turn.head, turn.timeline, slot):
-        turn = look(line.context, None, line=line, looked=line.read_before())
+    while slot and not is_alone(lease) and line.waits(turn.head, turn.timeline, slot):
+        turn = look(line.context, lease, line=line, looked=line.read_before())
         slot = decide(turn)
     return turn, slot
 
@@ -234,7 +234,7 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
         assert_landed(context, slot)  # it deletes
     far = context.world.storage.capabilities.far
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    if lease is None or shared or slot.kind not in SHOWN_BY_A_FILE or not far:
+    if lease is None or lease.is_shared or shared or slot.kind not in SHOWN_BY_A_FILE or not far:
         settle(context, slot)
     else:
         context.world.together(partial(settle, context, slot), lease.release)

@@ -115,7 +115,9 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
             return min(base + int(jitter * (widest - base)), cap)
 
 
-def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0) -> int | None:
+def hold_ms(
+    budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0, first_without: int = 0
+) -> int | None:
     """
     How long the next attempt may hold the queue (PUB-11): 0 for all its time, None for not at all.
 
@@ -124,9 +126,12 @@ def hold_ms(budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int =
         conflicts: How often this write was refused.
         work_ms: What its last attempt took until it asked to be published, or was refused before.
         look_ms: What a look at a store takes that is far away; the least write makes ten such ways.
+        first_without: So many are done again without it first, unless the user says from when on.
     """
     if 0 < budget.queue_after <= conflicts:
         return 0
+    if conflicts <= first_without:
+        return None
     # On a busy machine all is slow: whoever lost again may hold it longer, to a bound.
     folded_ms = budget.queue_short_ms * conflicts + _LOOKS_SHORT * look_ms
     short_ms = min(folded_ms, budget.queue_short_ms * _SHORT_FOLD_MAX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from timeline.context import TableContext
+from timeline.publishing.queue import is_shared
 from timeline.publishing.refusal import RefusalReport, Waited
 from timeline.rules.retry import hold_ms, pause_ms, spent_bound
 
@@ -60,6 +61,8 @@ class Tries:
             conflicts=len(self.refusals),
             work_ms=ended_ms - self.begun_ms,
             look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
+            # Who holds the queue ends for all that the lock is had together: not for one conflict.
+            first_without=1 if is_shared(context) else 0,
         )
 
     def queues_rather(self, context: TableContext, *, groups_left: int) -> bool:

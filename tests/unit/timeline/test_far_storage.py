@@ -16,6 +16,7 @@ from timeline.machine import SystemIds, ThreadExecutor
 from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, slot_path
+from timeline.ports.lock import Sharing
 from timeline.ports.storage import ObjectMissingError, open_kept
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn, look
@@ -203,7 +204,9 @@ class Queue:
             self.waiting.pop(0)()
         return _Watched(self.inner.acquire(purpose), self.released)
 
-    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Any:
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
         return self.acquire(purpose)
 
 

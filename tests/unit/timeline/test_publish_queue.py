@@ -16,9 +16,10 @@ from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import TIMELINE, slot_path
+from timeline.ports.lock import Sharing
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.look import Turn
-from timeline.publishing.queue import Line, queue
+from timeline.publishing.queue import Line, has_queue, is_shared, queue
 from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
 from timeline.slots import SlotChain
@@ -43,7 +44,9 @@ class Leases:
     def __init__(self, inner: Any) -> None:
         self.inner, self.held = inner, 0
         self.in_order = False
+        self.shares = False
         self.had: list[str] = []
+        self.asked: list[Sharing] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -53,7 +56,10 @@ class Leases:
         self.had.append(purpose)
         return _Lease(self.inner.acquire(purpose), self)
 
-    def acquire_while(self, _wanted: Callable[[], bool], purpose: str) -> Any:
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
+        self.asked.append(sharing)
         return self.acquire(purpose)
 
 
@@ -61,6 +67,7 @@ class _Lease(Behind):
     def __init__(self, inner: Any, lock: Leases) -> None:
         super().__init__(inner)
         self.lock = lock
+        self.is_shared = lock.shares
 
     def __enter__(self) -> Any:
         return self
@@ -330,6 +337,82 @@ def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
     assert len(stood) == (0 if in_order else 1)
 
 
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.parametrize("foreign", list(ForeignWriters))
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, busy: bool, foreign: ForeignWriters
+) -> None:
+    order: list[str] = []
+
+    def waits(_line: Line, *_: object) -> bool:
+        order.append("line")
+        return False
+
+    monkeypatch.setattr(Line, "stand", lambda _: order.append("stood"))
+    monkeypatch.setattr(Line, "waits", waits)
+    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    table = new_table(Far(MemoryStorage()))
+    lock = Leases(table.context.world.lock)
+    lock.shares = True
+    context = replace(
+        table.context,
+        world=replace(table.context.world, lock=lock),
+        limits=replace(table.context.limits, foreign_writers=foreign),
+    )
+    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    assert slot is not None
+    assert (lost, lock.held) == (0, 0)
+    if foreign is ForeignWriters.EXPECTED:
+        assert lock.asked == [], "beside another engine each has it alone"
+    else:
+        assert lock.asked == [Sharing.START if busy else Sharing.JOIN]
+        assert order == ["line"]
+    assert is_shared(context) is (foreign is ForeignWriters.NONE)
+    assert has_queue(context) is (foreign is ForeignWriters.EXPECTED)
+
+
+@pytest.mark.spec("LOCK-1")
+def test_near_by_nobody_has_a_lock_together_with_others() -> None:
+    table = new_table(MemoryStorage())
+    lock = Leases(table.context.world.lock)
+    lock.shares = True
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    assert take_turn(context, "test", noop(context), begun=RT.format(1))[0] is not None
+    assert lock.asked == []
+    assert has_queue(context)
+
+
+@pytest.mark.spec("LOCK-1")
+def test_who_lost_a_slot_under_a_lock_had_together_looks_along_with_it() -> None:
+    kept = MemoryStorage()
+    table = new_table(Far(kept))
+    upsert(table, ROWS)
+    storage = ObservedStorage(Far(kept))
+    mine = opened(table, storage=storage)
+    lock = Leases(mine.context.world.lock)
+    lock.shares = True
+    world = replace(mine.context.world, executor=InTurn(1), lock=lock)
+    context = replace(mine.context, world=world)
+    object.__setattr__(context.chain, "_world", world)
+    first = noop(context)
+    heads: list[int] = []
+
+    def overtaken(turn: Turn) -> Slot:
+        heads.append(turn.head)
+        if len(heads) == 1:
+            upsert(opened(table, limits=FREE), ROWS)
+            storage.forget()
+        return first(turn)
+
+    slot, lost = take_turn(context, "test", overtaken)
+    assert slot is not None
+    assert (lost, heads, slot.number) == (1, [1, 2], 3)
+    asked = storage.operations()
+    between = asked[: asked.index(f"create {slot_path(3)}")]
+    assert between.count(f"names {TIMELINE}") == 1, "one look for the next turn"
+
+
 @pytest.mark.spec("PUB-7")
 def test_a_write_stands_in_line_as_long_as_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str | None] = []
@@ -385,7 +468,9 @@ class Taken(Leases):
 
     free = False
 
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str) -> Any:
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
         for _ in range(100):
             if self.free:
                 return self.acquire(purpose)

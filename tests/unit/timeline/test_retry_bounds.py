@@ -143,6 +143,17 @@ def test_far_away_a_redo_is_short_that_takes_as_many_ways_as_the_least_write(
     assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
 
 
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("after", "conflicts", "held_ms"), [(0, 1, None), (0, 2, 1_000), (1, 1, 0), (3, 1, None)]
+)
+def test_where_the_queue_ends_what_others_have_together_one_redo_goes_without_it(
+    after: int, conflicts: int, held_ms: int | None
+) -> None:
+    budget = RetryBudget(queue_after=after, queue_short_ms=500)
+    assert hold_ms(budget, conflicts=conflicts, work_ms=400, first_without=1) == held_ms
+
+
 @pytest.mark.parametrize(
     ("conflicts", "elapsed_ms", "wasted_bytes", "bound"),
     [
