@@ -370,7 +370,9 @@ class _SharingPlace:
         self._starts = sharing is Sharing.START
 
     def try_acquire(self) -> Holding | None:
-        return self._client.try_share(self._owner_text, starts=self._starts)
+        holding = self._client.try_share(self._owner_text, starts=self._starts)
+        self._starts = True  # who has to wait knows that others want it as well
+        return holding
 
     def wait(self, duration_ms: int) -> None:
         self._clock.sleep_ms(duration_ms)

@@ -339,6 +339,19 @@ def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Benc
         lease.assert_held()
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_has_to_wait_for_it_shares_it_since_others_want_it_too(
+    bench: Bench, waits: bool
+) -> None:
+    machine = Machine(clock=bench.clock)
+    if waits:
+        bench.java_holds()
+        bench.clock.on_sleep = lambda: bench.java_holds(expired=True)
+    lease = locked(machine, bench.client()).acquire_while(lambda: True, "publish", Sharing.JOIN)
+    assert lease is not None
+    assert lease.is_shared is waits
+
+
 def test_who_asks_for_it_alone_has_it_when_the_others_are_done(bench: Bench) -> None:
     machine = Machine(clock=bench.clock)
     share(bench.client("a"))
