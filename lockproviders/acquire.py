@@ -188,7 +188,8 @@ class ProviderLock:
             owner=note.owner,
             purpose=note.purpose,
             margin_ms=(shared or self._client).margin_ms,
-            hold_budget_ms=self._budget.hold_budget_ms,
+            # Nobody waits for one of those who share it, however long it takes.
+            hold_budget_ms=0 if shared else self._budget.hold_budget_ms,
             is_shared=shared is not None,
         )
         return HeldLease(

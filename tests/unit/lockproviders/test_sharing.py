@@ -317,7 +317,12 @@ def test_one_that_an_operator_broke_begins_anew(bench: Bench) -> None:
 
 def locked(machine: Machine, client: StorageClient) -> ProviderLock:
     budget = WaitBudget(
-        deadline_ms=20_000, try_ms=20_000, retries=0, pause_ms=0, hold_budget_ms=0, poll_first_ms=50
+        deadline_ms=20_000,
+        try_ms=20_000,
+        retries=0,
+        pause_ms=0,
+        hold_budget_ms=2_000,
+        poll_first_ms=50,
     )
     return ProviderLock("storage_based", client, budget=budget, ports=machine.ports())
 
@@ -334,6 +339,7 @@ def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Benc
     bench.clock.time_ms += LENGTH_MS // 2 + 1
     machine.executor.tickers[0].work()
     assert lease.remaining_ms() == LENGTH_MS - LENGTH_MS // 5, "renewed while it is used"
+    assert "lock.hold_alarm" not in machine.events.names(), "nobody waits for it"
     bench.clock.time_ms += LENGTH_MS
     with pytest.raises(LeaseLostError):
         lease.assert_held()
