@@ -87,6 +87,7 @@ class ProviderLock:
         self._provider = provider
         self._client = client
         self._queue = client if isinstance(client, QueueingLockClient) else None
+        self._sharing = client if isinstance(client, SharingLockClient) else None
         self._budget = budget
         self._ports = ports
         self._lease: HeldLease | None = None
@@ -109,7 +110,7 @@ class ProviderLock:
     @property
     def shares(self) -> bool:
         """Whether those who may share it would have it together now, as far as known."""
-        return isinstance(self._client, SharingLockClient) and self._client.shares
+        return self._sharing is not None and self._sharing.shares
 
     @property
     def client(self) -> LockClient:
@@ -221,8 +222,8 @@ class ProviderLock:
     def _place_for(self, note: OwnerNote, sharing: Sharing) -> QueuePlace:
         if self._queue is not None:
             return self._queue.enter(note.text)
-        if sharing is not Sharing.NO and isinstance(self._client, SharingLockClient):
-            return _SharingPlace(self._client, note.text, self._ports.clock, sharing)
+        if sharing is not Sharing.NO and self._sharing is not None:
+            return _SharingPlace(self._sharing, note.text, self._ports.clock, sharing)
         return _PollingPlace(self._client, note.text, self._ports.clock)
 
     def _wait_in(self, wait: _Wait) -> Holding | None:
@@ -357,26 +358,19 @@ class _PollingPlace:
         """Nothing is left behind: a refused try of such a client leaves no trace."""
 
 
-class _SharingPlace:
+class _SharingPlace(_PollingPlace):
     """The place of one who may have the lock together with others."""
 
-    __slots__ = ("_client", "_clock", "_owner_text", "_starts")
+    __slots__ = ("_sharing", "_starts")
 
     def __init__(
         self, client: SharingLockClient, owner_text: str, clock: Clock, sharing: Sharing
     ) -> None:
-        self._client = client
-        self._clock = clock
-        self._owner_text = owner_text
+        super().__init__(client, owner_text, clock)
+        self._sharing = client
         self._starts = sharing is Sharing.START
 
     def try_acquire(self) -> Holding | None:
-        holding = self._client.try_share(self._owner_text, starts=self._starts)
+        holding = self._sharing.try_share(self._owner_text, starts=self._starts)
         self._starts = True  # who has to wait knows that others want it as well
         return holding
-
-    def wait(self, duration_ms: int) -> None:
-        self._clock.sleep_ms(duration_ms)
-
-    def leave(self) -> None:
-        """Nothing is left behind, as with any client that polls."""

@@ -106,7 +106,7 @@ class StorageClient:
         holding = self._take_left(owner_text)
         if holding is not None:
             return holding
-        before, seen = self._look()
+        before, seen = self._sharer.look()
         if not self._is_free(before, seen):
             return None
         self._prove_once()
@@ -135,7 +135,7 @@ class StorageClient:
             return left
         for _ in range(_ROUNDS_MAX):
             asked_at_ms = self._clock.monotonic_ms()
-            before, seen = self._look()
+            before, seen = self._sharer.look()
             if not self._is_free(before, seen):
                 return None
             self._prove_once()
@@ -155,13 +155,6 @@ class StorageClient:
         if not self._is_proven:
             self._place.prove(self._ids.nonce())
             self._is_proven = True
-
-    def _look(self) -> tuple[LockRecord | None, Seen | None]:
-        seen = self._place.read()
-        record = None if seen is None else LockRecord.decode(seen.data, self._place.address)
-        if record is not None:
-            self._sharer.note(record)
-        return record, seen
 
     def _take_left(self, owner_text: str, *, wants_alone: bool = True) -> StorageHolding | None:
         """Take the lock at once where nobody had it since this client."""
@@ -195,14 +188,16 @@ class StorageClient:
             alone_to_ms=_alone_to_ms(before, now_ms, wants_alone=wants_alone),
         )
         tag = self._take(record, over)
-        if tag is None:  # and what was in doubt before it came to nothing as well
-            self._is_after_shared = False
+        if tag is None:
+            # Unless it may be an own request that came in between and whose answer was lost.
+            self._is_after_shared = self._is_after_shared and bool(self._doubtful)
             return None
         self._doubtful.clear()
-        self._sharer.note(record)
+        self._sharer.learn(record)
         self._sharer.last_token = max(self._sharer.last_token, record.token)
-        ready_at_ms = self._clock.monotonic_ms() + self._sharer.length_ms
-        ready_at_ms, self._is_after_shared = ready_at_ms * self._is_after_shared, False
+        wait_ms = self._sharer.length_ms if self._is_after_shared else 0
+        ready_at_ms = self._clock.monotonic_ms() + wait_ms
+        self._is_after_shared = False
         return StorageHolding(
             self._place,
             record,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lockproviders.storage_based.lock_file import LockRecord, next_token
-from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Tag
+from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
@@ -118,14 +118,28 @@ class Sharer:
         """Whether somebody wanted the lock alone not long ago, as far as this client has seen."""
         return self.clock.now_ms() < self._alone_to_ms
 
-    def note(self, record: LockRecord) -> None:
-        """What a look at the file tells about that."""
+    def look(self) -> tuple[LockRecord | None, Seen | None]:
+        """
+        The file, None when there is none. Outside: 1 get.
+
+        Raises:
+            UnavailableError: No answer.
+            UnsafeSetupError: It is damaged, access is refused, or there is no bucket.
+        """
+        seen = self._place.read()
+        if seen is None:
+            return None, None
+        record = LockRecord.decode(seen.data, self._place.address)
+        self.learn(record)
+        return record, seen
+
+    def learn(self, record: LockRecord) -> None:
+        """What a content of the file tells about who wants the lock alone."""
         self._alone_to_ms = record.alone_to_ms
 
     def known(self, note: str) -> SharedHolding | None:
         """A holding without a request, where enough is left of the last one."""
-        left_ms = self._had.ends_at_ms - self.clock.monotonic_ms()
-        return SharedHolding(self, self._had, note) if left_ms >= self._enough_ms else None
+        return SharedHolding(self, self._had, note) if self._left_ms() >= self._enough_ms else None
 
     def join(
         self, before: LockRecord, tag: Tag, note: str, *, asked_at_ms: int
@@ -158,11 +172,12 @@ class Sharer:
                     self._place.put(replace(before.until(until_ms), note=note).encode(), tag)
                     had = _Time(sent_at_ms + until_ms - now_ms, before.token)
                 except UnavailableError:
-                    if not self._serves(had):
+                    self._had = had
+                    if not self._serves():
                         raise
         self.last_token = max(self.last_token, had.token)
         self._had = had
-        return SharedHolding(self, had, note) if self._serves(had) else None
+        return SharedHolding(self, had, note) if self._serves() else None
 
     def start(self, before: LockRecord | None, tag: Tag | None, note: str) -> SharedHolding:
         """
@@ -198,12 +213,11 @@ class Sharer:
         Raises:
             UnavailableError: No answer.
         """
-        if self.known(note) is not None:
+        if self._left_ms() >= self._enough_ms:
             return self._had
         asked_at_ms = self.clock.monotonic_ms()
         try:
-            seen = self._place.read()
-            record = None if seen is None else LockRecord.decode(seen.data, self._place.address)
+            record, seen = self.look()
             if seen is None or record is None or not record.is_shared:
                 return None
             self.join(record, seen.tag, note, asked_at_ms=asked_at_ms)
@@ -214,7 +228,9 @@ class Sharer:
             # Who has the lock can only go on; access that was taken away may come back.
             raise UnavailableError(error.message, **error.fields) from error
 
-    def _serves(self, had: _Time) -> bool:
-        """Whether something can be done with it: half of what is enough, and the margin."""
-        left_ms = had.ends_at_ms - self.clock.monotonic_ms()
-        return left_ms >= self.margin_ms + self._enough_ms // 4
+    def _left_ms(self) -> int:
+        return self._had.ends_at_ms - self.clock.monotonic_ms()
+
+    def _serves(self) -> bool:
+        """Whether something can be done with what is left: more than its margin by an eighth."""
+        return self._left_ms() >= self.margin_ms + self.length_ms // 8

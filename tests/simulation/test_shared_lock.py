@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -355,6 +356,12 @@ def play_engine(seed: int) -> World:
         assert not refused, f"seed {seed}: {refused}"
         assert set(rows_now(world)) >= {f"{part}1" for part in partition.values()}
     return world
+
+
+def test_a_slot_under_java_s_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StorageClient, "_is_free", lambda *_: True)
+    with pytest.raises(AssertionError, match="a slot while Java has the lock"):
+        deque(map(play_engine, range(200)), maxlen=0)
 
 
 @pytest.mark.spec("LOCK-1")

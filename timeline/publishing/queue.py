@@ -62,9 +62,13 @@ def has_queue(context: TableContext) -> bool:
 
 def is_shared(context: TableContext) -> bool:
     """Whether writers of ours have the lock together, far away, where it is long in use (LOCK-1)."""
+    return _is_far_and_ours(context) and context.world.lock.shares
+
+
+def _is_far_and_ours(context: TableContext) -> bool:
+    """Nothing but slots decides, and a look costs a way there and back."""
     foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    far = context.world.storage.capabilities.far
-    return far and not foreign and context.world.lock.shares
+    return context.world.storage.capabilities.far and not foreign
 
 
 def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
@@ -87,9 +91,8 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
         return nullcontext((None, looked))
     if not context.world.storage.capabilities.far:
         return _plainly(context, purpose)
-    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     in_order = context.world.lock.in_order
-    if shared or (in_order and context.chain.is_busy):
+    if not _is_far_and_ours(context) or (in_order and context.chain.is_busy):
         return _keeping_up(context, purpose)
     if not (in_order or is_shared(context) or line.stand()):
         return nullcontext((None, None))
@@ -224,14 +227,7 @@ class Line:
     @property
     def overlaps(self) -> bool:
         """Whether the file of the commit before is made beside the own slot (PUB-3)."""
-        return self._begun is not None and self._is_far_and_ours
-
-    @property
-    def _is_far_and_ours(self) -> bool:
-        """Nothing but slots decides, and a look costs a way there and back."""
-        context = self.context
-        shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-        return context.world.storage.capabilities.far and not shared
+        return self._begun is not None and _is_far_and_ours(self.context)
 
     @property
     def has_read(self) -> bool:
@@ -340,7 +336,7 @@ class Line:
         listed again, now that the head is known.
         """
         context = self.context
-        if not self._is_far_and_ours:
+        if not _is_far_and_ours(context):
             return read_table(context, asks_config=self.asks_config, until_still=False)
         config = partial(load_config, context.world.storage)
         known = context.chain.known_head

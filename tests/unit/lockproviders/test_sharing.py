@@ -8,6 +8,7 @@ from lockproviders.acquire import ProviderLock, WaitBudget
 from lockproviders.storage_based.client import StorageClient
 from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import LockRecord
+from lockproviders.storage_based.objects import Seen, Tag
 from lockproviders.storage_based.sharing import ALONE_MS, GAP_MS, SESSION_MS, SharedHolding
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.test_storage_based import VALIDITY_MS, Bench
@@ -180,60 +181,69 @@ def test_one_whose_taking_was_in_doubt_waits_as_long(bench: Bench) -> None:
     assert first.ready_in_ms() == LENGTH_MS
 
 
-def test_one_that_took_it_without_an_answer_and_finds_itself_waits_as_long(bench: Bench) -> None:
+def in_doubt(bench: Bench, fault: str) -> StorageClient:
+    """One that wanted it alone, and whose request came or comes without an answer."""
     share(bench.client("a"))
     loner = bench.client("b")
-    bench.place.faults = ["lost"]
-    real, bench.place.read = bench.place.read, _silent_after(bench, 1)  # type: ignore[method-assign]
+    bench.place.faults = [fault]
+    real, reads = bench.place.read, iter([bench.place.read])
+
+    def silent_from_the_second_on() -> Seen | None:
+        read = next(reads, None)
+        if read is None:
+            raise UnavailableError("no answer")
+        return read()
+
+    bench.place.read = silent_from_the_second_on  # type: ignore[method-assign]
     with pytest.raises(UnavailableError):
         loner.try_acquire("me")
     bench.place.read = real  # type: ignore[method-assign]
+    return loner
+
+
+def test_one_that_took_it_without_an_answer_and_finds_itself_waits_as_long(bench: Bench) -> None:
+    loner = in_doubt(bench, "lost")
     bench.clock.time_ms += 100
-    mine = taken(loner)
-    assert mine.ready_in_ms() == LENGTH_MS
+    assert taken(loner).ready_in_ms() == LENGTH_MS
+
+
+def test_so_does_one_whose_request_comes_in_between_when_it_tries_again(bench: Bench) -> None:
+    loner = in_doubt(bench, "late")
+    real = bench.place.put
+
+    def overtaken_by_the_first(data: bytes, over: Tag | None) -> Tag:
+        bench.place.let_late_ones_in()
+        return real(data, over)
+
+    bench.place.put = overtaken_by_the_first  # type: ignore[method-assign]
+    assert loner.try_acquire("me") is None
+    bench.clock.time_ms += 100
+    assert taken(loner).ready_in_ms() == LENGTH_MS
+
+
+def test_a_client_that_closes_in_doubt_waits_for_those_who_joined(bench: Bench) -> None:
+    loner = in_doubt(bench, "lost")
+    before_ms = bench.clock.time_ms
+    loner.close()
+    assert bench.place.content["expired"] is True
+    assert bench.clock.time_ms == before_ms + LENGTH_MS
 
 
 def test_who_comes_second_waits_for_the_first_alone(bench: Bench) -> None:
     """Sixteen who want it alone would wait five seconds each."""
     share(bench.client("a"))
     first, second = bench.client("b"), bench.client("c")
-    real = bench.place.put
+    real, had = bench.place.put, []
 
-    def overtaken(data: bytes, over: object) -> object:
+    def overtaken(data: bytes, over: Tag | None) -> Tag:
         bench.place.put = real  # type: ignore[method-assign]
-        bench.place.mine = taken(first)  # type: ignore[attr-defined]
-        return real(data, over)  # type: ignore[arg-type]
+        had.append(taken(first))
+        return real(data, over)
 
-    bench.place.put = overtaken  # type: ignore[method-assign, assignment]
+    bench.place.put = overtaken  # type: ignore[method-assign]
     assert second.try_acquire("me") is None
-    bench.place.mine.release()  # type: ignore[attr-defined]
+    had[0].release()
     assert taken(second).ready_in_ms() == 0
-
-
-def _silent_after(bench: Bench, reads: int):
-    real, left = bench.place.read, [reads]
-
-    def read():
-        if not left[0]:
-            raise UnavailableError("no answer")
-        left[0] -= 1
-        return real()
-
-    return read
-
-
-def test_a_client_that_closes_in_doubt_waits_for_those_who_joined(bench: Bench) -> None:
-    share(bench.client("a"))
-    loner = bench.client("b")
-    bench.place.faults = ["lost"]
-    real, bench.place.read = bench.place.read, _silent_after(bench, 1)  # type: ignore[method-assign]
-    with pytest.raises(UnavailableError):
-        loner.try_acquire("me")
-    bench.place.read = real  # type: ignore[method-assign]
-    before_ms = bench.clock.time_ms
-    loner.close()
-    assert bench.place.content["expired"] is True
-    assert bench.clock.time_ms == before_ms + LENGTH_MS
 
 
 def test_after_a_minute_it_ends_and_stays_free_for_longer_than_java_waits(bench: Bench) -> None:

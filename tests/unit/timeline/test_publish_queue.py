@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from timeline.active import ActiveTimeline
-from timeline.context import TableContext
+from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
@@ -111,15 +111,21 @@ def noop(context: TableContext) -> Callable[[Turn], Slot]:
 
 
 @pytest.mark.spec("PAR-1")
+@pytest.mark.spec("LOCK-1")
 @pytest.mark.spec("UNK-2")
+@pytest.mark.parametrize("limits", [FREE, BRISK], ids=["no lock", "a lock had together"])
 @pytest.mark.parametrize("asks_config", [False, True])
-def test_a_lost_slot_is_read_in_the_round_of_the_next_look(asks_config: bool) -> None:
+def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
+    asks_config: bool, limits: TableLimits
+) -> None:
     kept = MemoryStorage()
     table = new_table(Far(kept), limits=FREE)
     upsert(table, ROWS)
     storage = ObservedStorage(Far(kept))
-    mine = opened(table, storage=storage, limits=FREE)
-    world = replace(mine.context.world, executor=InTurn(1))
+    mine = opened(table, storage=storage, limits=limits)
+    lock = Leases(mine.context.world.lock)
+    lock.shares = True
+    world = replace(mine.context.world, executor=InTurn(1), lock=lock)
     context = replace(mine.context, world=world)
     object.__setattr__(context.chain, "_world", world)
     first = noop(context)
@@ -381,36 +387,6 @@ def test_near_by_nobody_has_a_lock_together_with_others() -> None:
     assert take_turn(context, "test", noop(context), begun=RT.format(1))[0] is not None
     assert lock.asked == []
     assert has_queue(context)
-
-
-@pytest.mark.spec("LOCK-1")
-def test_who_lost_a_slot_under_a_lock_had_together_looks_along_with_it() -> None:
-    kept = MemoryStorage()
-    table = new_table(Far(kept))
-    upsert(table, ROWS)
-    storage = ObservedStorage(Far(kept))
-    mine = opened(table, storage=storage)
-    lock = Leases(mine.context.world.lock)
-    lock.shares = True
-    world = replace(mine.context.world, executor=InTurn(1), lock=lock)
-    context = replace(mine.context, world=world)
-    object.__setattr__(context.chain, "_world", world)
-    first = noop(context)
-    heads: list[int] = []
-
-    def overtaken(turn: Turn) -> Slot:
-        heads.append(turn.head)
-        if len(heads) == 1:
-            upsert(opened(table, limits=FREE), ROWS)
-            storage.forget()
-        return first(turn)
-
-    slot, lost = take_turn(context, "test", overtaken)
-    assert slot is not None
-    assert (lost, heads, slot.number) == (1, [1, 2], 3)
-    asked = storage.operations()
-    between = asked[: asked.index(f"create {slot_path(3)}")]
-    assert between.count(f"names {TIMELINE}") == 1, "one look for the next turn"
 
 
 @pytest.mark.spec("PUB-7")
