@@ -104,7 +104,6 @@ def test_a_second_change_that_reads_the_same_is_numbered():
     assert keys == ["m.py - | f(a) => pass", "m.py - | f(a) => pass #2"]
 
 
-@pytest.mark.slow  # an edit of a rule may outdate one: the nightly run tells
 def test_every_kept_equivalent_names_a_mutant():
     assert stale_equivalents() == []
 
