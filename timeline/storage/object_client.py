@@ -128,7 +128,7 @@ STORAGE_OPTIONS: Mapping[str, Option] = {
         key="hoodoo.storage.request.timeout.ms",
         default="30000",
         kind=_MS,
-        doc="Longest wait for one answer of an object store; ten times that for a data file.",
+        doc="Longest wait for one answer of an object store; ten times that for more than 4 MiB.",
     ),
 }
 
@@ -141,7 +141,7 @@ _CONNECT_SECONDS = 5
 # an idle connection just when it is used again leaves a create unanswered, hence UNKNOWN.
 _IDLE_SECONDS = 20
 _RETRIES_MAX = 6
-_DATA_TIMES = 10  # a data file may take this many times longer than a small object
+_MUCH_TIMES = 10  # many bytes may take this many times longer than a small object
 
 
 def is_storage_key(key: str) -> bool:
@@ -252,7 +252,7 @@ def open_client(
     *,
     retries: bool,
     timeout_ms: int | None = None,
-    data: bool = False,
+    much: bool = False,
 ) -> ObjectStore:
     """
     A client for one bucket; nothing is asked yet.
@@ -263,7 +263,7 @@ def open_client(
         retries: Whether the client repeats failed requests itself. Never for conditional
             writes: the repetition of one that was done is answered as a foreign one (F16).
         timeout_ms: For one request; the settings' by default.
-        data: For whole data files, with more time.
+        much: For requests of many bytes, with more time.
 
     Raises:
         MissingExtraError: obstore is not installed.
@@ -276,7 +276,7 @@ def open_client(
         raise MissingExtraError(
             "object stores need obstore: pip install 'hoodoo[objectstore]'", extra="objectstore"
         ) from error
-    wait_ms = timeout_ms or settings.request_ms * (_DATA_TIMES if data else 1)
+    wait_ms = timeout_ms or settings.request_ms * (_MUCH_TIMES if much else 1)
     options: ClientConfig = {
         "timeout": timedelta(milliseconds=wait_ms),
         "connect_timeout": timedelta(milliseconds=min(wait_ms, _CONNECT_SECONDS * 1000)),

@@ -46,8 +46,10 @@ from timeline.storage.object_files import ObjectInput, ObjectOutput
 __all__ = ["ObjectStorage"]
 
 _CREATES_MAX = 4
+_NOT_DONE = frozenset((Fate.BUSY, Fate.THROTTLED))  # said by the store, so it can be said again
 _PAUSE_MS = 50  # before the second create; doubled for each further one
 _WHOLE_READ_BYTES_MAX = 4 << 20
+_SOON_BYTES_MAX = 4 << 20  # takes no longer than any other answer, down to 140 kB/s
 _TAIL_BYTES = 256 << 10  # Parquet's footer, and all of a small file
 _CONDITIONAL_BYTES_MAX = 64 << 20
 _PART_BYTES = 16 << 20
@@ -64,7 +66,7 @@ class ObjectStorage:
         clock: Waits, and counts the time since the store's clock was read.
         ids: Spreads repetitions.
         clients: The clients to use instead of real ones (tests): with retries, without, and
-            for data files.
+            for much data.
 
     Raises:
         MissingExtraError: obstore is not installed.
@@ -85,9 +87,10 @@ class ObjectStorage:
         made: tuple[Any, Any, Any] = clients or (
             open_client(self._address, settings, retries=True),
             open_client(self._address, settings, retries=False),
-            open_client(self._address, settings, retries=True, data=True),
+            open_client(self._address, settings, retries=True, much=True),
         )
-        self._plain, self._once, self._data = made
+        self._plain, self._once, self._much = made
+        self._request_ms = settings.request_ms
         self._clock: Clock = clock or SystemClock()
         self._ids: Ids = ids or SystemIds()
         self._store_clock = StoreClock(self._clock, self._stamp_now)
@@ -220,7 +223,8 @@ class ObjectStorage:
             import obstore
 
             try:
-                return obstore.get_range(self._data, key, start=start, end=end).to_bytes()
+                client = self._client_for(end - start)
+                return obstore.get_range(client, key, start=start, end=end).to_bytes()
             except Exception as error:
                 raise self._missing_or(error, path, "reading") from error
 
@@ -269,13 +273,20 @@ class ObjectStorage:
     def _key(self, path: str) -> str:
         return self._address.key_of(check_relative_path(path))
 
-    def _put_if_absent(self, client: Any, path: str, data: bytes) -> None:
+    def _client_for(self, size_bytes: int) -> Any:
+        """Who waits as long as so much needs, and no longer: a dead connection tells nothing."""
+        return self._plain if size_bytes <= _SOON_BYTES_MAX else self._much
+
+    def _put_if_absent(
+        self, client: Any, path: str, data: bytes, *, again: frozenset[Fate] = _NOT_DONE
+    ) -> None:
         import obstore
 
         key = self._key(path)
         self._remember_checksum(path)
         pause_ms = _PAUSE_MS
-        for attempt in range(_CREATES_MAX):
+        last_ms = self._clock.monotonic_ms() + self._request_ms
+        for attempt in range(1, _CREATES_MAX + 1):
             try:
                 obstore.put(client, key, data, mode="create", use_multipart=False)
                 return
@@ -283,10 +294,10 @@ class ObjectStorage:
                 fate = fate_of(error)
                 if fate in (Fate.EXISTS, Fate.CHANGED):
                     raise ObjectExistsError(path) from error
-                if fate is Fate.UNKNOWN:
-                    raise AmbiguousWriteError(path) from error
-                again = fate in (Fate.BUSY, Fate.THROTTLED) and attempt + 1 < _CREATES_MAX
-                if not again:
+                is_last = attempt == _CREATES_MAX or self._clock.monotonic_ms() > last_ms
+                if is_last or fate not in again:
+                    if fate is Fate.UNKNOWN:
+                        raise AmbiguousWriteError(path) from error
                     raise unavailable(error, path, "creating", fate) from error
             self._clock.sleep_ms(int(pause_ms * (0.5 + self._ids.jitter())))
             pause_ms *= 2
@@ -301,7 +312,7 @@ class ObjectStorage:
             key = self._key(path)
             try:
                 obstore.put(
-                    self._data,
+                    self._much,
                     key,
                     data,
                     use_multipart=True,
@@ -312,8 +323,9 @@ class ObjectStorage:
                 raise unavailable(error, path, "writing a data file") from error
             return
         try:
-            # This client repeats by itself, so "exists" may mean the own first try.
-            self._put_if_absent(self._data, path, data)
+            # Repeated by the client and here, so "exists" may mean the own first try.
+            client = self._client_for(len(data))
+            self._put_if_absent(client, path, data, again=_NOT_DONE | {Fate.UNKNOWN})
         except ObjectExistsError as error:
             if self.read(path) != data:
                 raise ObjectExistsError(path) from error
@@ -350,7 +362,7 @@ class ObjectStorage:
         if self._address.kind != "az":  # which knows no ranges from the end
             key = self._key(path)
             try:
-                found = obstore.get(self._data, key, options={"range": {"suffix": _TAIL_BYTES}})
+                found = obstore.get(self._plain, key, options={"range": {"suffix": _TAIL_BYTES}})
                 return int(found.meta["size"]), found.bytes().to_bytes()
             except Exception as error:
                 if not is_no_such_range(error):

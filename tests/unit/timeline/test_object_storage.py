@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -204,7 +205,9 @@ def test_every_option_says_what_it_means() -> None:
 
 
 @contextmanager
-def answering(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
+def answering(
+    *replies: bytes | None, swallow_s: float = PATIENCE_S
+) -> Iterator[tuple[int, list[bytes]]]:
     """A server that gives these answers to one request each; None swallows the request."""
     got: list[bytes] = []
     stopped = threading.Event()
@@ -212,7 +215,7 @@ def answering(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
     def answer(connection: socket.socket, reply: bytes | None) -> None:
         got.append(whole_request(connection))
         if reply is None:
-            stopped.wait(PATIENCE_S)
+            stopped.wait(swallow_s)
         elif reply == RESET:
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -366,6 +369,80 @@ def test_a_data_file_whose_own_first_try_succeeded_is_kept() -> None:
     assert storage.read("p/x") == b"mine"
 
 
+def keep(storage: ObjectStorage, data: bytes) -> None:
+    with storage.open_output("p/x") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("lost", [RESET, b"", reply(500)])
+def test_a_data_file_is_sent_again_when_its_answer_is_lost(lost: bytes) -> None:
+    with answering(lost, lost, reply(200)) as (port, got):
+        keep(storage_on(port), b"mine")
+        assert [request.rpartition(b"\r\n\r\n")[2] for request in got] == [b"mine"] * 3
+
+
+@pytest.mark.parametrize(("there", "is_kept"), [(b"mine", True), (b"another's", False)])
+def test_a_data_file_that_is_there_after_a_lost_answer_is_the_own_one_if_it_is_equal(
+    there: bytes, is_kept: bool
+) -> None:
+    with answering(RESET, reply(412), ranged(there, len(there))) as (port, got):
+        if is_kept:
+            keep(storage_on(port), b"mine")
+        else:
+            with pytest.raises(ObjectExistsError):
+                keep(storage_on(port), b"mine")
+        assert [request.split(b" ")[0] for request in got] == [b"PUT", b"PUT", b"GET"]
+
+
+def test_a_data_file_that_never_gets_an_answer_ends_in_a_typed_failure() -> None:
+    with answering(RESET, RESET, RESET, RESET) as (port, got):
+        with pytest.raises(StorageUnavailableError, match="writing a data file") as told:
+            keep(storage_on(port), b"mine")
+        assert told.value.fields["fate"] == "unknown"
+        assert len(got) == 4
+
+
+def test_a_data_file_is_not_sent_again_when_the_time_of_a_request_is_over() -> None:
+    clock = PlainClock()
+    clock.sleep_ms = lambda _: setattr(clock, "time_ms", clock.time_ms + 30_001)  # type: ignore[method-assign]
+    with answering(RESET, RESET, RESET) as (port, got):
+        with pytest.raises(StorageUnavailableError):
+            keep(storage_on(port, clock), b"mine")
+        assert len(got) == 2
+
+
+SOON = 4 << 20
+
+
+@pytest.mark.parametrize(("size", "is_much"), [(SOON, False), (SOON + 1, True)])
+def test_only_who_sends_much_waits_for_long(size: int, is_much: bool) -> None:
+    clients = MemoryStore(), MemoryStore(), MemoryStore()
+    keep(ObjectStorage(PLACE, clock=PlainClock(), clients=clients), bytes(size))
+    there = [[one["path"] for page in client.list() for one in page] for client in clients]
+    assert there == ([[], [], ["t/p/x"]] if is_much else [["t/p/x"], [], []])
+
+
+@pytest.mark.parametrize("of", ["a file", "what lies before its end"])
+def test_a_dead_connection_is_given_up_after_the_time_of_one_request(of: str) -> None:
+    size = 5 if of == "a file" else (256 << 10) + 5
+    end = bytes(min(size, 256 << 10))
+    before = [] if of == "a file" else [ranged(end, size)]
+    rest = ranged(end, size) if of == "a file" else ranged(bytes(5), size, start=0)
+    with answering(*before, None, rest, swallow_s=2) as (port, got):
+        told = {
+            "hoodoo.storage.s3.endpoint": f"http://127.0.0.1:{port}",
+            "hoodoo.storage.s3.access.key": "x",
+            "hoodoo.storage.s3.secret.key": "x",
+            "hoodoo.storage.request.timeout.ms": "1000",
+        }
+        storage = ObjectStorage(PLACE, ObjectSettings.from_properties(told, PLACE))
+        started = time.monotonic()
+        with storage.open_input("x") as file:
+            assert len(file.read()) == size
+        assert time.monotonic() - started < 9  # ten seconds are for much data
+        assert len(got) == len(before) + 2
+
+
 def test_failing_to_keep_frees_the_name_and_closes() -> None:
     ended: list[str] = []
 
@@ -414,9 +491,11 @@ def test_the_known_end_of_a_file_is_not_asked_for() -> None:
     assert asked == [(999_899, 1_000_000)]
 
 
-def ranged(data: bytes, size: int) -> bytes:
+def ranged(data: bytes, size: int, *, start: int | None = None) -> bytes:
+    """The last bytes of an object, or those from ``start`` on."""
+    start = size - len(data) if start is None else start
     head = reply(206).replace(b"Content-Length: 0\r\n\r\n", b"")
-    place = b"Content-Range: bytes %d-%d/%d\r\n" % (size - len(data), size - 1, size)
+    place = b"Content-Range: bytes %d-%d/%d\r\n" % (start, start + len(data) - 1, size)
     stamp = b"Last-Modified: Sat, 01 Nov 2025 00:00:00 GMT\r\n"
     return head + place + stamp + b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
 
