@@ -18,8 +18,15 @@ from typing import Self
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError
 from timeline.ports.lock import Lease, Lock, Sharing
+from timeline.publishing.queue import queue_alone
 
-__all__ = ["holding_the_queue"]
+__all__ = ["holding_the_queue", "is_held"]
+
+
+def is_held(context: TableContext) -> bool:
+    """Whether the queue is held for a redo, so that nobody comes before its turn."""
+    lock = context.world.lock
+    return isinstance(lock, _HeldLock) and not lock.given_back
 
 
 @contextmanager
@@ -41,7 +48,7 @@ def holding_the_queue(
         LockTimeoutError: The lock was not free in time.
     """
     world = context.world
-    with world.lock.acquire(purpose) as lease:
+    with queue_alone(context, purpose) as lease:
         world.events.emit("write.queued", purpose=purpose)
         held = _HeldLock(world.lock, lease)
 

@@ -33,6 +33,7 @@ from timeline.properties.properties_file import load_config
 from timeline.publishing.begin import Begun
 from timeline.publishing.cleaned import cleaned_by_others, cleaned_by_slots
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
+from timeline.publishing.held_queue import is_held
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.queue import has_queue
@@ -382,7 +383,7 @@ def _turn_tells_soon(context: TableContext) -> bool:
     """
     if not context.world.storage.capabilities.far:
         return False
-    return not (has_queue(context) and context.chain.is_busy)
+    return is_held(context) or not (has_queue(context) and context.chain.is_busy)
 
 
 def _judge_unlocked(

@@ -24,7 +24,7 @@ from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.settle import is_settled, is_shown, may_overlap, newest_slots
 
-__all__ = ["Line", "Looked", "has_queue", "is_shared", "queue", "read_table"]
+__all__ = ["Line", "Looked", "has_queue", "is_shared", "queue", "queue_alone", "read_table"]
 
 #: The head of the chain, the timeline listed after it, and how the table's properties are got.
 Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
@@ -89,35 +89,40 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     mode = context.limits.publish_lock
     if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext((None, looked))
-    if not context.world.storage.capabilities.far:
-        return _plainly(context, purpose)
     in_order = context.world.lock.in_order
     if not _is_far_and_ours(context) or (in_order and context.chain.is_busy):
-        return _keeping_up(context, purpose)
+        return _alone(context, purpose)
     if not (in_order or is_shared(context) or line.stand()):
         return nullcontext((None, None))
     return _with_a_look(line, purpose, looked)
 
 
 @contextmanager
-def _plainly(context: TableContext, purpose: str) -> Iterator[Place]:
-    with context.world.lock.acquire(purpose) as lease:
-        yield lease, None
-
-
-@contextmanager
-def _keeping_up(context: TableContext, purpose: str) -> Iterator[Place]:
+def queue_alone(context: TableContext, purpose: str) -> Iterator[Lease]:
     """
-    The lock, and the chain as it is when the lock is had.
+    The lock, had alone; of a storage far away the chain is known by then.
 
     What others publish is read while they are waited for: read in the turn it would keep the
     whole queue for a round or more for each doubling of what there is.
+
+    Raises:
+        LockTimeoutError: It was not free in time.
     """
+    if not context.world.storage.capabilities.far:
+        with context.world.lock.acquire(purpose) as lease:
+            yield lease
+        return
     with _while_waiting(context) as ended:
         lease = context.world.lock.acquire(purpose)
         ended()
         with lease:
-            yield lease, None
+            yield lease
+
+
+@contextmanager
+def _alone(context: TableContext, purpose: str) -> Iterator[Place]:
+    with queue_alone(context, purpose) as lease:
+        yield lease, None
 
 
 @contextmanager
@@ -140,8 +145,12 @@ def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Pl
     def acquire() -> None:
         lease = context.world.lock.acquire_while(line.is_hopeful, purpose, sharing)
         ended()
-        if lease is not None:
+        if lease is None:
+            return
+        if line.is_hopeful():
             had.append(lease)
+        else:  # what came while it was asked for refuses the write: nobody waits for the look
+            lease.release()
 
     def read() -> Looked:
         found = before or read_table(context, asks_config=line.asks_config, until_still=not shared)

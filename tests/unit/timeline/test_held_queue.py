@@ -1,0 +1,123 @@
+"""A redo that holds the queue far away: what it knows when it begins, and what it asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import Far, limited, new_table, opened, upsert
+from tests.unit.timeline.test_publish_queue import InTurn, Leases
+from timeline.publishing.held_queue import holding_the_queue
+from timeline.publishing.look import Turn
+from timeline.publishing.turn import take_turn
+from timeline.slots import SlotChain
+from timeline.storage.memory import MemoryStorage
+
+START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
+
+
+def changed(ts: int) -> list[dict[str, Any]]:
+    return [{"id": "a", "p": "x", "ts": ts, "v": ts}]
+
+
+class Beats(InTurn):
+    """Background work that a test does."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.works: list[Callable[[], None]] = []
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        self.works.append(work)
+        return super().every(60_000, work)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize("far", [True, False])
+def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> None:
+    """Read afterwards it would keep all others for a round or more."""
+
+    class Waits(Leases):
+        def acquire(self, purpose: str) -> Any:
+            upsert(other, changed(2))
+            for work in beats.works:
+                work()
+            return super().acquire(purpose)
+
+    base, beats = MemoryStorage(), Beats()
+    table = new_table(Far(base) if far else base)
+    upsert(table, START)
+    other = opened(table)
+    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
+    before = table.context.chain.head()
+    with holding_the_queue(replace(table.context, world=world), "redo") as held:
+        assert held.chain.known_head == (before + 1 if far else before)
+
+
+@pytest.mark.spec("PUB-1")
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize("short_ms", [500, 0], ids=["held", "not held"])
+def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
+    short_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody comes before its turn, so a look before that one spares nothing."""
+    monkeypatch.setattr(SlotChain, "is_busy", property(lambda _: True))
+    base = MemoryStorage()
+    table = new_table(Far(base))
+    upsert(table, START)
+    mine, other = opened(table, limits=limited(queue_short_ms=short_ms)), opened(table)
+    chain, asked = mine.context.chain, list[str]()
+    head, take = SlotChain.head, SlotChain.take
+
+    def heads(self: SlotChain) -> int:
+        if self is chain:
+            asked.append("look")
+        return head(self)
+
+    def takes(self: SlotChain, *args: Any, **named: Any) -> bool:
+        if self is chain:
+            asked.append("slot")
+        return take(self, *args, **named)
+
+    real = mine.context.world.storage.open_output
+
+    def output(path: str) -> Any:
+        asked.append("data")
+        return real(path)
+
+    monkeypatch.setattr(SlotChain, "head", heads)
+    monkeypatch.setattr(SlotChain, "take", takes)
+    monkeypatch.setattr(mine.context.world.storage, "open_output", output, raising=False)
+    receipt = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
+    assert receipt.attempts == 2
+    last = len(asked) - 1 - asked[::-1].index("data")
+    assert asked[last : asked.index("slot", last)].count("look") == (1 if short_ms else 2)
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.spec("PAR-1")
+def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_looks() -> None:
+    """All others wait for the lock; what refuses the write is told without it."""
+
+    class Late(Leases):
+        def acquire(self, purpose: str) -> Any:
+            met.append(True)
+            return super().acquire(purpose)
+
+    met: list[bool] = []
+    held: list[int] = []
+    table = new_table(Far(MemoryStorage()))
+    lock = Late(table.context.world.lock)
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+
+    def decide(_: Turn) -> None:
+        held.append(lock.held)
+
+    slot, _ = take_turn(
+        context, "test", decide, begun="20260102030405001", is_met=lambda: bool(met)
+    )
+    assert (slot, held, lock.had, lock.held) == (None, [0], ["test"], 0)
