@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 
-__all__ = ["OwnerNote", "describe_owner", "note_owner"]
+__all__ = ["OwnerNote", "as_shared", "describe_owner", "note_owner"]
 
 PURPOSE_CHARACTERS_MAX = 200
 APPLICATION_CHARACTERS_MAX = 100
@@ -51,6 +51,17 @@ def note_owner(ids: Ids, clock: Clock, purpose: str) -> OwnerNote:
     )
 
 
+def as_shared(text: str) -> str:
+    """The note of one of those who have the lock together, which says so; a cut one as it is."""
+    try:
+        note = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(note, dict):
+        return text
+    return json.dumps({**note, "shared": True}, ensure_ascii=True, separators=(",", ":"))
+
+
 def describe_owner(text: str | None) -> str:
     """A holder's text for an error message; foreign text is shown as it is, but escaped (SEC19)."""
     if not text:
@@ -64,4 +75,6 @@ def describe_owner(text: str | None) -> str:
     described = ascii(note["owner"][:PURPOSE_CHARACTERS_MAX])[1:-1]
     if note.get("purpose"):
         described += f" for {str(note['purpose'])[:PURPOSE_CHARACTERS_MAX]!a}"
+    if note.get("shared") is True:
+        described += ", together with other writers of hoodoo"
     return described

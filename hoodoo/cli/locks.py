@@ -122,7 +122,7 @@ def holders(invocation: Invocation, *, address: str) -> None:
         return
     one = _holder_document(text, now_ms)
     printer.grid(
-        ("owner", "pid", "host", "application", "since", "held", "for"),
+        ("owner", "pid", "host", "application", "since", "held", "for", "alone"),
         [
             (
                 one["owner"] or one["text"],
@@ -132,6 +132,7 @@ def holders(invocation: Invocation, *, address: str) -> None:
                 one["since"],
                 None if one["held_seconds"] is None else f"{one['held_seconds']:.1f} s",
                 one["purpose"],
+                "no, with other writers of hoodoo" if one["shared"] else "yes",
             )
         ],
     )
@@ -158,6 +159,7 @@ def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
             max(0, now_ms - since_ms) / 1000 if known and isinstance(since_ms, int) else None
         ),
         "ours": "owner" in note and "nonce" in note,
+        "shared": note.get("shared") is True,
         "text": text,
     }
 

@@ -18,6 +18,7 @@ Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLock
 from __future__ import annotations
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.owner import as_shared
 from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
@@ -232,11 +233,23 @@ class StorageClient:
 
         Raises:
             UnavailableError: No answer, or none that tells; look at the holder again.
+            UnsafeSetupError: Writers of ours have it together (kind ``lock_shared``): it needs no
+                one of them to end, and marked as ended it would be free to Java while they
+                publish (LOCK-1).
         """
         seen = self._place.read()
         if seen is None:
             return False
         record = LockRecord.decode(seen.data, self._place.address)
+        if record.is_shared and record.is_valid_at(self._clock.now_ms()):
+            raise UnsafeSetupError(
+                "writers of hoodoo have this lock together, and nobody can be stuck with it: it "
+                f"ends by itself at most {self._sharer.length_ms / 1000:g} s after the last of "
+                "them published; to have it alone use 'hoodoo locks run', to keep them out stop "
+                f"them: {self._place.address}",
+                kind="lock_shared",
+                path=self._place.address,
+            )
         if not record.is_valid_at(self._clock.now_ms()) or _holder_text(record) != holder_text:
             return False
         try:
@@ -316,7 +329,8 @@ def _alone_to_ms(before: LockRecord | None, now_ms: int, *, wants_alone: bool) -
 
 
 def _holder_text(record: LockRecord) -> str:
-    return record.note or f"a Java writer, owner {record.owner}"
+    note = record.note or f"a Java writer, owner {record.owner}"
+    return as_shared(note) if record.is_shared else note
 
 
 def _client(context: LockContext) -> StorageClient:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lockproviders.owner import as_shared
 from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
 from timeline.machine import SystemClock, SystemIds
@@ -100,8 +101,17 @@ def test_holders_shows_who_since_when_and_what_for(table: Path, props: Path) -> 
         "purpose": "publish 20260101000000000",
         "since": "2023-11-14T22:13:20.000+00:00",
         "ours": True,
+        "shared": False,
     }
     assert OWNER in run("locks", "holders", table, "--props", props, "-o", "table").out
+
+
+def test_holders_shows_that_writers_of_ours_have_it_together(table: Path, props: Path) -> None:
+    somebody(table, props).try_acquire(as_shared(HOLDER))
+    (holder,) = run("locks", "holders", table, "--props", props).document["holders"]
+    assert (holder["owner"], holder["shared"]) == (OWNER, True)
+    shown = run("locks", "holders", table, "--props", props, "-o", "table").out
+    assert "other writers of hoodoo" in " ".join(shown.split())
 
 
 def test_holder_of_another_engine_is_shown_as_it_wrote_itself(table: Path, props: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockproviders.acquire import ProviderLock, WaitBudget
+from lockproviders.owner import describe_owner
 from lockproviders.storage_based.client import StorageClient
 from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import LockRecord
@@ -12,7 +13,7 @@ from lockproviders.storage_based.objects import Seen, Tag
 from lockproviders.storage_based.sharing import ALONE_MS, GAP_MS, SESSION_MS, SharedHolding
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.test_storage_based import VALIDITY_MS, Bench
-from timeline.errors import LeaseLostError, UnavailableError
+from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.lock import Sharing
 
 LENGTH_MS = 5_000
@@ -318,11 +319,31 @@ def test_its_token_is_above_all_before_it_though_the_file_was_deleted(
     assert (after.fencing_token or 0) > (before.fencing_token or 0)
 
 
-def test_one_that_an_operator_broke_begins_anew(bench: Bench) -> None:
-    first = share(bench.client("a"))
+def test_nobody_breaks_it_for_it_would_be_free_to_java_while_it_is_used(bench: Bench) -> None:
+    share(bench.client("a"))
     client = bench.client("b")
-    assert client.break_lock(client.holder() or "")
-    assert (share(client).fencing_token or 0) > (first.fencing_token or 0)
+    told = bench.place.content
+    with pytest.raises(UnsafeSetupError, match="at most 5 s after") as refused:
+        client.break_lock(client.holder() or "")
+    assert refused.value.kind == "lock_shared"
+    assert bench.place.content == told
+    bench.clock.time_ms += 60_000
+    assert not client.break_lock("whoever"), "it ended by itself"
+
+
+@pytest.mark.parametrize(
+    ("note", "shown"),
+    [
+        ('{"owner":"h/1/w","nonce":"n"}', '{"owner":"h/1/w","nonce":"n","shared":true}'),
+        ("[1]", "[1]"),
+        ('{"owner":"cut of', '{"owner":"cut of'),
+    ],
+)
+def test_its_holder_is_told_with_the_others(bench: Bench, note: str, shown: str) -> None:
+    client = bench.client()
+    assert client.try_share(note, starts=True) is not None
+    assert client.holder() == shown
+    assert describe_owner(shown).endswith("other writers of hoodoo") == ("shared" in shown)
 
 
 def locked(machine: Machine, client: StorageClient) -> ProviderLock:
