@@ -1,0 +1,396 @@
+"""What a look at the chain asks of a near and of a far storage, and what is remembered of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
+from timeline.codecs.identity import TableFacts, encode_facts
+from timeline.codecs.slot import encode_slot
+from timeline.errors import TableReplacedError, UnsupportedTableError
+from timeline.machine import ThreadExecutor
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.places import SLOTS, TABLE_FACTS, slot_path
+from timeline.slots import SlotChain
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
+
+
+def slot(number: int, table_id: str = "t", kind: SlotKind = SlotKind.COMMIT) -> Slot:
+    return Slot(
+        number=number,
+        table_id=table_id,
+        kind=kind,
+        action=Action.COMMIT,
+        requested_time=f"2026010203040{number:04d}",
+        completion_time=f"2026010203050{number:04d}",
+        base=number - 1,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+        body=f"body {number}".encode() if kind is SlotKind.COMMIT else b"",
+    )
+
+
+def add(storage: MemoryStorage, *numbers: int, table_id: str = "t") -> None:
+    for number in numbers:
+        storage.create(slot_path(number), encode_slot(slot(number, table_id)))
+
+
+def filled(*numbers: int) -> MemoryStorage:
+    """The slots of a table named ``t``."""
+    storage = MemoryStorage()
+    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="t", slots="")))
+    add(storage, *numbers)
+    return storage
+
+
+class Rounds(ThreadExecutor):
+    """Makes the calls of a round one after the other, and notes how many they were."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.sizes: list[int] = []
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.sizes.append(len(calls))
+        return [call() for call in calls]
+
+
+class Looker:
+    """A chain, and what its looks ask: numbers of slots that were read, 0 for a listing."""
+
+    def __init__(self, inner: Any, table_id: str | None = "t") -> None:
+        self.storage = ObservedStorage(inner)
+        self.executor = Rounds()
+        world = world_of(self.storage, clock=StillClock())
+        self.world = replace(world, executor=self.executor)
+        self.chain = SlotChain(self.world, table_id)
+
+    def asked(self) -> list[int]:
+        """Since the last call, in order; what is asked of the chain's folder only."""
+        paths = [call.path for call in self.storage.calls if call.path.startswith(SLOTS)]
+        self.forget()
+        return [0 if path == SLOTS else int(path.rpartition("/")[2]) for path in paths]
+
+    def forget(self) -> None:
+        self.storage.forget()
+        self.executor.sizes.clear()
+
+
+def near(storage: Any) -> Looker:
+    return Looker(storage)
+
+
+def far(storage: Any) -> Looker:
+    return Looker(Far(storage))
+
+
+BOTH = pytest.mark.parametrize("look", [near, far])
+
+
+# ---------------------------------------------------------------- the first look
+
+
+@BOTH
+def test_the_first_look_lists_once(look: Callable[[Any], Looker]) -> None:
+    mine = look(filled(1, 2, 3))
+    assert mine.chain.head() == 3
+    assert sorted(mine.asked()) == [0, 3, 4], "the slot named last is read, and the absent one"
+
+
+@BOTH
+def test_an_empty_chain_is_found_empty_with_one_listing_and_one_read(
+    look: Callable[[Any], Looker],
+) -> None:
+    mine = look(filled())
+    for _ in range(2):
+        assert mine.chain.head() == 0
+        assert mine.asked() == [0, 1]
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_the_slot_named_last_is_read_in_the_round_of_the_first_probe_far_away(last: int) -> None:
+    mine = far(filled(*range(1, last + 1)))
+    assert mine.chain.head() == last
+    assert mine.executor.sizes == [2]
+    assert sorted(mine.asked()) == [0, last, last + 1]
+
+
+@BOTH
+def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any], Looker]) -> None:
+    mine = look(filled(1))
+    mine.chain.head()
+    mine.forget()
+    assert mine.chain.head() == 1
+    assert mine.asked() == [2]
+
+
+# ---------------------------------------------------------------- how far a look reaches
+
+
+def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
+    storage = filled(1)
+    mine = near(storage)
+    mine.chain.head()
+    add(storage, *range(2, 12))
+    mine.forget()
+    assert mine.chain.head() == 11
+    assert mine.asked() == list(range(2, 13))
+    assert mine.chain.head() == 11
+    assert mine.asked() == [12], "however many came between two looks"
+
+
+def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() -> None:
+    storage = filled(1)
+    mine = far(storage)
+    mine.chain.head()
+    add(storage, *range(2, 32))
+    mine.forget()
+    assert mine.chain.head() == 31
+    assert mine.executor.sizes == [2, 4, 8, 8, 8], "after the one of the first round"
+    assert mine.asked() == list(range(2, 33))
+
+
+@BOTH
+def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], Looker]) -> None:
+    storage = filled(1)
+    mine = look(storage)
+    mine.chain.head()
+    assert not mine.chain.is_busy
+    add(storage, 2)
+    mine.chain.head()
+    assert mine.chain.is_busy is (look is far)
+
+
+# ---------------------------------------------------------------- what a listing names
+
+
+@BOTH
+def test_of_two_listed_ends_the_greatest_is_the_head(look: Callable[[Any], Looker]) -> None:
+    """The slots in the gap were collected; those before it, which were not, lead nowhere."""
+    assert look(filled(1, 2, 5, 6)).chain.head() == 6
+
+
+@BOTH
+def test_an_end_before_a_gap_of_one_counts_where_what_is_beyond_it_is_another_table_s(
+    look: Callable[[Any], Looker],
+) -> None:
+    storage = filled(5)
+    add(storage, 7, table_id="earlier")
+    assert look(storage).chain.head() == 5
+
+
+@BOTH
+def test_slots_that_were_collected_since_the_listing_lead_to_the_head(
+    look: Callable[[Any], Looker],
+) -> None:
+    class Stale(Behind):
+        def names(self, folder: str) -> list[str]:
+            return [slot_path(number).rpartition("/")[2] for number in range(1, 6)]
+
+    assert look(Stale(filled(6, 7))).chain.head() == 7
+
+
+def test_each_listed_end_is_looked_at_once_and_each_slot_before_it_down_to_the_gap() -> None:
+    storage = filled(1, 2)
+    add(storage, 7, 8, table_id="earlier")
+    mine = near(storage)
+    assert mine.chain.head() == 2
+    assert mine.asked() == [0, 9, 8, 7, 6, 3, 2]
+
+
+def test_a_chain_whose_slots_are_all_of_an_earlier_table_is_followed_to_its_first_once() -> None:
+    storage = filled()
+    add(storage, 1, 2, table_id="earlier")
+    mine = near(storage)
+    assert mine.chain.head() == 2
+    assert mine.asked() == [0, 3, 2, 1]
+
+
+@BOTH
+@pytest.mark.spec("SLOT-8")
+def test_a_first_slot_of_the_table_made_in_place_of_this_one_is_told_by_the_first_look(
+    look: Callable[[Any], Looker],
+) -> None:
+    storage = MemoryStorage()
+    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    add(storage, 1, table_id="new")
+    with pytest.raises(TableReplacedError):
+        look(storage).chain.head()
+
+
+@pytest.mark.spec("SLOT-3")
+def test_a_slot_of_a_newer_release_is_told_to_who_reads_it_not_to_who_counts() -> None:
+    line = encode_slot(slot(2)).split(b"\n")[0].replace(b'"kind":"commit"', b'"kind":"merge"')
+    storage = filled(1)
+    storage.create(slot_path(2), line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
+    mine = near(storage)
+    assert mine.chain.head() == 2
+    with pytest.raises(UnsupportedTableError):
+        mine.chain.read(2)
+
+
+def test_a_glance_counts_a_single_new_slot_once() -> None:
+    storage = filled(3, 4)
+    mine = near(storage)
+    mine.chain.head()
+    add(storage, 5)
+    mine.forget()
+    mine.chain.glance()
+    assert mine.chain.known_head == 5
+    assert mine.asked() == [0]
+
+
+@BOTH
+def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Looker]) -> None:
+    taking, glancing = look(filled()).chain, look(filled(1)).chain
+    assert [chain.has_looked for chain in (taking, glancing)] == [False, False]
+    taking.take(slot(1))
+    glancing.glance()
+    assert [chain.has_looked for chain in (taking, glancing)] == [True, True]
+
+
+# ---------------------------------------------------------------- from the newest down
+
+
+def test_near_by_no_slot_is_read_before_it_is_wanted() -> None:
+    mine = near(filled(*range(1, 13)))
+    newest = mine.chain.newest_first(12)
+    for number in (12, 11):
+        assert next(newest).number == number
+        assert mine.asked() == [number]
+
+
+def test_far_away_eight_are_read_with_the_first_that_is_not_known() -> None:
+    mine = far(filled(*range(1, 13)))
+    assert [one.number for one in mine.chain.newest_first(12)] == list(range(12, 0, -1))
+    assert mine.executor.sizes == [8, 4]
+    assert sorted(mine.asked()) == list(range(1, 13))
+
+
+def test_the_newest_known_slots_are_the_last_eight_up_to_a_number() -> None:
+    mine = near(filled(*range(1, 13)))
+    mine.chain.between(0, 12)
+    for head, least in ((12, 5), (9, 2), (8, 1), (3, 1)):
+        known = [one.number for one in mine.chain.newest_known(head)]
+        assert known == list(range(head, least - 1, -1))
+
+
+def test_a_slot_that_was_not_read_is_not_among_the_newest_known() -> None:
+    mine = near(filled(1, 2, 3))
+    mine.chain.read(2)
+    mine.forget()
+    assert [one.number for one in mine.chain.newest_known(3)] == [2]
+    assert mine.asked() == []
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+def body(mine: Looker, requested: int, completed: int) -> bytes | None:
+    return mine.chain.body_of(slot(requested).requested_time, slot(completed).completion_time)
+
+
+@pytest.mark.spec("SLOT-5")
+def test_a_known_commit_tells_its_body_by_both_of_its_times() -> None:
+    mine = near(filled(1, 2))
+    mine.chain.between(0, 2)
+    mine.forget()
+    assert [body(mine, number, number) for number in (1, 2)] == [b"body 1", b"body 2"]
+    assert body(mine, 1, 2) is None, "this instant was completed at another time"
+    assert body(mine, 3, 1) is None, "nobody published this instant"
+    assert mine.asked() == []
+
+
+@pytest.mark.spec("SLOT-5")
+def test_only_a_commit_tells_a_body_and_only_while_it_is_known() -> None:
+    storage = filled(1)
+    storage.create(slot_path(2), encode_slot(slot(2, kind=SlotKind.NOOP)))
+    mine = near(storage)
+    assert body(mine, 1, 1) is None, "it was not read yet"
+    mine.chain.between(0, 2)
+    assert body(mine, 1, 1) == b"body 1"
+    assert body(mine, 2, 2) is None
+    mine.chain.forget(1)
+    assert body(mine, 1, 1) is None
+    mine.chain.read(1)
+    assert body(mine, 1, 1) == b"body 1"
+
+
+def test_twice_as_many_slots_as_are_to_be_kept_are_all_kept() -> None:
+    mine = near(filled(*range(1, 6)))
+    mine.chain.glance()
+    mine.chain.between(0, 4)
+    mine.chain.keep_newest(2)
+    mine.forget()
+    assert len(mine.chain.between(0, 4)) == 4
+    assert mine.asked() == []
+
+
+def test_with_one_more_the_newest_are_kept_and_the_others_read_again() -> None:
+    mine = near(filled(*range(1, 6)))
+    mine.chain.head()
+    mine.chain.between(0, 5)
+    mine.chain.keep_newest(2)
+    mine.forget()
+    assert len(mine.chain.between(0, 5)) == 5
+    assert mine.asked() == [1, 2, 3]
+
+
+@pytest.mark.spec("GC-2")
+def test_a_slot_that_decides_nothing_is_asked_for_again() -> None:
+    storage = filled()
+    mine = near(storage)
+    mine.chain.take(slot(1))
+    mine.chain.disown(slot(1))
+    mine.forget()
+    assert mine.chain.read(1) is not None
+    assert mine.asked() == [1]
+    mine.chain.disown(slot(1))
+    storage.delete(slot_path(1))
+    assert mine.chain.read(1) is None
+
+
+# ---------------------------------------------------------------- which table it is
+
+
+@pytest.mark.spec("SLOT-8")
+def test_a_slot_of_another_table_is_told_with_its_number_and_table() -> None:
+    storage = filled(1)
+    add(storage, 2, table_id="earlier")
+    mine = near(storage)
+    mine.chain.between(0, 2)
+    mine.chain.between(0, 2)
+    events = mine.world.events
+    assert isinstance(events, Heard)
+    assert events.events == [("slot.of_another_table", {"number": 2, "table": "earlier"})]
+
+
+def test_a_chain_that_knows_no_table_yet_holds_what_is_there_for_no_other_one() -> None:
+    mine = Looker(filled(), table_id=None)
+    mine.chain.assert_same_table()
+    assert mine.storage.calls == []
+
+
+def test_a_chain_learns_its_table_from_the_first_slot_that_it_takes() -> None:
+    mine = Looker(filled(), table_id=None)
+    mine.chain.take(slot(1))
+    mine.chain.assert_same_table()
+    mine.storage.write(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    with pytest.raises(TableReplacedError):
+        mine.chain.assert_same_table()
+
+
+def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
+    storage = MemoryStorage()
+    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    mine = near(storage)
+    mine.chain.take(slot(1, "new"))
+    with pytest.raises(TableReplacedError):
+        mine.chain.assert_same_table()
