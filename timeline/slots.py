@@ -63,6 +63,7 @@ class SlotChain:
         self._key = key
         self._known: dict[int, Slot] = {}
         self._head = 0
+        self._looked = 0  # the last slot of the last look; above it a glance did not read
         self._is_looked_for = False  # the head was proven once, of an empty chain, too
         self._taken = 0  # seen to be taken, by whomever; it may not be read yet
         self._sent: set[InstantTime] = set()
@@ -79,12 +80,27 @@ class SlotChain:
         the slot that a listing named last, too.
         """
         if self._head:
-            head = self._proven(self._head)
+            head = self._come()
         else:
             head = 0 if self._is_looked_for and self._is_still_empty() else self._found()
         self._head = max(self._head, head)  # another thread may have seen more
+        self._looked = max(self._looked, head)
         self._is_looked_for = True
         return head
+
+    def _come(self) -> int:
+        """
+        How far the chain has come since the last look.
+
+        Far away the last few that a glance has seen are read along with those after them: who
+        judges needs them, and how many came tells whether the chain is busy.
+        """
+        glanced = self._head
+        if self._world.storage.capabilities.far and self._looked < glanced:
+            head = self._proven(max(self._looked, glanced - _PROBES_AT_ONCE_MAX))
+            if head >= glanced:
+                return head
+        return self._proven(glanced)  # what was seen there may have been collected since
 
     def _found(self) -> int:
         for named in self._ends_listed():
@@ -104,7 +120,7 @@ class SlotChain:
         return not listed and first is None
 
     def _proven(self, known: int) -> int:
-        head, at_once = known, max(self._at_once, self._taken - known + 1)
+        head, at_once = known, max(self._at_once, max(self._taken, self._head) - known + 1)
         while True:
             found = self._present(range(head + 1, head + 1 + at_once))
             head += found
@@ -196,9 +212,13 @@ class SlotChain:
             return None
 
     def newest_known(self, head: int) -> list[Slot]:
-        """Of the few slots up to ``head`` those that were read."""
-        numbers = range(head, max(head - _PROBES_AT_ONCE_MAX, 0), -1)
-        return [self._known[number] for number in numbers if number in self._known]
+        """Of the few slots up to ``head`` those that were read, from the newest down."""
+        return self.known_between(max(head - _PROBES_AT_ONCE_MAX, 0), head)[::-1]
+
+    def known_between(self, after: int, last: int) -> list[Slot]:
+        """Of the slots ``after < n <= last`` those that were read; nothing is asked."""
+        numbers = range(after + 1, last + 1)
+        return [slot for number in numbers if (slot := self._known.get(number)) is not None]
 
     def body_of(self, requested_time: InstantTime, completion_time: InstantTime) -> bytes | None:
         """What a known slot says the completed file of a commit has in it (SLOT-5)."""
@@ -216,11 +236,15 @@ class SlotChain:
         """
         The slots ``after < n <= last``.
 
+        Outside: 1 get per slot that was not seen before, far away a few of them at once.
+
         Raises:
             MissingFileError: One of them was collected since the caller looked last.
         """
         found = []
         for number in range(after + 1, last + 1):
+            if number not in self._known:
+                self._read_ahead(range(number, min(last, number + _PROBES_AT_ONCE_MAX - 1) + 1))
             slot = self.read(number)
             if slot is None:
                 raise MissingFileError(
@@ -239,13 +263,17 @@ class SlotChain:
         Outside: 1 get per slot that was not seen before.
         """
         for number in range(self.head() if last is None else last, 0, -1):
-            if number not in self._known and self._world.storage.capabilities.far:
-                lower = range(max(0, number - _PROBES_AT_ONCE_MAX), number)
-                self._world.together(*(partial(self.read, one + 1) for one in lower))
+            if number not in self._known:
+                self._read_ahead(range(max(0, number - _PROBES_AT_ONCE_MAX) + 1, number + 1))
             slot = self.read(number)
             if slot is None:
                 return
             yield slot
+
+    def _read_ahead(self, numbers: range) -> None:
+        """Far away: these slots in one round, since one after the other each costs a round."""
+        if self._world.storage.capabilities.far:
+            self._world.together(*(partial(self.read, number) for number in numbers))
 
     def glance(self) -> None:
         """See how far the chain has come at least, without reading it. Outside: 1 list."""
@@ -287,7 +315,7 @@ class SlotChain:
         """Forget what was seen: the head is looked for from a listing again."""
         self._known = {}
         self._commits = {}
-        self._head = self._taken = 0
+        self._head = self._taken = self._looked = 0
         self._is_looked_for = False
 
     def keep_newest(self, count: int) -> None:
@@ -391,5 +419,6 @@ class SlotChain:
     def _remember(self, slot: Slot) -> bool:
         self._know(slot)
         self._head = max(self._head, slot.number)
+        self._looked = max(self._looked, slot.number)  # it was looked at before
         self._last_own = slot.number
         return True

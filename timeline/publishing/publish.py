@@ -222,7 +222,8 @@ def _try_publish(
         )
 
     def is_met() -> bool:
-        slots = context.chain.between(state["seen"].head, context.chain.known_head)
+        # What was not read yet tells nothing; and whoever waits asks nothing here.
+        slots = context.chain.known_between(state["seen"].head, context.chain.known_head)
         rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
         if not rivals:
             return False

@@ -193,6 +193,32 @@ def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> No
 
 
 @pytest.mark.spec("PUB-7")
+def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
+    """A glance saw that something came; the waiting loop of a lock is no place for requests."""
+    both = writers()
+    begun = started(both.mine)
+    asked: list[int] = []
+
+    def glanced() -> None:
+        publish_one(both.other, A)
+        both.mine.context.chain.glance()
+        asked.append(len(both.storage.calls))
+
+    both.lock.meanwhile = glanced
+    real = both.lock.acquire
+
+    def acquire(purpose: str) -> Any:
+        asked.append(len(both.storage.calls))
+        return real(purpose)
+
+    object.__setattr__(both.lock, "acquire", acquire)
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Met)
+    assert both.lock.wanted == [True], "the turn's look tells it"
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.spec("PUB-7")
 @pytest.mark.parametrize(
     "came",
     [[touching(A)], [touching(B), touching(A)], [touching(A), touching(B)]],

@@ -247,6 +247,85 @@ def test_a_glance_counts_a_single_new_slot_once() -> None:
     assert mine.asked() == [0]
 
 
+def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -> None:
+    """Else who judges would read them one after the other, perhaps while all others wait."""
+    storage = filled(1)
+    mine = far(storage)
+    mine.chain.head()
+    add(storage, *range(2, 32))
+    mine.chain.glance()
+    mine.forget()
+    assert mine.chain.head() == 31
+    assert sorted(mine.asked()) == [*range(23, 33)], "and the one before them"
+    assert mine.chain.is_busy
+    assert len(mine.chain.between(1, 31)) == 30
+    assert len(mine.executor.sizes) == 3, "eight in a round"
+    assert sorted(mine.asked()) == [*range(2, 23)]
+    assert mine.chain.head() == 31
+    assert mine.asked()[0] == 32, "what was read is not read again"
+
+
+@pytest.mark.parametrize("came", [1, 2, 8])
+def test_far_away_a_glance_hides_not_that_others_publish(came: int) -> None:
+    storage = filled(1)
+    glancing, looking = far(storage), far(storage)
+    glancing.chain.head()
+    looking.chain.head()
+    add(storage, *range(2, 2 + came))
+    glancing.chain.glance()
+    assert glancing.chain.head() == looking.chain.head() == 1 + came
+    assert glancing.chain.is_busy
+    assert looking.chain.is_busy
+
+
+def test_near_by_a_look_after_a_glance_asks_for_the_next_slot_alone() -> None:
+    storage = filled(1)
+    mine = near(storage)
+    mine.chain.head()
+    add(storage, *range(2, 6))
+    mine.chain.glance()
+    mine.forget()
+    assert mine.chain.head() == 5
+    assert mine.asked() == [6]
+
+
+@BOTH
+def test_what_a_glance_saw_counts_though_it_was_collected_since(
+    look: Callable[[Any], Looker],
+) -> None:
+    storage = filled(1)
+    mine = look(storage)
+    mine.chain.head()
+    add(storage, *range(2, 6))
+    mine.chain.glance()
+    for number in range(1, 5):
+        storage.delete(slot_path(number))
+    assert mine.chain.head() == 5
+
+
+def test_an_own_slot_is_not_looked_at_again() -> None:
+    mine = far(filled(1))
+    mine.chain.head()
+    mine.chain.take(slot(2))
+    mine.forget()
+    assert mine.chain.head() == 2
+    assert mine.asked() == [3]
+    assert not mine.chain.is_busy, "nobody else published"
+
+
+@BOTH
+def test_slots_between_two_that_were_read_are_told_without_asking(
+    look: Callable[[Any], Looker],
+) -> None:
+    mine = look(filled(*range(1, 7)))
+    for number in (2, 3, 5):
+        mine.chain.read(number)
+    mine.forget()
+    assert [one.number for one in mine.chain.known_between(1, 5)] == [2, 3, 5]
+    assert [one.number for one in mine.chain.known_between(2, 4)] == [3]
+    assert mine.asked() == []
+
+
 @BOTH
 def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Looker]) -> None:
     taking, glancing = look(filled()).chain, look(filled(1)).chain
