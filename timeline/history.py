@@ -71,6 +71,11 @@ class ArchivedTimes:
     def _oldest(self) -> InstantTime | None:
         return min(self.completions, default=None)
 
+    @cached_property
+    def newest_completion(self) -> InstantTime:
+        """When the last of them completed; empty without any."""
+        return max(self.completions.values(), default="")
+
     def rules_out(self, requested_time: InstantTime) -> bool:
         """
         Whether an instant below the active timeline was never archived, so never completed.

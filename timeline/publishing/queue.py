@@ -89,8 +89,10 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     mode = context.limits.publish_lock
     if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext((None, looked))
+    if not _is_far_and_ours(context):
+        return _alone(context, purpose)
     in_order = context.world.lock.in_order
-    if not _is_far_and_ours(context) or (in_order and context.chain.is_busy):
+    if in_order and context.chain.is_busy:
         return _alone(context, purpose)
     if not (in_order or is_shared(context) or line.stand()):
         return nullcontext((None, None))

@@ -31,7 +31,7 @@ from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.time_travel import retained_since
+from timeline.reading.time_travel import reaches_the_archive, retained_since
 from timeline.reading.view import FileSystemView
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
@@ -140,7 +140,7 @@ def _writes_between(
     """The writes of the range that may change rows, in the order of completion."""
     on_read = context.config.table_type is TableType.MERGE_ON_READ
     found: dict[InstantTime, _Write] = {}
-    if since < snapshot.first_completion:
+    if reaches_the_archive(context, snapshot, since):
         context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
         for entry, metadata in context.history.commits_between(since, until):
             time = entry.requested_time

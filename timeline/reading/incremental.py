@@ -30,6 +30,7 @@ from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
 from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
+from timeline.reading.time_travel import reaches_the_archive
 from timeline.rules.slicing import merged_slice, slice_file_group
 
 __all__ = ["ChangedRows", "changed_since", "range_of"]
@@ -88,7 +89,7 @@ def changed_since(
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 1 stat per file;
-    the history where the range begins before the active timeline, then 1 list per partition.
+    the times of the history, and where instants of the range are archived 1 list per partition.
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
@@ -225,7 +226,7 @@ def _archived_between(
     them, in merge-on-read tables only: Java filters those by the range, the others by its
     instants.
     """
-    if since >= snapshot.first_completion:
+    if not reaches_the_archive(context, snapshot, since):
         return {}
     by_request = context.config.timeline_layout_version == 1
     if by_request:

@@ -147,7 +147,7 @@ class Snapshot:
 
     @cached_property
     def first_completion(self) -> InstantTime:
-        """What completed below it is archived, if anything is; empty without active writes."""
+        """What completed below it is archived, and more may be; empty without active writes."""
         return min((one.completion_time or "" for one in self.active.completed_writes), default="")
 
     def writes_between(self, since: InstantTime, until: InstantTime | None) -> list[Instant]:

@@ -31,7 +31,24 @@ from timeline.reading.pending_plans import moves_rows_only
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
 
-__all__ = ["retained_since", "snapshot_as_of"]
+__all__ = ["reaches_the_archive", "retained_since", "snapshot_as_of"]
+
+
+def reaches_the_archive(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
+    """
+    Whether instants that completed after ``since`` may be archived.
+
+    The timeline is archived in the order in which instants were requested: one that was under
+    way for long goes with those that began with it, and may have completed after many that stay.
+    Before layout 2 the archive tells no completion times.
+
+    Outside: as ``History.times``, unless the timeline alone tells it.
+    """
+    if since < snapshot.first_completion:
+        return True
+    if context.config.timeline_layout_version == 1:
+        return False
+    return context.history.times().newest_completion > since
 
 
 def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
