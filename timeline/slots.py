@@ -96,7 +96,7 @@ class SlotChain:
         judges needs them, and how many came tells whether the chain is busy.
         """
         glanced = self._head
-        if self._world.storage.capabilities.far and self._looked < glanced:
+        if self._world.storage.capabilities.far and self._is_looked_for:
             head = self._proven(max(self._looked, glanced - _PROBES_AT_ONCE_MAX))
             if head >= glanced:
                 return head
@@ -244,7 +244,7 @@ class SlotChain:
         found = []
         for number in range(after + 1, last + 1):
             if number not in self._known:
-                self._read_ahead(range(number, min(last, number + _PROBES_AT_ONCE_MAX - 1) + 1))
+                self._read_ahead(range(number, min(last + 1, number + _PROBES_AT_ONCE_MAX)))
             slot = self.read(number)
             if slot is None:
                 raise MissingFileError(

@@ -259,10 +259,26 @@ def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -
     assert sorted(mine.asked()) == [*range(23, 33)], "and the one before them"
     assert mine.chain.is_busy
     assert len(mine.chain.between(1, 31)) == 30
-    assert len(mine.executor.sizes) == 3, "eight in a round"
+    assert mine.executor.sizes == [8, 8, 8]
     assert sorted(mine.asked()) == [*range(2, 23)]
     assert mine.chain.head() == 31
     assert mine.asked()[0] == 32, "what was read is not read again"
+
+
+def test_far_away_no_slot_is_read_beyond_those_that_were_asked_for() -> None:
+    mine = far(filled(*range(1, 13)))
+    assert len(mine.chain.between(1, 11)) == 10
+    assert mine.executor.sizes == [8, 2]
+    assert sorted(mine.asked()) == [*range(2, 12)]
+
+
+def test_what_a_glance_saw_before_the_first_look_tells_of_nobody_who_publishes() -> None:
+    mine = far(filled(*range(1, 13)))
+    mine.chain.glance()
+    mine.forget()
+    assert mine.chain.head() == 12
+    assert sorted(mine.asked()) == [12, 13]
+    assert not mine.chain.is_busy
 
 
 @pytest.mark.parametrize("came", [1, 2, 8])
