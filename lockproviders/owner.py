@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 
-__all__ = ["OwnerNote", "as_shared", "describe_owner", "note_owner"]
+__all__ = ["OwnerNote", "as_shared", "describe_owner", "note_owner", "parse_note"]
 
 PURPOSE_CHARACTERS_MAX = 200
 APPLICATION_CHARACTERS_MAX = 100
@@ -51,13 +52,19 @@ def note_owner(ids: Ids, clock: Clock, purpose: str) -> OwnerNote:
     )
 
 
-def as_shared(text: str) -> str:
-    """The note of one of those who have the lock together, which says so; a cut one as it is."""
+def parse_note(text: str) -> dict[str, Any] | None:
+    """The fields of a note; None of one that was cut, or that another engine wrote."""
     try:
         note = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    if not isinstance(note, dict):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def as_shared(text: str) -> str:
+    """The note of one of those who have the lock together, which says so; a cut one as it is."""
+    note = parse_note(text)
+    if note is None:
         return text
     return json.dumps({**note, "shared": True}, ensure_ascii=True, separators=(",", ":"))
 
@@ -66,11 +73,8 @@ def describe_owner(text: str | None) -> str:
     """A holder's text for an error message; foreign text is shown as it is, but escaped (SEC19)."""
     if not text:
         return "unknown"
-    try:
-        note = json.loads(text)
-    except (ValueError, RecursionError):
-        return ascii(text[:PURPOSE_CHARACTERS_MAX])
-    if not isinstance(note, dict) or not isinstance(note.get("owner"), str):
+    note = parse_note(text)
+    if note is None or not isinstance(note.get("owner"), str):
         return ascii(text[:PURPOSE_CHARACTERS_MAX])
     described = ascii(note["owner"][:PURPOSE_CHARACTERS_MAX])[1:-1]
     if note.get("purpose"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +17,7 @@ from lockproviders.acquire import ProviderLock
 from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, note_break, read_audit
 from lockproviders.client import BreakableLockClient
 from lockproviders.doctor import LockExamination, examine
-from lockproviders.owner import describe_owner
+from lockproviders.owner import describe_owner, parse_note
 from timeline.errors import InvalidInputError, UnsafeSetupError
 
 __all__ = ["locks"]
@@ -140,11 +138,7 @@ def holders(invocation: Invocation, *, address: str) -> None:
 
 def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
     """What is known of a holder; of a Java one only what it wrote, as ``text``."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    note: Mapping[str, Any] = parsed if isinstance(parsed, dict) else {}
+    note = parse_note(text) or {}
     since_ms = note.get("since_ms")
     known = isinstance(since_ms, int) and 0 <= since_ms < 1 << 42
     owner = note.get("owner")

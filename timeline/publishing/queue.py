@@ -149,7 +149,7 @@ def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Pl
         ended()
         if lease is None:
             return
-        if line.is_hopeful():
+        if lease.is_shared or line.is_hopeful():
             had.append(lease)
         else:  # what came while it was asked for refuses the write: nobody waits for the look
             lease.release()

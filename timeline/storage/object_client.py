@@ -208,6 +208,10 @@ class ObjectSettings:
         if self.s3_endpoint is not None:
             self.endpoint_url()
 
+    def wait_ms(self, *, much: bool) -> int:
+        """How long a request may take, in milliseconds; longer where it moves many bytes."""
+        return self.request_ms * (_MUCH_TIMES if much else 1)
+
     def endpoint_url(self) -> str | None:
         """
         The endpoint with its scheme, None for AWS itself.
@@ -276,7 +280,7 @@ def open_client(
         raise MissingExtraError(
             "object stores need obstore: pip install 'hoodoo[objectstore]'", extra="objectstore"
         ) from error
-    wait_ms = timeout_ms or settings.request_ms * (_MUCH_TIMES if much else 1)
+    wait_ms = timeout_ms or settings.wait_ms(much=much)
     options: ClientConfig = {
         "timeout": timedelta(milliseconds=wait_ms),
         "connect_timeout": timedelta(milliseconds=min(wait_ms, _CONNECT_SECONDS * 1000)),

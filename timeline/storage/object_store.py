@@ -90,7 +90,7 @@ class ObjectStorage:
             open_client(self._address, settings, retries=True, much=True),
         )
         self._plain, self._once, self._much = made
-        self._request_ms = settings.request_ms
+        self._settings = settings
         self._clock: Clock = clock or SystemClock()
         self._ids: Ids = ids or SystemIds()
         self._store_clock = StoreClock(self._clock, self._stamp_now)
@@ -275,7 +275,7 @@ class ObjectStorage:
 
     def _client_for(self, size_bytes: int) -> Any:
         """Who waits as long as so much needs, and no longer: a dead connection tells nothing."""
-        return self._plain if size_bytes <= _SOON_BYTES_MAX else self._much
+        return self._much if _is_much(size_bytes) else self._plain
 
     def _put_if_absent(
         self, client: Any, path: str, data: bytes, *, again: frozenset[Fate] = _NOT_DONE
@@ -285,7 +285,8 @@ class ObjectStorage:
         key = self._key(path)
         self._remember_checksum(path)
         pause_ms = _PAUSE_MS
-        last_ms = self._clock.monotonic_ms() + self._request_ms
+        wait_ms = self._settings.wait_ms(much=_is_much(len(data)))
+        last_ms = self._clock.monotonic_ms() + wait_ms
         for attempt in range(1, _CREATES_MAX + 1):
             try:
                 obstore.put(client, key, data, mode="create", use_multipart=False)
@@ -441,6 +442,10 @@ class ObjectStorage:
         if fate is Fate.MISSING:
             return ObjectMissingError(path)
         return unavailable(error, path, doing, fate)
+
+
+def _is_much(size_bytes: int) -> bool:
+    return size_bytes > _SOON_BYTES_MAX
 
 
 def _modified_ms(found: Any) -> int:

@@ -10,11 +10,13 @@ import pytest
 
 from tests.unit.timeline.engine import Far, limited, new_table, opened, upsert
 from tests.unit.timeline.test_publish_queue import InTurn, Leases
+from timeline.places import TIMELINE
 from timeline.publishing.held_queue import holding_the_queue
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
 
 START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
 
@@ -101,8 +103,12 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
 
 @pytest.mark.spec("PUB-7")
 @pytest.mark.spec("PAR-1")
-def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_looks() -> None:
-    """All others wait for the lock; what refuses the write is told without it."""
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.parametrize("shared", [False, True])
+def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_looks(
+    shared: bool,
+) -> None:
+    """All others wait for it, unless they have it as well; then the look made beside it counts."""
 
     class Late(Leases):
         def acquire(self, purpose: str) -> Any:
@@ -111,14 +117,20 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
 
     met: list[bool] = []
     held: list[int] = []
-    table = new_table(Far(MemoryStorage()))
+    looked: list[str] = []
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage)
     lock = Late(table.context.world.lock)
+    lock.shares = shared
     context = replace(table.context, world=replace(table.context.world, lock=lock))
+    storage.forget()
 
     def decide(_: Turn) -> None:
         held.append(lock.held)
+        looked.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
 
     slot, _ = take_turn(
         context, "test", decide, begun="20260102030405001", is_met=lambda: bool(met)
     )
-    assert (slot, held, lock.had, lock.held) == (None, [0], ["test"], 0)
+    assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
+    assert len(looked) == (1 if shared else 2)

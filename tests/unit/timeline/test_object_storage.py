@@ -402,16 +402,24 @@ def test_a_data_file_that_never_gets_an_answer_ends_in_a_typed_failure() -> None
         assert len(got) == 4
 
 
-def test_a_data_file_is_not_sent_again_when_the_time_of_a_request_is_over() -> None:
-    clock = PlainClock()
-    clock.sleep_ms = lambda _: setattr(clock, "time_ms", clock.time_ms + 30_001)  # type: ignore[method-assign]
-    with answering(RESET, RESET, RESET) as (port, got):
-        with pytest.raises(StorageUnavailableError):
-            keep(storage_on(port, clock), b"mine")
-        assert len(got) == 2
-
-
 SOON = 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "took_ms", "sent"), [(4, 30_001, 2), (SOON + 1, 30_001, 3), (SOON + 1, 300_001, 2)]
+)
+def test_a_data_file_is_not_sent_again_when_the_time_of_a_request_is_over(
+    size: int, took_ms: int, sent: int
+) -> None:
+    clock = PlainClock()
+    clock.sleep_ms = lambda _: setattr(clock, "time_ms", clock.time_ms + took_ms)  # type: ignore[method-assign]
+    with answering(RESET, RESET, reply(200)) as (port, got):
+        if sent == 3:
+            keep(storage_on(port, clock), bytes(size))
+        else:
+            with pytest.raises(StorageUnavailableError):
+                keep(storage_on(port, clock), bytes(size))
+        assert len(got) == sent
 
 
 @pytest.mark.parametrize(("size", "is_much"), [(SOON, False), (SOON + 1, True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,10 +20,10 @@ from tests.unit.timeline.publishing import (
     touching,
     two_writers,
 )
+from tests.unit.timeline.test_publish_queue import InTurn
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
-from timeline.machine import ThreadExecutor
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
@@ -48,14 +48,8 @@ C = FileGroupId("x", "c")
 Config = Callable[[], TableConfig]
 
 
-class InTurn(ThreadExecutor):
-    """Takes what is under way together one after the other, and does nothing beside it."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        return [call() for call in calls]
+class Alone(InTurn):
+    """Does nothing beside what is under way."""
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
         return super().every(600_000, work)
@@ -136,7 +130,7 @@ def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers
     )
     world = mine.context.world
     lock = Waited(world.lock, shares=shares)
-    object.__setattr__(world, "executor", InTurn())
+    object.__setattr__(world, "executor", Alone(1))
     object.__setattr__(world, "lock", lock)
     return Writers(mine, other, lock, storage, Judged(storage))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -25,7 +26,7 @@ from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
-from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
+from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.look import Turn
@@ -38,20 +39,8 @@ from timeline.table import Table
 
 
 def slot(number: int, table_id: str) -> Slot:
-    return Slot(
-        number=number,
-        table_id=table_id,
-        kind=SlotKind.COMMIT,
-        action=Action.COMMIT,
-        requested_time=f"2026010203040{number:04d}",
-        completion_time=f"2026010203050{number:04d}",
-        base=number - 1,
-        nonce="n",
-        owner=SlotOwner(host="h", pid=1, writer_id="w"),
-        batches=(Batch(batch_id="b/1"),),
-        body=b"{}",
-        foreign="seen",
-    )
+    batches = (Batch(batch_id="b/1"),)
+    return commit_slot(number, table_id, batches=batches, body=b"{}", foreign="seen")
 
 
 def holding(*slots: tuple[int, str]) -> MemoryStorage:

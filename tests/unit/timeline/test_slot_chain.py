@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError
-from timeline.model.instant import Action
-from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.slot import Slot
 from timeline.places import slot_path
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.ports.world import World
@@ -20,17 +20,7 @@ from timeline.storage.observed import ObservedStorage
 
 
 def slot(number: int, nonce: str = "mine") -> Slot:
-    return Slot(
-        number=number,
-        table_id="t",
-        kind=SlotKind.COMMIT,
-        action=Action.COMMIT,
-        requested_time=f"2026010203040{number:04d}",
-        completion_time=f"2026010203050{number:04d}",
-        base=number - 1,
-        nonce=nonce,
-        owner=SlotOwner(host="h", pid=1, writer_id="w"),
-    )
+    return commit_slot(number, nonce=nonce)
 
 
 def filled(*numbers: int) -> MemoryStorage:

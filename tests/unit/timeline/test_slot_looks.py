@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
 from timeline.codecs.identity import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
 from timeline.errors import TableReplacedError, UnsupportedTableError
 from timeline.machine import ThreadExecutor
-from timeline.model.instant import Action
-from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.slot import Slot, SlotKind
 from timeline.places import SLOTS, TABLE_FACTS, slot_path
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
@@ -23,18 +23,8 @@ from timeline.storage.observed import ObservedStorage
 
 
 def slot(number: int, table_id: str = "t", kind: SlotKind = SlotKind.COMMIT) -> Slot:
-    return Slot(
-        number=number,
-        table_id=table_id,
-        kind=kind,
-        action=Action.COMMIT,
-        requested_time=f"2026010203040{number:04d}",
-        completion_time=f"2026010203050{number:04d}",
-        base=number - 1,
-        nonce="n",
-        owner=SlotOwner(host="h", pid=1, writer_id="w"),
-        body=f"body {number}".encode() if kind is SlotKind.COMMIT else b"",
-    )
+    body = f"body {number}".encode() if kind is SlotKind.COMMIT else b""
+    return commit_slot(number, table_id, kind=kind, body=body)
 
 
 def add(storage: MemoryStorage, *numbers: int, table_id: str = "t") -> None:
@@ -91,6 +81,18 @@ def far(storage: Any) -> Looker:
     return Looker(Far(storage))
 
 
+def overtaken(look: Callable[[Any], Looker], last: int, *, glances: bool = False) -> Looker:
+    """Who knows the first slot, while others took those up to this one."""
+    storage = filled(1)
+    mine = look(storage)
+    mine.chain.head()
+    add(storage, *range(2, last + 1))
+    if glances:
+        mine.chain.glance()
+    mine.forget()
+    return mine
+
+
 BOTH = pytest.mark.parametrize("look", [near, far])
 
 
@@ -135,11 +137,7 @@ def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any],
 
 
 def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
-    storage = filled(1)
-    mine = near(storage)
-    mine.chain.head()
-    add(storage, *range(2, 12))
-    mine.forget()
+    mine = overtaken(near, 11)
     assert mine.chain.head() == 11
     assert mine.asked() == list(range(2, 13))
     assert mine.chain.head() == 11
@@ -147,11 +145,7 @@ def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
 
 
 def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() -> None:
-    storage = filled(1)
-    mine = far(storage)
-    mine.chain.head()
-    add(storage, *range(2, 32))
-    mine.forget()
+    mine = overtaken(far, 31)
     assert mine.chain.head() == 31
     assert mine.executor.sizes == [2, 4, 8, 8, 8], "after the one of the first round"
     assert mine.asked() == list(range(2, 33))
@@ -159,11 +153,8 @@ def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() 
 
 @BOTH
 def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], Looker]) -> None:
-    storage = filled(1)
-    mine = look(storage)
-    mine.chain.head()
+    mine = overtaken(look, 2)
     assert not mine.chain.is_busy
-    add(storage, 2)
     mine.chain.head()
     assert mine.chain.is_busy is (look is far)
 
@@ -249,12 +240,7 @@ def test_a_glance_counts_a_single_new_slot_once() -> None:
 
 def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -> None:
     """Else who judges would read them one after the other, perhaps while all others wait."""
-    storage = filled(1)
-    mine = far(storage)
-    mine.chain.head()
-    add(storage, *range(2, 32))
-    mine.chain.glance()
-    mine.forget()
+    mine = overtaken(far, 31, glances=True)
     assert mine.chain.head() == 31
     assert sorted(mine.asked()) == [*range(23, 33)], "and the one before them"
     assert mine.chain.is_busy
@@ -283,24 +269,14 @@ def test_what_a_glance_saw_before_the_first_look_tells_of_nobody_who_publishes()
 
 @pytest.mark.parametrize("came", [1, 2, 8])
 def test_far_away_a_glance_hides_not_that_others_publish(came: int) -> None:
-    storage = filled(1)
-    glancing, looking = far(storage), far(storage)
-    glancing.chain.head()
-    looking.chain.head()
-    add(storage, *range(2, 2 + came))
-    glancing.chain.glance()
+    glancing, looking = (overtaken(far, 1 + came, glances=it) for it in (True, False))
     assert glancing.chain.head() == looking.chain.head() == 1 + came
     assert glancing.chain.is_busy
     assert looking.chain.is_busy
 
 
 def test_near_by_a_look_after_a_glance_asks_for_the_next_slot_alone() -> None:
-    storage = filled(1)
-    mine = near(storage)
-    mine.chain.head()
-    add(storage, *range(2, 6))
-    mine.chain.glance()
-    mine.forget()
+    mine = overtaken(near, 5, glances=True)
     assert mine.chain.head() == 5
     assert mine.asked() == [6]
 
@@ -309,13 +285,9 @@ def test_near_by_a_look_after_a_glance_asks_for_the_next_slot_alone() -> None:
 def test_what_a_glance_saw_counts_though_it_was_collected_since(
     look: Callable[[Any], Looker],
 ) -> None:
-    storage = filled(1)
-    mine = look(storage)
-    mine.chain.head()
-    add(storage, *range(2, 6))
-    mine.chain.glance()
+    mine = overtaken(look, 5, glances=True)
     for number in range(1, 5):
-        storage.delete(slot_path(number))
+        mine.storage.delete(slot_path(number))
     assert mine.chain.head() == 5
 
 
