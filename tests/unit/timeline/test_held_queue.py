@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.timeline.engine import Far, limited, new_table, opened, upsert
+from tests.unit.timeline.engine import Far, StillClock, limited, new_table, opened, upsert
 from tests.unit.timeline.test_publish_queue import InTurn, Leases
 from timeline.places import TIMELINE
 from timeline.publishing.held_queue import holding_the_queue
@@ -119,7 +119,7 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     held: list[int] = []
     looked: list[str] = []
     storage = ObservedStorage(Far(MemoryStorage()))
-    table = new_table(storage)
+    table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
     lock = Late(table.context.world.lock)
     lock.shares = shared
     context = replace(table.context, world=replace(table.context.world, lock=lock))
