@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Crew", "faketime_library"]
+__all__ = ["Crew", "faketime_library", "under_clock"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +20,20 @@ def faketime_library() -> Path | None:
     """The library that changes a process's wall clock (Debian: faketime), None without one."""
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     return found[0] if found else None
+
+
+def under_clock(library: Path, clock: Path) -> dict[str, str]:
+    """What a process must find in its environment to have the wall clock that a file tells."""
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_CACHE_DURATION": "1",  # seconds until a jump is noticed
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Left to itself it takes monotonic deadlines for past ones of the wall clock, so that
+        # who waits for the interpreter's lock spins: 20 times the work of a write.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        "NO_FAKE_STAT": "1",  # file times are the storage's, as on a network file system
+    }
 
 
 @dataclass(slots=True)
@@ -40,16 +54,7 @@ class Crew:
             clock = self._clock(name)
             if not clock.exists():
                 clock.write_text("+0")
-            surroundings |= {
-                "LD_PRELOAD": str(library),
-                "FAKETIME_TIMESTAMP_FILE": str(clock),
-                "FAKETIME_CACHE_DURATION": "1",  # seconds until a jump is noticed
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                # Left to itself it takes monotonic deadlines for past ones of the wall clock, so
-                # that who waits for the interpreter's lock spins: 20 times the work of a write.
-                "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-                "NO_FAKE_STAT": "1",  # file times are the storage's, as on a network file system
-            }
+            surroundings |= under_clock(library, clock)
         with self.log(name).open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [
