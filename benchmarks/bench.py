@@ -48,6 +48,8 @@ ENGINES = {
     "hoodoo-group": (f"hoodoo:hoodoo-group:{GROUP}", None),
     # N processes again, whose writes one `hoodoo committer` publishes together.
     "hoodoo-service": ('hoodoo:hoodoo-service:{"keep_open": true, "service": true}', None),
+    # N processes that append to the same file groups, merge-on-read (docs/non_blocking.md).
+    "hoodoo-nbcc": ('hoodoo:hoodoo-nbcc:{"keep_open": true, "non_blocking": true}', None),
     "delta-rs": ("delta_rs:delta-rs", "deltalake"),
     "ducklake": ("ducklake", "duckdb_extension_ducklake"),
     "pyiceberg": (f"pyiceberg_sql:pyiceberg:{SLOW_UPSERT}", "pyiceberg"),
@@ -55,7 +57,7 @@ ENGINES = {
     "delta": ("delta_spark:delta", "pyspark"),
 }
 #: Ways to write beside others: alone they are ``hoodoo-open``.
-TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service")
+TOGETHER = ("hoodoo-free", "hoodoo-group", "hoodoo-service", "hoodoo-nbcc")
 #: Suite -> who takes part. A thousand commits of pyiceberg alone would take minutes.
 TAKE_PART = {
     "mor": ("floor", "hoodoo", "hudi"),

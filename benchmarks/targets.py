@@ -22,7 +22,12 @@ MERGED_READ_FACTOR = 3.0
 PRUNED_READ_MAX = 1.3  # over pyarrow's time for the same columns of the same files
 PEAK_GROUPS_MAX = 2.0  # a caller may still hold rows of one file group when the next is read
 #: Wanted of the commits a second of each peer, with the most writers.
-WRITERS_FACTORS = {"hoodoo-open": 3.0, "hoodoo-group": 10.0, "hoodoo-service": 10.0}
+WRITERS_FACTORS = {
+    "hoodoo-open": 3.0,
+    "hoodoo-nbcc": 3.0,
+    "hoodoo-group": 10.0,
+    "hoodoo-service": 10.0,
+}
 WRITERS_PEERS = ("delta-rs", "pyiceberg")
 WRITERS_PLACES = {"conc": "local disk", "far": "store far away"}
 BUSY = 0.25  # share of the machine that others took: such a run decides nothing for good

@@ -39,6 +39,13 @@ MANY_WRITERS = {
     ),
 }
 
+#: Laid over the ones above: nobody is refused for another's rows of the same keys. A file group for
+#: each partition, as copy-on-write makes one for so few rows.
+NON_BLOCKING = {
+    "hoodie.write.concurrency.mode": "non_blocking_concurrency_control",
+    "hoodie.index.type": "BUCKET",
+    "hoodie.bucket.index.num.buckets": "1",
+}
 
 BLOCK_FORMAT = "hoodie.logfile.data.block.format"
 BLOCKS = {"mor": "parquet", "mor-avro": "avro"}  # by the mode of a merge-on-read table
@@ -160,13 +167,14 @@ class Hoodoo(Adapter):
     ) -> hoodoo.Table:
         self.leave(table)
         shutil.rmtree(self.path(table), ignore_errors=True)
+        by_logs = shared and self.options.get("non_blocking")
         return hoodoo.create_table(
             self.path(table),
             schema=schema,
             record_key=[key],
             partition_by=[part],
             ordering=[ordering],
-            table_type="MERGE_ON_READ" if mode in BLOCKS else None,
+            table_type="MERGE_ON_READ" if mode in BLOCKS or by_logs else None,
             properties=self.properties(shared=shared),
         )
 
@@ -178,6 +186,7 @@ class Hoodoo(Adapter):
     def properties(self, *, shared: bool, mode: str = "cow") -> dict[str, str]:
         blocks = {BLOCK_FORMAT: BLOCKS[mode]} if mode in BLOCKS else {}
         lock = (MANY_WRITERS if shared else {}) | (far_properties(self.far) if self.far else {})
+        lock |= NON_BLOCKING if shared and self.options.get("non_blocking") else {}
         shown = {SERVICE: str(self.committer.socket)} if self.committer and shared else {}
         return {**lock, **blocks, **shown, **self.options.get("properties", {})}
 
@@ -351,6 +360,10 @@ class Hoodoo(Adapter):
         return {**result, "held_ms": list(self.held.milliseconds), "creates_ms": creates_ms}
 
     def small_append(self, table: str, batch: dict[str, Any]) -> int:
+        if self.options.get(
+            "non_blocking"
+        ):  # a bulk insert opens buckets, which others may do, too
+            return self.small(table, lambda opened: opened.insert(small_table(batch)))
         return self.small(table, lambda opened: opened.bulk_insert(small_table(batch)))
 
     def small_upsert(self, table: str, batch: dict[str, Any]) -> int:
