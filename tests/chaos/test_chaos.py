@@ -23,7 +23,7 @@ from tests.chaos.locks import LOCKS
 from tests.servers import server_missing
 
 ROOT = Path(__file__).parents[2]
-SMOKE_S = 40
+SMOKE_S = 90
 NIGHTLY_S = 60 * float(os.environ.get("HOODOO_CHAOS_MINUTES", "20"))
 NO_SERVER = 77
 #: Where reports are kept: CI and ``make nightly`` may show them.
