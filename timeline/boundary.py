@@ -211,8 +211,8 @@ def is_collected(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     Whether a slot that was just created is done with already: settled, archived, collected.
 
-    Outside: nothing while the pin was shown a moment ago, else 1 list; below the boundary 1
-    delete, 1 list and the history.
+    Outside: nothing while the pin was shown a moment ago, else (without a pin, too) 1 list; below
+    the boundary 1 delete, 1 list and the history.
 
     Args:
         context: The table.
@@ -265,16 +265,19 @@ def _is_trusted(context: TableContext) -> bool:
 
 
 def _is_sure(context: TableContext, overruns: int) -> bool:
-    """Whether everything above the pin is as it was; of who is in no registry nobody knows."""
+    """Whether everything above the pin is as it was; who is in no registry holds nothing back."""
     pin = context.pin
-    return pin.entry is None or (pin.overruns == overruns and _is_trusted(context))
+    return pin.entry is not None and pin.overruns == overruns and _is_trusted(context)
 
 
 def _begin_anew(context: TableContext) -> None:
     """Nothing that was held is there for sure: every write under way is void."""
     context.pin.overruns += 1
     context.pin.held.clear()
-    set_pin(context)
+    if context.pin.entry is None:
+        context.chain.restart()
+    else:
+        set_pin(context)
     context.world.events.emit("pin.overrun", pin=context.pin.number)
 
 

@@ -204,6 +204,8 @@ def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: s
 
 def _serve(place: Place) -> None:
     tables = place.open()
+    for table in tables.values():
+        place.insist(table.join_writers)  # as every worker does
     services = {name: services_of(table.properties) for name, table in tables.items()}
     while not place.stops():
         for name, table in tables.items():

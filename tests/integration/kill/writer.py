@@ -171,6 +171,7 @@ SERVING = {
 def _serve_for_ever(address: str, role: str) -> NoReturn:
     """As ``hoodoo services worker`` does, and louder."""
     table = hoodoo.open_table(address, properties={**SERVING, "hoodie.write.application.id": role})
+    table.join_writers()
     services = services_of(table.properties)
     while True:
         for service in services:
