@@ -83,6 +83,7 @@ def check_verified(
 
 def clean_up(table: hoodoo.Table) -> None:
     """Run services until nothing is pending, as workers would in the next minutes."""
+    table.join_writers()
     for _ in range(_ROUNDS_MAX):
         for service in services_of(table.properties):
             try:

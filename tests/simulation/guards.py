@@ -125,8 +125,11 @@ def unread_boundary() -> str:
     return archives.late_creator(make_writer=blind)
 
 
-def without_entry() -> str:
-    return archives.late_creator(make_writer=lambda world, make: make(world))
+def unread_boundary_without_entry() -> str:
+    def blind(world: Any, make: Callable[..., TableContext]) -> TableContext:
+        return make(replace(world, storage=NoBoundaries(world.storage, BOUNDARIES)))
+
+    return archives.late_creator(make_writer=blind)
 
 
 def doubled_rows() -> str:
@@ -364,9 +367,9 @@ GUARDS: tuple[Guard, ...] = (
         story_name="story of a late creator",
     ),
     Guard(
-        name="writes without a registry entry",
-        rule="BEG-1, GC-4",
-        story=without_entry,
+        name="believes its slot without a pin",
+        rule="GC-2, GC-4",
+        story=unread_boundary_without_entry,
         story_name="story of a late creator",
     ),
     Guard(

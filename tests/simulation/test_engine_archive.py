@@ -338,6 +338,11 @@ def test_a_slot_created_below_the_boundary_decides_nothing() -> None:
     assert late_creator() == ""
 
 
+@pytest.mark.spec("GC-4")
+def test_nor_does_one_of_a_process_that_is_in_no_registry() -> None:
+    assert late_creator(make_writer=lambda world, make: make(world)) == ""
+
+
 def test_mutant_that_moves_no_boundary_is_found() -> None:
     def boundless(world: object) -> TableContext:
         return registered(replace(world, storage=Without(world.storage, BOUNDARIES)))  # type: ignore[type-var, attr-defined]

@@ -206,6 +206,25 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
 
 
+@pytest.mark.spec("GC-2")
+def test_a_process_in_no_registry_publishes_nothing_under_a_number_that_was_collected():
+    table, clock, _ = grown(2)
+    storage = table.context.world.storage
+    stranger = opened(table, application="stranger", clock=clock)
+    assert stranger.context.chain.head() == 2  # and nobody keeps what comes after it for it
+    for number in range(4):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    assert archive(table.context, RULES) is not None
+    assert boundary_number(storage) == 4
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        take_turn(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
+    assert caught.value.kind == "pin_overrun"
+    assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+    slot, lost = take_turn(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
+    assert slot is not None
+    assert (slot.number, lost) == (8, 0)
+
+
 @pytest.mark.spec("RB-7")
 def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
     table, clock, times = grown(5)
