@@ -141,6 +141,7 @@ class Hoodoo(Adapter):
         self.held = HeldTimes()
         if self.options.get("threads"):  # many writers are threads that share one open table
             self.writers = "threads"
+        self.appends = bool(self.options.get("non_blocking"))
         self.committer = Committer(work) if self.options.get("service") else None
 
     def start(self) -> dict[str, str]:
@@ -167,14 +168,13 @@ class Hoodoo(Adapter):
     ) -> hoodoo.Table:
         self.leave(table)
         shutil.rmtree(self.path(table), ignore_errors=True)
-        by_logs = shared and self.options.get("non_blocking")
         return hoodoo.create_table(
             self.path(table),
             schema=schema,
             record_key=[key],
             partition_by=[part],
             ordering=[ordering],
-            table_type="MERGE_ON_READ" if mode in BLOCKS or by_logs else None,
+            table_type="MERGE_ON_READ" if mode in BLOCKS or (shared and self.appends) else None,
             properties=self.properties(shared=shared),
         )
 
@@ -186,9 +186,9 @@ class Hoodoo(Adapter):
     def properties(self, *, shared: bool, mode: str = "cow") -> dict[str, str]:
         blocks = {BLOCK_FORMAT: BLOCKS[mode]} if mode in BLOCKS else {}
         lock = (MANY_WRITERS if shared else {}) | (far_properties(self.far) if self.far else {})
-        lock |= NON_BLOCKING if shared and self.options.get("non_blocking") else {}
+        together = NON_BLOCKING if shared and self.appends else {}
         shown = {SERVICE: str(self.committer.socket)} if self.committer and shared else {}
-        return {**lock, **blocks, **shown, **self.options.get("properties", {})}
+        return {**lock, **together, **blocks, **shown, **self.options.get("properties", {})}
 
     def done(self, table: str, receipt: Any) -> dict[str, Any]:
         self.marks[table] = receipt.completion_time
@@ -360,9 +360,7 @@ class Hoodoo(Adapter):
         return {**result, "held_ms": list(self.held.milliseconds), "creates_ms": creates_ms}
 
     def small_append(self, table: str, batch: dict[str, Any]) -> int:
-        if self.options.get(
-            "non_blocking"
-        ):  # a bulk insert opens buckets, which others may do, too
+        if self.appends:  # a bulk insert opens buckets, which others may do at the same time
             return self.small(table, lambda opened: opened.insert(small_table(batch)))
         return self.small(table, lambda opened: opened.bulk_insert(small_table(batch)))
 

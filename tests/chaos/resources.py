@@ -117,15 +117,13 @@ class Grown:
     A pool's threads come and go with what a service has to do, so that single minutes differ by
     half; what is never given back is seen beside the first half's peak. A leak stays: of the
     second half counts what nine in ten looks did not exceed, or a burst that one look of a
-    hundred happened to meet would be one; and of files and threads, which a pool gives back
-    between its bursts, the least of the last looks has grown as well.
+    hundred happened to meet would be one.
     """
 
     name: str
     seconds: float
     first: Held
     last: Held
-    least: tuple[Held, Held]  # of the first half, and of the last tenth
 
     @property
     def is_old(self) -> bool:
@@ -151,8 +149,8 @@ class Grown:
             f"{self.name} held {share:.0%} more {what} in the second half of {self.seconds:.0f} s: "
             f"{getattr(self.first, what)}, then {getattr(self.last, what)}"
             for what, share in self.shares.items()
-            if _has_grown(self.first, self.last, what)
-            and (what == "rss_kb" or _has_grown(*self.least, what))
+            if share > GROWTH_MAX
+            and getattr(self.last, what) - getattr(self.first, what) > ALLOWED[what]
         ]
 
     def as_document(self) -> dict[str, Any]:
@@ -169,11 +167,6 @@ class Grown:
         }
 
 
-def _has_grown(before: Held, after: Held, what: str) -> bool:
-    first, last = getattr(before, what), getattr(after, what)
-    return bool(last > first * (1 + GROWTH_MAX) and last - first > ALLOWED[what])
-
-
 def growth(watch: Watch) -> list[Grown]:
     """Every process that lived long enough to have two halves, oldest first."""
     found = []
@@ -184,16 +177,8 @@ def growth(watch: Watch) -> list[Grown]:
         last = [one for one in looks if one.at >= middle]
         if died - born < TOLD_S or not first:
             continue
-        ends = [one for one in last if one.at >= died - (died - born) * (1 - ENDS_AT)]
-        found.append(
-            Grown(
-                name=name,
-                seconds=died - born,
-                first=_share_of(first, 1.0),
-                last=_share_of(last, ENDS_AT),
-                least=(_share_of(first, 0.0), _share_of(ends, 0.0)),
-            )
-        )
+        ends = _share_of(last, ENDS_AT)
+        found.append(Grown(name=name, seconds=died - born, first=_share_of(first, 1.0), last=ends))
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
 

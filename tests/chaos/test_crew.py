@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.crew import faketime_library, under_clock
+from tests.servers import server_missing
 
 _TOLD = """
 import json, threading, time
@@ -37,16 +38,15 @@ print(json.dumps({"times": processor_time(4) / alone, "waited": waited, "wall": 
 """
 
 
-def _told(tmp_path: Path, offset: str, **other: str) -> dict[str, float]:
+def _told(tmp_path: Path, offset: str) -> dict[str, float]:
     library = faketime_library()
     if library is None:
-        message = "install faketime from the distribution"
-        (pytest.fail if os.environ.get("HOODOO_SERVERS") == "required" else pytest.skip)(message)
+        server_missing("no libfaketime: install faketime from the distribution")
     clock = tmp_path / "clock"
     clock.write_text(offset)
     done = subprocess.run(
         [sys.executable, "-c", _TOLD],
-        env={**os.environ, **under_clock(library, clock), **other},
+        env={**os.environ, **under_clock(library, clock)},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         check=True,

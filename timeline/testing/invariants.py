@@ -371,9 +371,11 @@ def check_stray_deletes(facts: TableFacts) -> Iterator[Violation]:
 
     Only slots that existed at the moment of the deletion count as permission (CLN-1, RB-1).
     """
-    permits = Permits(facts.slots) if facts.deletions else None
+    if not facts.deletions:
+        return
+    permits = Permits(facts.slots)
     for deletion in facts.deletions:
-        if permits and not permits.allow(deletion):
+        if not permits.allow(deletion):
             yield _broken(
                 "I9",
                 f"{deletion.actor} deleted {deletion.path} at head {deletion.head} "
