@@ -315,7 +315,7 @@ class TableContext:
         a commit whose owner is about to show it. Outside: nothing then, else 1 get.
         """
         known = self.chain.newest_known(head)
-        if known and not any(slot.file_name in active.file_names for slot in known):
+        if known and not any(self.chain.tells_table(slot, active.file_names) for slot in known):
             self.chain.assert_same_table()
 
     def glance(self, age_ms_max: int = 0) -> Snapshot:

@@ -9,7 +9,7 @@ slot shows ours or another's, and until then it is UNKNOWN, never "failed".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from timeline.errors import (
 from timeline.model.sealing import digest_of
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import SLOTS, TABLE_FACTS, slot_path
+from timeline.places import SLOTS, TABLE_FACTS, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 
@@ -70,6 +70,7 @@ class SlotChain:
         self._last_own = 0
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
         self._at_once = 1  # slots that are looked for side by side
+        self._shown: dict[int, str] = {}  # files made here since the identity was asked last
 
     def head(self) -> int:
         """
@@ -193,17 +194,38 @@ class SlotChain:
         """
         An address is no identity: what is there now must be the table that was opened (F27).
 
-        Outside: 1 get.
+        If it is not, what showed slots of that one here is taken away (SLOT-10). Outside: 1 get,
+        and then the deletes.
 
         Raises:
             TableReplacedError: The table was dropped, and perhaps another one made.
         """
+        shown = dict(self._shown)  # what comes while the answer is under way is not told by it
         if self._table_id is not None and self._present_id() != self._table_id:
-            raise TableReplacedError(
-                "the table was dropped while this handle was open, and what is there now is "
-                f"another one; open it again: {TABLE_FACTS}",
-                path=TABLE_FACTS,
-            )
+            for number, path in shown.items():
+                self._world.storage.delete(path)
+                self._shown.pop(number, None)
+            raise _replaced()
+        for number in shown:
+            self._shown.pop(number, None)
+
+    def will_show(self, slot: Slot) -> None:
+        """This process is about to make the completed file of a slot, its own or another's."""
+        if slot.file_name is not None:
+            self._shown[slot.number] = timeline_path(slot.file_name)
+
+    def tells_table(self, slot: Slot, names: Container[str]) -> bool:
+        """
+        Whether a listing shows that the table of this slot is there: its file, not made here.
+
+        A file that this process made may be all there is of a dropped table (SLOT-9).
+        """
+        return slot.number not in self._shown and slot.file_name in names
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether files were made that may be in another table (SLOT-10)."""
+        return bool(self._shown)
 
     def _present_id(self) -> str | None:
         try:
@@ -355,7 +377,11 @@ class SlotChain:
         Raises:
             OutcomeUnknownError: No answer within the deadline. The instant may be published
                 or not: nothing of it may be deleted, ``resolve`` finds out (UNK-3).
+            TableReplacedError: The slot is of another table than the chain. Nothing was sent.
         """
+        if self._table_id not in (None, slot.table_id):
+            # Opened while a table was dropped: it had no identity, and now another's is there.
+            raise _replaced()
         data = encode_slot(slot, self._key)
         slot = replace(slot, digest=digest_of(data))
         path = slot_path(slot.number)
@@ -422,3 +448,11 @@ class SlotChain:
         self._looked = max(self._looked, slot.number)  # it was looked at before
         self._last_own = slot.number
         return True
+
+
+def _replaced() -> TableReplacedError:
+    return TableReplacedError(
+        "the table was dropped while this handle was open, and what is there now is "
+        f"another one; open it again: {TABLE_FACTS}",
+        path=TABLE_FACTS,
+    )

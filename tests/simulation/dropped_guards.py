@@ -150,6 +150,13 @@ class TrustsTheAddress(SlotChain):
         pass
 
 
+class HelpsUnseen(SlotChain):
+    """Helps on another's slot and never looks where it did (SLOT-10)."""
+
+    def will_show(self, slot: Slot) -> None:
+        pass
+
+
 class Batchless(SlotChain):
     """Reads no batch ids (BATCH-1)."""
 

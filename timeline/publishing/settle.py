@@ -172,6 +172,7 @@ def settle(
     name = slot.file_name
     if name is None or is_archived_since(context, slot, overruns):
         return True
+    context.chain.will_show(slot)
     if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
         return False
     if is_archived_since(context, slot, overruns):  # it came too late: take it away again

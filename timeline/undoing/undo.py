@@ -8,6 +8,7 @@ target means the opposite: it is published, and it is helped instead of undone (
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
@@ -16,6 +17,7 @@ from timeline.context import TableContext
 from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
+    TableReplacedError,
     UnsupportedTableError,
 )
 from timeline.files.markers import delete_markers
@@ -254,6 +256,9 @@ def abandon(context: TableContext, begun: Begun) -> None:
             requested_time=begun.requested_time,
         )
     try:
+        if context.chain.has_shown:
+            with suppress(TableReplacedError):  # told by the error that ends the write
+                context.chain.assert_same_table()  # or takes away what it helped on (SLOT-10)
         for path in data_files_of(storage, begun.requested_time):
             storage.delete(path)
         delete_markers(storage, begun.requested_time)

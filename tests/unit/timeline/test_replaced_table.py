@@ -27,7 +27,7 @@ from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableR
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
-from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path
+from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
@@ -110,6 +110,45 @@ def test_a_damaged_slot_is_told_to_who_reads_it_not_to_who_counts():
     storage = holding((1, "new"))
     storage.create(slot_path(2), b"torn")
     assert chain_over(storage).head() == 2
+
+
+@pytest.mark.spec("SLOT-8")
+def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_old():
+    storage = holding((1, "new"))
+    chain = chain_over(storage, None)  # nothing told an identity when it was opened
+    assert chain.head() == 1
+    with pytest.raises(TableReplacedError, match="open it again"):
+        chain.take(slot(2, "old"))
+    assert storage.names(SLOTS) == [slot_path(1).rpartition("/")[2]]
+
+
+@pytest.mark.spec("SLOT-9")
+@pytest.mark.spec("SLOT-10")
+def test_the_file_of_a_slot_that_was_helped_on_tells_no_table_and_goes_with_the_drop():
+    storage = holding((1, "old"))
+    chain = chain_over(storage, "old")
+    helped = slot(1, "old")
+    assert helped.file_name is not None
+    names = {helped.file_name}
+    assert chain.tells_table(helped, names)
+    storage.create(timeline_path(helped.file_name), b"{}")
+    chain.will_show(helped)
+    assert not chain.tells_table(helped, names)
+    with pytest.raises(TableReplacedError):
+        chain.assert_same_table()
+    assert storage.names(TIMELINE) == []
+    assert not chain.has_shown
+
+
+@pytest.mark.spec("SLOT-10")
+def test_a_helped_file_tells_again_once_the_identity_was_seen():
+    chain = chain_over(holding((1, "new")))
+    helped = slot(1, "new")
+    chain.will_show(helped)
+    chain.assert_same_table()
+    assert not chain.has_shown
+    assert helped.file_name is not None
+    assert chain.tells_table(helped, {helped.file_name})
 
 
 A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
