@@ -14,7 +14,8 @@ from enum import Enum
 
 __all__ = ["ON_THE_WIRE", "SMOKE_S_MAX", "Fault", "Kind", "counts_for", "schedule"]
 
-_CALM_FROM_S, _CALM_EVERY_S = 100, 120  # the last 20 s of each 2 minutes, to recover
+_CALM_EVERY_S, _CALM_S_MIN = 120, 20
+_CALM_HOLDS = 4  # the longest pause is not over yet when it begins, and recovery may take two
 _FIRST_S = 2.0
 
 
@@ -102,7 +103,8 @@ def schedule(
         seed: Equal seeds, equal faults.
         seconds: Length of the run; nothing begins in its last sixth.
         counts: Of each kind.
-        hold_s: After how long a silent process is given up; pauses last longer.
+        hold_s: After how long a silent process is given up; pauses last longer, and each two
+            minutes end with a calm in which recovery is measured.
         crew: Names of the processes; writers are struck twice as often as others.
         spared: Those of the crew that nobody kills.
     """
@@ -113,7 +115,7 @@ def schedule(
     stormy = [
         float(second)
         for second in range(int(_FIRST_S), max(3, int(seconds * 5 / 6)))
-        if second % _CALM_EVERY_S < _CALM_FROM_S
+        if second % _CALM_EVERY_S < _CALM_EVERY_S - max(_CALM_S_MIN, _CALM_HOLDS * hold_s)
     ]
     found = []
     for number, kind in enumerate(kinds):

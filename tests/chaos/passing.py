@@ -112,9 +112,9 @@ def _recovery_line(recovery: Recovered) -> Line:
         what="throughput after a heal",
         wanted=f"<= {LEASES_MAX:g} leases",
         found=(
-            f"p50 {found['p50_leases']}, longest {found['longest_leases']} leases after "
-            f"{found['judged']} faults of everybody, never after {recovery.never}, "
-            f"{recovery.overlapped} left out"
+            f"p50 {found['p50_leases']}, longest {found['longest_leases']} leases in "
+            f"{found['judged']} quiet times, not in {recovery.never}; of {found['disturbed']} faults "
+            f"with others behind them longest {found['disturbed_longest_leases']}"
         ),
         verdict=verdict,
     )

@@ -129,6 +129,14 @@ def test_a_seed_gives_the_same_faults_and_calm_at_the_end_of_every_two_minutes()
     assert min(one.lasts_s for one in faults if one.kind is Kind.PAUSE) > 4
 
 
+@pytest.mark.parametrize(("hold_s", "calm_s"), [(4, 20), (10, 40)])
+def test_the_calm_is_long_enough_to_see_two_leases_behind_the_longest_pause(
+    hold_s: float, calm_s: float
+) -> None:
+    faults = schedule(3, 1_200, counts_for(1_200, list(Kind)), hold_s=hold_s, crew=["write-0"])
+    assert max(one.starts_s % 120 for one in faults) <= 120 - calm_s + 1
+
+
 def test_a_smoke_run_has_every_fault_that_the_reliability_profile_asks_for() -> None:
     counts = counts_for(40, list(Kind))
     assert counts[Kind.KILL] >= 6

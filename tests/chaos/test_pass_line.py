@@ -17,7 +17,7 @@ from tests.chaos.passing import pass_line
 from tests.chaos.resources import Grown, Held, Watch, growth, held_by
 from tests.chaos.throughput import Recovered, recovered
 
-EVEN = Recovered(usual=4.0, leases=(0.0, 1.5), never=0, overlapped=0)
+EVEN = Recovered(usual=4.0, leases=(0.0, 1.5), never=0)
 
 
 def struck(kind: Kind, began: float, healed: float, target: str = "") -> Struck:
@@ -60,7 +60,7 @@ def looks(ages: range, *, files: int = 10, threads: int = 5, rss_kb: int = 100_0
 
 def test_throughput_that_is_back_within_a_lease_has_recovered() -> None:
     found = recovered([struck(Kind.REFUSE, 20, 24)], answers((0, 20), (26, 60)), lease_s=4, ends=60)
-    assert found == Recovered(usual=4.0, leases=(0.0,), never=0, overlapped=0)
+    assert found == Recovered(usual=4.0, leases=(0.0,), never=0)
 
 
 def test_the_time_until_answers_come_at_half_the_usual_rate_is_the_recovery() -> None:
@@ -73,15 +73,26 @@ def test_throughput_that_never_comes_back_is_told() -> None:
     assert (found.leases, found.never) == ((), 1)
 
 
-def test_a_fault_of_one_process_and_one_that_another_overlaps_are_left_out() -> None:
+def test_a_kill_with_a_quiet_time_behind_it_is_judged() -> None:
+    killed = [struck(Kind.KILL, 20, 21, "write-0")]
+    found = recovered(killed, answers((0, 20), (29, 60)), lease_s=4, ends=60)
+    assert found.leases == (2.0,)
+
+
+def test_faults_with_others_behind_them_are_told_and_not_judged() -> None:
     faults = [
-        struck(Kind.KILL, 10, 11, "write-0"),
         struck(Kind.DELAY, 20, 24),
-        struck(Kind.CUT, 30, 30),
-        struck(Kind.CUT, 58, 58),
+        struck(Kind.KILL, 31, 32, "write-0"),
+        struck(Kind.CUT, 58, 58),  # too late to see what comes of it
     ]
-    found = recovered(faults, answers((0, 60)), lease_s=4, ends=60)
-    assert (found.leases, found.overlapped) == ((0.0,), 2)
+    found = recovered(faults, answers((0, 20), (37, 60)), lease_s=4, ends=60)
+    assert (found.leases, found.never, found.disturbed) == ((1.25,), 0, (3.25,))
+
+
+def test_a_fault_that_is_over_before_the_last_one_begins_no_quiet_time() -> None:
+    faults = [struck(Kind.PAUSE, 20, 28, "write-0"), struck(Kind.CLOCK, 22, 24, "write-1")]
+    found = recovered(faults, answers((0, 20), (28, 60)), lease_s=4, ends=60)
+    assert (found.leases, found.disturbed) == ((0.0,), ())
 
 
 def test_a_run_without_one_answer_has_no_throughput() -> None:
@@ -209,9 +220,9 @@ def test_each_line_that_is_not_met_is_missed() -> None:
     assert verdicts(faults=199)["faults"] == "missed"
     hung = "write-1 did not end within 240 s"
     assert verdicts(violations=(hung,))["hung locks and processes"] == "missed"
-    late = Recovered(usual=4.0, leases=(2.1,), never=0, overlapped=0)
-    never = Recovered(usual=4.0, leases=(0.5,), never=1, overlapped=0)
-    nothing = Recovered(usual=4.0, leases=(), never=0, overlapped=3)
+    late = Recovered(usual=4.0, leases=(2.1,), never=0)
+    never = Recovered(usual=4.0, leases=(0.5,), never=1)
+    nothing = Recovered(usual=4.0, leases=(), never=0, disturbed=(0.5, 3.0))
     line = "throughput after a heal"
     assert verdicts(recovery=late)[line] == verdicts(recovery=never)[line] == "missed"
     assert verdicts(recovery=nothing)[line] == "told"

@@ -1,7 +1,10 @@
 """
-How long after a fault that struck all of a run writes came as fast as usual.
+How long after the last fault of a storm writes came as fast as usual.
 
-Told in leases: whoever waits for a dead holder waits for one, whatever the machine is like.
+Told in leases: whoever waits for a dead holder waits for one, whatever the machine is like. What
+is judged are the quiet times (reliability figures: "a quiet window to measure recovery"): all is
+healed, and nothing strikes anybody for two leases. Elsewhere the next holder may be killed before
+the last one's lease has ended, and what is measured is how dense the faults are: that is told.
 """
 
 from __future__ import annotations
@@ -23,19 +26,20 @@ LEASES_MAX = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """
-    What became of the throughput after faults of everybody.
+    What became of the throughput after faults.
 
     Args:
         usual: Median number of answers in a window of one lease.
-        leases: Of each fault that nothing overlapped, how many leases it took.
-        never: Faults after which it did not come back before the run ended.
-        overlapped: Faults left out: another one struck everybody before the time was over.
+        leases: Of each quiet time, how many leases it took from the heal before it.
+        never: Quiet times in which, and after which, it did not come back.
+        disturbed: The same of faults that struck everybody and had no quiet time behind them,
+            those left out after which it never came back.
     """
 
     usual: float
     leases: tuple[float, ...]
     never: int
-    overlapped: int
+    disturbed: tuple[float, ...] = ()
 
     def as_document(self) -> dict[str, Any]:
         """For the report."""
@@ -43,9 +47,10 @@ class Recovered:
             "usual_in_a_lease": self.usual,
             "judged": len(self.leases) + self.never,
             "never": self.never,
-            "overlapped": self.overlapped,
             "p50_leases": round(float(np.median(self.leases)), 2) if self.leases else None,
             "longest_leases": round(max(self.leases), 2) if self.leases else None,
+            "disturbed": len(self.disturbed),
+            "disturbed_longest_leases": round(max(self.disturbed), 2) if self.disturbed else None,
         }
 
 
@@ -56,34 +61,37 @@ def recovered(
     Judge a run's throughput.
 
     Args:
-        struck: All faults; those with a target strike nobody else and are left out.
+        struck: All faults, whomever they struck.
         answered: When operations succeeded (monotonic seconds).
         lease_s: Length of a lease, and of the window in which successes are counted.
         ends: When the last fault was healed and the processes were told to end.
     """
     moments = np.sort(np.asarray(answered, float))
     if not len(moments):
-        return Recovered(usual=0.0, leases=(), never=0, overlapped=0)
+        return Recovered(usual=0.0, leases=(), never=0)
     starts = np.arange(moments[0], max(moments[0] + lease_s, ends - lease_s), lease_s)
     usual = float(np.median(_within(moments, starts, lease_s)))
-    everybody = sorted((one for one in struck if not one.fault.target), key=lambda one: one.began)
-    leases, never, overlapped = [], 0, 0
-    for number, one in enumerate(everybody):
-        last = one.healed + LEASES_MAX * lease_s
-        others = everybody[:number] + everybody[number + 1 :]
-        if last + lease_s > ends or any(
-            other.began < last and other.healed > one.healed for other in others
-        ):
-            overlapped += 1
+    leases, never, disturbed = [], 0, []
+    for one in struck:
+        quiet_until = one.healed + LEASES_MAX * lease_s
+        if quiet_until + lease_s > ends:
+            continue
+        is_quiet = not any(
+            other.began < quiet_until and other.healed > one.healed
+            for other in struck
+            if other is not one
+        )
+        if not is_quiet and one.fault.target:
             continue
         # A window that is full enough begins at the heal, or can be moved on to an answer.
         begins = np.concatenate([[one.healed], moments[moments > one.healed]])
         full = begins[_within(moments, begins, lease_s) >= ENOUGH * usual]
-        if len(full):
-            leases.append(float(full[0] - one.healed) / lease_s)
-        else:
+        took = float(full[0] - one.healed) / lease_s if len(full) else None
+        if is_quiet and took is None:
             never += 1
-    return Recovered(usual=usual, leases=tuple(leases), never=never, overlapped=overlapped)
+        elif took is not None:
+            (leases if is_quiet else disturbed).append(took)
+    return Recovered(usual=usual, leases=tuple(leases), never=never, disturbed=tuple(disturbed))
 
 
 def _within(moments: np.ndarray, begins: np.ndarray, seconds: float) -> np.ndarray:
