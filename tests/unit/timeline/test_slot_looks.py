@@ -458,6 +458,8 @@ def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
     storage = MemoryStorage()
     storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
     mine = near(storage)
-    mine.chain.take(slot(1, "new"))
+    with pytest.raises(TableReplacedError):
+        mine.chain.take(slot(1, "new"))
+    assert storage.names(SLOTS) == []
     with pytest.raises(TableReplacedError):
         mine.chain.assert_same_table()
