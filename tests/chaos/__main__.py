@@ -48,6 +48,7 @@ def main() -> int:
     wanted = Wanted(
         lock=said.lock,
         seconds=seconds,
+        acknowledged=said.acknowledged,
         seed=said.seed,
         writers=said.writers or (4 if smoke else 8),
         servers=said.servers or (2 if smoke else 4),
@@ -76,6 +77,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lock", choices=LOCKS, default="zookeeper")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, help="instead of minutes")
+    parser.add_argument(
+        "--acknowledged", type=int, default=0, help="go on until so many, up to four times as long"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--writers", type=int)
     parser.add_argument("--servers", type=int, help="processes that run table services")

@@ -7,7 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ class Nemesis:
     One run's faults.
 
     Args:
-        faults: What is to come, in its order.
+        faults: What is to come, in its order; ``go_on`` adds to it.
         crew: Whom it strikes.
         side: Lock, server and wire.
         disk: Folder of the file system that is filled; None where that is not possible.
         started: Monotonic time of the run's start.
     """
 
-    faults: Sequence[Fault]
+    faults: list[Fault]
     crew: Crew
     side: LockSide
     disk: Path | None
@@ -88,6 +88,11 @@ class Nemesis:
     def has_struck_all(self) -> bool:
         """Whether every fault has begun; a busy machine may be late."""
         return self._next == len(self.faults)
+
+    def go_on(self, faults: Sequence[Fault]) -> None:
+        """Let more faults follow, their times counted from now."""
+        passed_s = time.monotonic() - self.started - self._late_s
+        self.faults += [replace(one, starts_s=one.starts_s + passed_s) for one in faults]
 
     def heal_all(self) -> None:
         """End whatever goes on."""

@@ -15,7 +15,7 @@ from tests.chaos.faults import ON_THE_WIRE, SMOKE_S_MAX, Kind
 from tests.chaos.resources import GROWTH_MAX, Grown
 from tests.chaos.throughput import LEASES_MAX, Recovered
 
-__all__ = ["Line", "pass_line"]
+__all__ = ["Line", "commits_wanted", "pass_line"]
 
 _NIGHTLY_S = 1_200
 _NIGHTLY_COMMITS, _NIGHTLY_FAULTS = 5_000, 200
@@ -62,17 +62,10 @@ def pass_line(
         grown: The processes that lived long.
     """
     smoke = seconds <= SMOKE_S_MAX
-    share = min(1.0, seconds / (_SMOKE_S if smoke else _NIGHTLY_S))
     lines = [_least("violations", 0, len(violations), most=True)]
-    lines.append(
-        _least(
-            "acknowledged commits",
-            round((_SMOKE_COMMITS if smoke else _NIGHTLY_COMMITS) * share),
-            commits,
-        )
-    )
+    lines.append(_least("acknowledged commits", commits_wanted(seconds), commits))
     struck = sum(faults.values())
-    wanted_faults = _SMOKE_FAULTS if smoke else round(_NIGHTLY_FAULTS * share)
+    wanted_faults = _SMOKE_FAULTS if smoke else round(_NIGHTLY_FAULTS * _share(seconds))
     lines.append(_least("faults", wanted_faults, struck))
     if smoke:
         lines += [
@@ -89,6 +82,17 @@ def pass_line(
         )
     )
     return [*lines, _recovery_line(recovery), _growth_line(grown)]
+
+
+def commits_wanted(seconds: float) -> int:
+    """How many operations a run of this length should have acknowledged."""
+    most = _SMOKE_COMMITS if seconds <= SMOKE_S_MAX else _NIGHTLY_COMMITS
+    return round(most * _share(seconds))
+
+
+def _share(seconds: float) -> float:
+    """Of its profile; a run that lasts longer is asked for no more."""
+    return min(1.0, seconds / (_SMOKE_S if seconds <= SMOKE_S_MAX else _NIGHTLY_S))
 
 
 def _least(what: str, wanted: int, found: int, *, most: bool = False) -> Line:

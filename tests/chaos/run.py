@@ -12,7 +12,7 @@ from typing import Any
 
 import hoodoo
 from tests.chaos.crew import Crew, faketime_library
-from tests.chaos.faults import ON_THE_WIRE, Kind, counts_for, schedule
+from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows, check_verified, clean_up, leftovers
 from tests.chaos.locks import LOCKS, LockSide
@@ -30,6 +30,8 @@ __all__ = ["Wanted", "chaos"]
 
 TABLES: Mapping[str, str] = {"whole": "COPY_ON_WRITE", "logged": "MERGE_ON_READ"}
 LOOK_S = 0.4
+ROUND_S = 240.0  # of more faults, while too few operations were acknowledged
+LONGEST = 4  # times as long as it was to be, at most
 FINISH_S = 240.0  # generous: a busy machine is no violation
 
 
@@ -39,6 +41,7 @@ class Wanted:
 
     lock: str
     seconds: float
+    acknowledged: int  # it goes on until so many operations were, up to four times as long
     seed: int
     writers: int
     servers: int
@@ -63,6 +66,7 @@ class Wanted:
         """The command that runs it once more."""
         more = f" --mutant {self.mutant}" if self.mutant else ""
         more += " --all-services" if self.all_services else ""
+        more += f" --acknowledged {self.acknowledged}" if self.acknowledged else ""
         return (
             f"make chaos ARGS='--lock {self.lock} --seconds {self.seconds:g} --seed {self.seed} "
             f"--writers {self.writers} --servers {self.servers} --readers {self.readers}{more}'"
@@ -98,7 +102,8 @@ class _Run:
         self.violations: list[str] = []
         self.impossible: list[str] = []
         self.lacking: list[str] = []
-        self.started = 0.0
+        self.started = self.ends = 0.0
+        self.rounds = 0  # of more faults
         self.watch = Watch()
         local = wanted.disk or folder / "tables"
         addresses = {
@@ -129,15 +134,8 @@ class _Run:
         """Faults and everything, up to the end of all processes."""
         self._create()
         self.setup.save(self.folder)
-        counts = {} if self.wanted.mutant else counts_for(self.wanted.seconds, self._possible())
-        faults = schedule(
-            self.wanted.seed,
-            self.wanted.seconds,
-            counts,
-            hold_s=hold_ms(self.side.lease_ms) / 1_000,
-            crew=self.wanted.crew,
-            spared=self.wanted.spared,
-        )
+        self.possible = self._possible()
+        faults = self._faults(self.wanted.seed, self.wanted.seconds)
         for name in self.wanted.crew:
             self.crew.start(name)
         self._await_first_answers()
@@ -150,8 +148,8 @@ class _Run:
             started=self.started,
         )
         look_at = self.started
-        ends = self.started + self.wanted.seconds
-        while (now := time.monotonic()) < ends or not self.nemesis.has_struck_all:
+        self.ends = self.started + self.wanted.seconds
+        while (now := time.monotonic()) < self.ends or not self._is_over():
             self.nemesis.act()
             self.crew.look()
             self.watch.look(self.crew.pids())
@@ -167,6 +165,35 @@ class _Run:
         self.violations += [f"{name} did not end within {FINISH_S:g} s" for name in hung]
         self.violations += self.crew.ended.values()
         self._look()
+
+    def _faults(self, seed: int, seconds: float) -> list[Fault]:
+        counts = {} if self.wanted.mutant else counts_for(seconds, self.possible)
+        return schedule(
+            seed,
+            seconds,
+            counts,
+            hold_s=hold_ms(self.side.lease_ms) / 1_000,
+            crew=self.wanted.crew,
+            spared=self.wanted.spared,
+        )
+
+    def _is_over(self) -> bool:
+        """Whether there is no more to do; else it lets another round of faults follow."""
+        if not self.nemesis.has_struck_all:
+            return False  # a busy machine is late
+        seconds = min(ROUND_S, self.wanted.seconds)
+        too_long = (self.rounds + 1) * seconds > (LONGEST - 1) * self.wanted.seconds
+        if too_long or self._acknowledged() >= self.wanted.acknowledged:
+            return True
+        self.rounds += 1
+        self.nemesis.go_on(self._faults(self.wanted.seed + self.rounds, seconds))
+        self.ends = time.monotonic() + seconds
+        return False
+
+    def _acknowledged(self) -> int:
+        writers = [name for name in self.wanted.crew if name.startswith("write")]
+        events = [one["event"] for name in writers for one in events_of(self._journal(name))]
+        return events.count("ok")
 
     def _create(self) -> None:
         for name, address in self.setup.tables.items():

@@ -20,6 +20,7 @@ import pytest
 
 from tests.chaos.faults import Kind
 from tests.chaos.locks import LOCKS
+from tests.chaos.passing import commits_wanted
 from tests.servers import server_missing
 
 ROOT = Path(__file__).parents[2]
@@ -46,10 +47,11 @@ def test_every_kind_of_fault_once_and_nothing_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.timeout(3 * NIGHTLY_S + 900)
+@pytest.mark.timeout(5 * NIGHTLY_S + 900)
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_long_run_under_each_lock_loses_nothing(tmp_path: Path, lock: str) -> None:
-    report = _run(tmp_path, lock, NIGHTLY_S, "--seed", str(os.getpid()))
+    enough = str(commits_wanted(NIGHTLY_S))
+    report = _run(tmp_path, lock, NIGHTLY_S, "--seed", str(os.getpid()), "--acknowledged", enough)
     assert report["violations"] == []
     assert report["operations"]["open"] == 0
     assert min(report["operations"]["by_writer"].values()) > 0, report["operations"]

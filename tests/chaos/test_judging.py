@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.chaos.faults import Kind, counts_for, schedule
+from tests.chaos.crew import Crew
+from tests.chaos.faults import Fault, Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows
+from tests.chaos.locks import LockSide
+from tests.chaos.nemesis import Nemesis
 from tests.chaos.report import figures
 from tests.chaos.test_chaos import nothing_is_lacking
 from tests.chaos.work import NUMBERS, Op, first_rows, own_row
@@ -127,6 +131,23 @@ def test_a_seed_gives_the_same_faults_and_calm_at_the_end_of_every_two_minutes()
     assert max(one.starts_s for one in faults) <= 1_001
     assert {one.kind for one in faults} == set(Kind)
     assert min(one.lasts_s for one in faults if one.kind is Kind.PAUSE) > 4
+
+
+def test_a_run_that_goes_on_counts_the_times_of_more_faults_from_then(tmp_path: Path) -> None:
+    late_s = 7.0  # what came late so far moved everything behind it
+    nemesis = Nemesis(
+        faults=[],
+        crew=Crew(tmp_path),
+        side=LockSide(properties=lambda _: {}),
+        disk=None,
+        started=time.monotonic() - 1_200,
+        _late_s=late_s,
+    )
+    nemesis.go_on([Fault(kind=Kind.KILL, starts_s=30, lasts_s=1, target="write-1")])
+    nemesis.act()
+    assert not nemesis.has_struck_all
+    due_s = nemesis.started + nemesis.faults[0].starts_s + late_s - time.monotonic()
+    assert due_s == pytest.approx(30, abs=5)
 
 
 @pytest.mark.parametrize(("hold_s", "calm_s"), [(4, 20), (10, 40)])

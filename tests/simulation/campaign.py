@@ -211,13 +211,17 @@ class Players:
 
 
 class Progress:
-    """Says once a minute how far a long run has come, and how fast it goes."""
+    """Says each failure at once, and each minute how far a long run has come and how fast it goes."""
 
     def __init__(self, schedules: int) -> None:
         self._schedules = schedules
         self._began = self._told = time.monotonic()
+        self._failures = 0
 
     def tell(self, tally: Tally) -> None:
+        for failure in tally.failures[self._failures :]:
+            print("failed:", failure.partition("\n")[0], flush=True)
+        self._failures = len(tally.failures)
         now = time.monotonic()
         if now - self._told < TOLD_EVERY_S or tally.count >= self._schedules:
             return
