@@ -11,27 +11,32 @@ pointed at it, and the test changes the fault while both sides are talking::
         ...
         proxy.heal()
 
-Faults hold for every connection, old and new, until the next call.
+Faults hold for every connection, old and new, until the next call. One thread serves all of them:
+two for each of a few hundred connections took more than a core to find that nothing had come.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import socket
 import struct
 import threading
-import time
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 __all__ = ["FaultProxy"]
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 65_536
-POLL_SECONDS = 0.05
+CONNECT_SECONDS = 5.0
 # Closing with this option sends a reset, as a crashed machine's kernel does.
 RESET = struct.pack("ii", 1, 0)
+
+Result = TypeVar("Result")
+_Pair = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 
 
 class _Fault(enum.Enum):
@@ -56,16 +61,18 @@ class FaultProxy:
         self._target = (HOST, port)
         self._fault = _Fault.NONE
         self._delay_seconds = 0.0
-        self._guard = threading.Lock()
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
-        self._stopped = threading.Event()
+        self._moves = asyncio.Event()  # not set while everything stands still
+        self._moves.set()
+        self._pairs: set[_Pair] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
         self.dropped_bytes = 0
         self.accepted = 0
-        self._listener = socket.create_server((HOST, listen_port))
-        self._listener.settimeout(POLL_SECONDS)
-        self.port: int = self._listener.getsockname()[1]
-        self._acceptor = threading.Thread(target=self._accept, name="proxy", daemon=True)
-        self._acceptor.start()
+        listener = socket.create_server((HOST, listen_port))
+        self.port: int = listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._in_loop(asyncio.start_server(self._connect, sock=listener))
 
     @property
     def address(self) -> str:
@@ -75,8 +82,7 @@ class FaultProxy:
     @property
     def open_connections(self) -> int:
         """How many connections pass through now."""
-        with self._guard:
-            return len(self._pairs)
+        return len(self._pairs)
 
     def heal(self) -> None:
         """Pass everything on; what was swallowed stays lost."""
@@ -84,8 +90,7 @@ class FaultProxy:
 
     def delay(self, seconds: float) -> None:
         """Answers come this much later."""
-        self._delay_seconds = seconds
-        self._set(_Fault.DELAY)
+        self._set(_Fault.DELAY, seconds)
 
     def drop_replies(self) -> None:
         """Requests reach the server, answers never come back."""
@@ -106,17 +111,15 @@ class FaultProxy:
 
     def cut(self) -> None:
         """Reset the open connections now; new ones follow the fault that is set."""
-        with self._guard:
-            pairs = list(self._pairs)
-        for pair in pairs:
-            self._drop(pair)
+        if self._thread.is_alive():
+            self._in_loop(self._cut())
 
     def stop(self) -> None:
         """Close everything. Twice is no error."""
-        self._stopped.set()
-        self._acceptor.join()
-        self._listener.close()
-        self.cut()
+        if self._thread.is_alive():
+            self._in_loop(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -129,91 +132,85 @@ class FaultProxy:
     ) -> None:
         self.stop()
 
-    def _set(self, fault: _Fault) -> None:
-        with self._guard:
-            self._fault = fault
+    def _set(self, fault: _Fault, delay_seconds: float = 0.0) -> None:
+        if self._thread.is_alive():
+            self._in_loop(self._change(fault, delay_seconds))
 
-    def _accept(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except (TimeoutError, ConnectionAbortedError):
-                continue
-            self.accepted += 1
-            if self._fault is _Fault.REFUSE:
-                _reset(client)
-                continue
-            try:
-                server = socket.create_connection(self._target, timeout=5)
-                pair = (client, server)
-                for end in pair:
-                    end.settimeout(POLL_SECONDS)
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:
-                _reset(client)
-                continue
-            with self._guard:
-                self._pairs.add(pair)
-            for source, sink, is_reply in ((client, server, False), (server, client, True)):
-                threading.Thread(
-                    target=self._pump, args=(pair, source, sink, is_reply), daemon=True
-                ).start()
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
-    def _pump(
-        self,
-        pair: tuple[socket.socket, socket.socket],
-        source: socket.socket,
-        sink: socket.socket,
-        is_reply: bool,
+    def _in_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _change(self, fault: _Fault, delay_seconds: float) -> None:
+        self._fault, self._delay_seconds = fault, delay_seconds
+        if fault is _Fault.STALL:
+            self._moves.clear()
+        else:
+            self._moves.set()
+
+    async def _cut(self) -> None:
+        for pair in list(self._pairs):
+            self._drop(pair)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await self._cut()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self._fault is _Fault.REFUSE:
+            _reset(writer)
+            return
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                answers, requests = await asyncio.open_connection(*self._target)
+        except OSError:
+            _reset(writer)
+            return
+        pair = (writer, requests)
+        for end in pair:
+            end.transport.set_write_buffer_limits(high=0)  # all is on its way before the next read
+        self._pairs.add(pair)
+        for source, sink, is_reply in ((reader, requests, False), (answers, writer, True)):
+            pump = asyncio.create_task(self._pump(pair, source, sink, is_reply))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pump(
+        self, pair: _Pair, source: asyncio.StreamReader, sink: asyncio.StreamWriter, is_reply: bool
     ) -> None:
         try:
-            while not self._stopped.is_set():
-                try:
-                    data = source.recv(CHUNK_BYTES)
-                except TimeoutError:
-                    continue
-                if not data:
-                    break
-                if not self._let_pass(len(data), is_reply):
-                    continue
-                self._pass_on(data, sink)
+            while data := await source.read(CHUNK_BYTES):
+                if await self._let_pass(len(data), is_reply):
+                    sink.write(data)
+                    await sink.drain()
         except (OSError, _CutError):
             pass
-        self._drop(pair)
+        finally:
+            self._drop(pair)
 
-    def _pass_on(self, data: bytes, sink: socket.socket) -> None:
-        """
-        All of it, in pieces.
-
-        The time limit of an end stays as it is: the other direction reads from it at the same
-        time, and a read without a limit would keep a connection open that was cut.
-        """
-        left = memoryview(data)
-        while left and not self._stopped.is_set():
-            with contextlib.suppress(TimeoutError):
-                left = left[sink.send(left) :]
-
-    def _let_pass(self, size: int, is_reply: bool) -> bool:
-        with self._guard:
-            fault = self._fault
-            if is_reply and fault is _Fault.DROP_ONE_REPLY:
-                self._fault = _Fault.NONE
+    async def _let_pass(self, size: int, is_reply: bool) -> bool:
+        fault = self._fault
         if fault is _Fault.STALL:
-            while self._fault is _Fault.STALL and not self._stopped.is_set():
-                time.sleep(POLL_SECONDS)
+            await self._moves.wait()
         elif fault is _Fault.DELAY and is_reply:
-            self._stopped.wait(self._delay_seconds)
+            await asyncio.sleep(self._delay_seconds)
         elif fault is _Fault.DROP_REPLIES and is_reply:
             self.dropped_bytes += size
             return False
         elif fault is _Fault.DROP_ONE_REPLY and is_reply:
+            self._fault = _Fault.NONE
             self.dropped_bytes += size
             raise _CutError
         return True
 
-    def _drop(self, pair: tuple[socket.socket, socket.socket]) -> None:
-        with self._guard:
-            self._pairs.discard(pair)
+    def _drop(self, pair: _Pair) -> None:
+        self._pairs.discard(pair)
         for end in pair:
             _reset(end)
 
@@ -222,8 +219,7 @@ class _CutError(Exception):
     """This connection ends here."""
 
 
-def _reset(end: socket.socket) -> None:
+def _reset(end: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    with contextlib.suppress(OSError):
-        end.close()
+        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    end.transport.abort()
