@@ -72,6 +72,11 @@ class SlotChain:
         self._at_once = 1  # slots that are looked for side by side
         self._shown: dict[int, str] = {}  # files made here since the identity was asked last
 
+    def expects(self, count: int) -> None:
+        """Look for so many further slots side by side next time, of a storage that is far away."""
+        if self._world.storage.capabilities.far:
+            self._at_once = max(self._at_once, min(count, _PROBES_AT_ONCE_MAX))
+
     def head(self) -> int:
         """
         The greatest slot number, 0 for an empty chain.

@@ -46,6 +46,7 @@ MUST_HAPPEN = (
     "service.cancelled",
     "service.done",
     "slot.unknown",
+    "write.place_came",
     "write.redo",
     "write.refused",
 )

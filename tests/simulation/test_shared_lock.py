@@ -35,6 +35,7 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from tests.simulation.stories_of_others import TERMS, ModelObject
+from timeline.context import TableLimits
 from timeline.errors import HoodooError, UnavailableError
 from timeline.places import SLOTS
 from timeline.ports.storage import AmbiguousWriteError
@@ -285,7 +286,11 @@ QUICK = replace(LIMITS, retry=replace(LIMITS.retry, queue_short_ms=600_000))
 
 
 def publisher(
-    name: str, jobs: list[Job], world: World, answers: dict[str, Receipt | HoodooError]
+    name: str,
+    jobs: list[Job],
+    world: World,
+    answers: dict[str, Receipt | HoodooError],
+    limits: TableLimits = QUICK,
 ) -> Actor:
     def body(ports: ActorPorts) -> None:
         lock = ProviderLock(
@@ -296,7 +301,7 @@ def publisher(
                 clock=ports.clock, ids=ports.ids, events=ports.events, executor=ports.executor
             ),
         )
-        context = open_table(replace(ports_of(ports), lock=lock), QUICK)
+        context = open_table(replace(ports_of(ports), lock=lock), limits)
         for job in jobs:
             answers[job.operation] = client_write(ports, context, job)
         lock.close()
@@ -330,12 +335,15 @@ def play_engine(seed: int) -> World:
     judge = OursBesideJava(world)
     answers: dict[str, Receipt | HoodooError] = {}
     partition = dict(zip("ABC", draw.choice(("abc", "aab", "aaa")), strict=True))
+    after = draw.choice((0, 1))  # conflicts after which they want the lock alone; else a place
+    limits = replace(QUICK, retry=replace(QUICK.retry, queue_after=after))
     actors = [
         publisher(
             name,
             [Job(operation=f"{name}{turn}", keys=(f"{part}1",)) for turn in range(3)],
             world,
             answers,
+            limits,
         )
         for name, part in partition.items()
     ]
@@ -366,13 +374,15 @@ def test_a_slot_under_java_s_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.spec("LOCK-1")
 def test_writers_far_away_publish_together_and_lose_no_row_and_java_is_kept_out() -> None:
-    shared = alone = queued = 0
+    shared = alone = queued = places = 0
     for seed in range(1_000 if NIGHTLY else 40):
         world = play_engine(seed)
         kinds = [fields["shared"] for _, _, name, fields in world.events if name == "lock.acquired"]
         shared += kinds.count(True)
         alone += kinds.count(False)
         queued += world.counters["write.queued"]
+        places += world.counters["write.place_came"]
     assert shared
     assert alone
     assert queued, "somebody redid a conflict with the lock for itself"
+    assert places, "somebody waited in line"

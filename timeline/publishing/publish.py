@@ -36,7 +36,7 @@ from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.held_queue import is_held
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
-from timeline.publishing.queue import has_queue
+from timeline.publishing.queue import Looked, has_queue
 from timeline.publishing.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import is_settled, newest_slots, unsettled
@@ -53,6 +53,7 @@ __all__ = [
     "Published",
     "Seen",
     "judge_early",
+    "judge_since",
     "publish",
     "rivals_since",
     "verdict_on",
@@ -129,7 +130,11 @@ def judge_early(
 
 
 def publish(
-    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
+    context: TableContext,
+    begun: Begun,
+    candidate: Candidate,
+    seen: Seen,
+    looked: Looked | None = None,
 ) -> Published | Met:
     """
     Make a begun write visible, or say what it meets.
@@ -142,6 +147,7 @@ def publish(
         begun: The write.
         candidate: What it wants to publish.
         seen: What its content was made from.
+        looked: What was read of the table when its place in a line had come.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
@@ -151,7 +157,7 @@ def publish(
         OutcomeUnknownError: The storage never answered the decisive request.
         BudgetSpentError: Too many slots were lost to others.
     """
-    outcome = _try_publish(context, begun, candidate, seen)
+    outcome = _try_publish(context, begun, candidate, seen, looked)
     for _ in range(context.limits.retry.publish_attempts_max):
         plans = _in_the_way(outcome)
         if not (plans and context.limits.cancels_met_plans):
@@ -170,10 +176,14 @@ def _in_the_way(outcome: Published | Met) -> tuple[Instant, ...]:
 
 
 def _try_publish(
-    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
+    context: TableContext,
+    begun: Begun,
+    candidate: Candidate,
+    seen: Seen,
+    looked: Looked | None = None,
 ) -> Published | Met:
     begun.heartbeat.check()
-    if not _turn_tells_soon(context):
+    if looked is None and not _turn_tells_soon(context):
         verdict, seen = _judge_unlocked(context, begun, candidate, seen)
         if not isinstance(verdict, Clean):
             return Met(verdict=verdict, seen=seen)
@@ -192,7 +202,7 @@ def _try_publish(
         unread = begins_unread(context, turn.timeline, begun.requested_time)
         if unread:
             return None
-        verdict, state["seen"] = _judge_since(
+        verdict, state["seen"] = judge_since(
             context,
             begun,
             candidate,
@@ -244,7 +254,7 @@ def _try_publish(
         looks_behind=False,
         is_met=is_met,
     )
-    slot, lost = turn()
+    slot, lost = turn(looked=looked)
     while slot is None:
         if met:
             return met[-1]
@@ -328,7 +338,7 @@ def rivals_since(
     return rivals, Seen(head=head, completed=completed | ours | seen.completed)
 
 
-def _judge_since(
+def judge_since(
     context: TableContext,
     begun: Begun,
     candidate: Candidate,
@@ -405,7 +415,7 @@ def _judge_unlocked(
         return Clean(), seen
     timeline = context.active()
     config = partial(load_config, context.world.storage)
-    verdict, now_seen = _judge_since(
+    verdict, now_seen = judge_since(
         context, begun, candidate, seen, timeline, head=head, config=config
     )
     if not isinstance(verdict, Clean) and unsettled(context, head, timeline):

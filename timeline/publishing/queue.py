@@ -24,7 +24,17 @@ from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.settle import is_settled, is_shown, may_overlap, newest_slots
 
-__all__ = ["Line", "Looked", "has_queue", "is_shared", "queue", "queue_alone", "read_table"]
+__all__ = [
+    "Line",
+    "Looked",
+    "has_queue",
+    "is_far_and_ours",
+    "is_shared",
+    "look_in_line",
+    "queue",
+    "queue_alone",
+    "read_table",
+]
 
 #: The head of the chain, the timeline listed after it, and how the table's properties are got.
 Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
@@ -62,10 +72,10 @@ def has_queue(context: TableContext) -> bool:
 
 def is_shared(context: TableContext) -> bool:
     """Whether writers of ours have the lock together, far away, where it is long in use (LOCK-1)."""
-    return _is_far_and_ours(context) and context.world.lock.shares
+    return is_far_and_ours(context) and context.world.lock.shares
 
 
-def _is_far_and_ours(context: TableContext) -> bool:
+def is_far_and_ours(context: TableContext) -> bool:
     """Nothing but slots decides, and a look costs a way there and back."""
     foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
     return context.world.storage.capabilities.far and not foreign
@@ -89,7 +99,7 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     mode = context.limits.publish_lock
     if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext((None, looked))
-    if not _is_far_and_ours(context):
+    if not is_far_and_ours(context):
         return _alone(context, purpose)
     in_order = context.world.lock.in_order
     if in_order and context.chain.is_busy:
@@ -173,7 +183,9 @@ def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Pl
         with had[0] as lease:
             waited_ms = clock.monotonic_ms() - ended_ms[0]
             fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
-            yield lease, looked if fresh else None
+            # Who had it alone before may have changed the properties since a place had come.
+            before_it = line.has_place and not had[0].is_shared
+            yield lease, looked if fresh and not before_it else None
 
 
 @contextmanager
@@ -214,6 +226,7 @@ class Line:
         asks_config: Whether the turn will ask for the table's properties.
         begun: The write that is to be published; upkeep has no place in the line.
         is_met: Whether what is known of the chain refuses it, so that nothing is worth a wait.
+        looked: What was read when its place had come (``place``): nobody is in front any more.
     """
 
     def __init__(
@@ -223,6 +236,7 @@ class Line:
         asks_config: bool,
         begun: InstantTime | None = None,
         is_met: Callable[[], bool] = lambda: False,
+        looked: Looked | None = None,
     ) -> None:
         self.context = context
         self.asks_config = asks_config
@@ -231,14 +245,15 @@ class Line:
         self._gave_up = False  # once in this turn
         self.has_given_up = False  # to wait for the lock: the look under way is to tell why
         self.settled = 0  # this turn settled all slots up to it
-        self._read: Looked | None = None
+        self._read = looked
+        self.has_place = looked is not None
         self._head = 0
         self._left = _WAITS_MAX
 
     @property
     def overlaps(self) -> bool:
         """Whether the file of the commit before is made beside the own slot (PUB-3)."""
-        return self._begun is not None and _is_far_and_ours(self.context)
+        return self._begun is not None and is_far_and_ours(self.context)
 
     @property
     def has_read(self) -> bool:
@@ -307,7 +322,7 @@ class Line:
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
         """Whether others are in front, and another look is due, for which it has waited then."""
         far = self.context.world.storage.capabilities.far
-        if self.has_given_up or not (far and self.context.chain.is_busy):
+        if self.has_place or self.has_given_up or not (far and self.context.chain.is_busy):
             return False
         front = _in_front(timeline, slot.requested_time)
         if front > _BESIDE and self._left and head != self._head:
@@ -339,26 +354,31 @@ class Line:
             still = 0 if chain.known_head > before else still + 1
 
     def _read_at_once(self) -> Looked:
-        """
-        Chain and timeline, side by side where only our own slots decide.
+        return look_in_line(self.context, asks_config=self.asks_config)
 
-        A listing that is older than the newest slots lacks their files alone, as long as they
-        are commits of writes that it shows; what else came may have taken files away. Then it is
-        listed again, now that the head is known.
-        """
-        context = self.context
-        if not _is_far_and_ours(context):
-            return read_table(context, asks_config=self.asks_config, until_still=False)
-        config = partial(load_config, context.world.storage)
-        known = context.chain.known_head
-        head, timeline, asked = context.look_at_once(config if self.asks_config else None)
-        # The last two known before need not have been settled when the listing began.
-        came = (*newest_slots(context, known), *context.chain.between(known, head))
-        if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
-            return head, context.active(), asked or config
-        before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
-        names = [slot.file_name for slot in before if not is_settled(slot, timeline)]
-        return head, timeline.with_names(filter(None, names)), asked or config
+
+def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
+    """
+    Chain and timeline, side by side where only our own slots decide.
+
+    A listing that is older than the newest slots lacks their files alone, as long as they
+    are commits of writes that it shows; what else came may have taken files away. Then it is
+    listed again, now that the head is known.
+
+    Outside: chain probes, 1 list and, where it ``asks_config``, 1 get at once.
+    """
+    if not is_far_and_ours(context):
+        return read_table(context, asks_config=asks_config, until_still=False)
+    config = partial(load_config, context.world.storage)
+    known = context.chain.known_head
+    head, timeline, asked = context.look_at_once(config if asks_config else None)
+    # The last two known before need not have been settled when the listing began.
+    came = (*newest_slots(context, known), *context.chain.between(known, head))
+    if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
+        return head, context.active(), asked or config
+    before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
+    names = [slot.file_name for slot in before if not is_settled(slot, timeline)]
+    return head, timeline.with_names(filter(None, names)), asked or config
 
 
 def _in_front(timeline: ActiveTimeline, begun: InstantTime) -> int:

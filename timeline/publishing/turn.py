@@ -38,7 +38,7 @@ from timeline.places import timeline_path
 from timeline.ports.lock import Lease, is_alone
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn, look
-from timeline.publishing.queue import Line, queue
+from timeline.publishing.queue import Line, Looked, queue
 from timeline.publishing.second_look import assert_lease, has_lease, may_show, seen_by
 from timeline.publishing.settle import (
     SHOWN_BY_A_FILE,
@@ -64,6 +64,7 @@ def take_turn(
     asks_config: bool = False,
     looks_behind: bool = True,
     is_met: Callable[[], bool] = lambda: False,
+    looked: Looked | None = None,
 ) -> tuple[Slot | None, int]:
     """
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
@@ -72,7 +73,8 @@ def take_turn(
     from it ends the turn without a slot; ``begun`` is the write that is published so;
     ``asks_config`` says that it will ask for the table's properties; without ``looks_behind`` the
     caller asks ``assert_landed``; ``is_met`` tells, of what is known, that a decision would end the
-    turn. Returns the slot and the number of lost ones.
+    turn; ``looked`` is what was read of the table already, where the write has its place. Returns the
+    slot and the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
@@ -82,14 +84,14 @@ def take_turn(
     budget = context.limits.retry
     paused_ms = 0
     undecided: Slot | None = None
-    line = Line(context, asks_config=asks_config, begun=begun, is_met=is_met)
+    line = Line(context, asks_config=asks_config, begun=begun, is_met=is_met, looked=looked)
     lost = 0
     while lost < budget.publish_attempts_max:
-        with queue(line, purpose, lost) as (lease, looked):
+        with queue(line, purpose, lost) as (lease, read):
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
             try:
-                turn = look(context, lease, line=line, looked=looked)
+                turn = look(context, lease, line=line, looked=read)
                 if undecided is not None:
                     if _counts(context, turn, undecided, lease):
                         return undecided, lost

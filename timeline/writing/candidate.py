@@ -43,6 +43,7 @@ class Written:
     attempts: int
     watch: ReadWatch | None = None  # of a plan with reads
     waits: tuple[Waited, ...] = ()
+    dropped: frozenset[str] = frozenset()  # files of former tasks that are deleted already
 
     def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
         """Bytes written to some file groups, None for all."""
@@ -68,7 +69,7 @@ def reconcile(
     if attempted is None:
         marked = marker_files(storage, begun.requested_time)
         attempted = frozenset(join(partition, name) for partition, name, _ in marked)
-    for path in sorted(attempted - kept):
+    for path in sorted(attempted - kept - written.dropped):
         storage.delete(path)
     storage.sync_folders(
         sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})

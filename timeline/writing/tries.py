@@ -65,6 +65,10 @@ class Tries:
             first_without=1 if is_shared(context) else 0,
         )
 
+    def must_queue(self, context: TableContext) -> bool:
+        """Whether the user says that the next redo holds the queue, however long it takes."""
+        return self.hold_ms(context) == 0
+
     def queues_rather(self, context: TableContext, *, groups_left: int) -> bool:
         """
         Whether all is done again in the queue, where merging some file groups might be enough.

@@ -23,21 +23,19 @@ from timeline.errors import (
     RolledBackError,
 )
 from timeline.files.rewrite import FileGroupTask
-from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.paths import join
 from timeline.model.schema import TableSchema
-from timeline.model.times import InstantTime
 from timeline.publishing.begin import Begun, begin
 from timeline.publishing.held_queue import holding_the_queue
+from timeline.publishing.place import Place, await_place, stands_in_line
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.publish import Met, Published, Seen, publish
 from timeline.publishing.read_watch import ReadWatch
 from timeline.publishing.refusal import RefusalReport, as_error, report_of
 from timeline.reading.snapshot import Snapshot
-from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+from timeline.rules.conflicts import Rebaseable, Refused, RuleId
 from timeline.rules.retry import Redo
 from timeline.undoing.undo import abandon
 from timeline.writing.afterwards import clean_up
@@ -47,6 +45,12 @@ from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
 from timeline.writing.placing import Placement, place
 from timeline.writing.receipt import Receipt, RowCounts, WritePlan, published_batch
+from timeline.writing.redo import (
+    Announced,
+    announce_again,
+    on_newest_files,
+    redo,
+)
 from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
 from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
@@ -275,8 +279,13 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         return Met(verdict=verdict, seen=met)
     if isinstance(verdict, Rebaseable):
         context.world.events.emit("write.rebased_early", rt=begun.requested_time)
-        placement = replace(placement, tasks=_on_newest_files(placement.tasks, verdict))
-    stats = workload.rewrite(placement.tasks) if workload is not None else []
+        placement = replace(placement, tasks=on_newest_files(placement.tasks, verdict))
+    tasks, here, refused = _in_place(work, begun, placement, seen, anew=anew)
+    if refused is not None:
+        refusals.append(report_of(begun.requested_time, refused.verdict))
+        return refused
+    placement = replace(placement, tasks=tasks)
+    stats = workload.rewrite(tasks) if workload is not None else []
     written = Written(
         placement=placement,
         stats=tuple(zip(placement.tasks, stats, strict=True)),
@@ -287,12 +296,29 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         waits=tuple(waits),
         watch=watch,
     )
+    return _publish_written(work, begun, written, seen, tries, here=here, anew=anew)
+
+
+def _publish_written(
+    work: Work,
+    begun: Begun,
+    written: Written,
+    seen: Seen,
+    tries: Tries,
+    *,
+    here: Place | None,
+    anew: bool,
+) -> Receipt | Met:
+    """Ask to be published, merging overlapping file groups again as long as that is enough."""
+    context, plan, workload = work.context, work.plan, work.workload
+    refusals = tries.refusals
     while True:
         attempted = frozenset[str]() if workload is None else workload.attempted()
         reconcile(context, begun, written, attempted)
         candidate = candidate_of(context, begun, plan, written)
         tries.offer(context)
-        outcome = publish(context, begun, candidate, seen)
+        looked = None if here is None else here.looked(context)
+        outcome = publish(context, begun, candidate, seen, looked)
         if isinstance(outcome, Published):
             clean_up(context, begun, outcome.slot)
             return receipt_of(
@@ -308,16 +334,53 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         if isinstance(outcome.verdict, Refused) or workload is None or anew:
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
+        stands = not (work.queued or tries.must_queue(context)) and stands_in_line(
+            context, candidate.claim
+        )
         groups_left = len(written.placement.tasks) - len(outcome.verdict.file_groups)
-        if not work.queued and tries.queues_rather(context, groups_left=groups_left):
+        if not (stands or work.queued) and tries.queues_rather(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
         if tries.spent_bound(context) is not None:
             return outcome
+        verdict, here = outcome.verdict, None
         tries.groups_redone += 1
-        written = _redo(workload, written, outcome.verdict, tries)
+        number, announced = tries.groups_redone, Announced()
+        if stands:
+            announced = announce_again(context, written, verdict.file_groups, number=number)
+            meet = candidate.logs_may_meet
+            # Its files are based on that look then; it goes on to be judged by the one before.
+            here = await_place(context, begun, candidate.claim, seen, logs_may_meet=meet)
+        if here is not None and isinstance(here.verdict, Refused):
+            refusals.append(report_of(begun.requested_time, here.verdict))
+            return Met(verdict=here.verdict, seen=here.seen)
+        if here is not None and isinstance(here.verdict, Rebaseable):
+            verdict = here.verdict
+        again = redo(workload, written, verdict, announced, number=number)
+        written = replace(again, refusals=tuple(refusals), attempts=len(refusals) + 1)
         seen = outcome.seen
+
+
+def _in_place(
+    work: Work, begun: Begun, placement: Placement, seen: Seen, *, anew: bool
+) -> tuple[tuple[FileGroupTask, ...], Place | None, Met | None]:
+    """
+    Wait before anything is written for those who are about to change the same file groups.
+
+    Returns the tasks, based on what those made, and its place; or what refuses it.
+    """
+    claim, meet = planned_claim(placement), placement.logs_may_meet
+    if work.workload is None or anew or work.queued or not stands_in_line(work.context, claim):
+        return placement.tasks, None, None
+    here = await_place(work.context, begun, claim, seen, logs_may_meet=meet)
+    if here is None:
+        return placement.tasks, None, None
+    if isinstance(here.verdict, Refused):
+        return placement.tasks, None, Met(verdict=here.verdict, seen=here.seen)
+    if isinstance(here.verdict, Rebaseable):
+        return on_newest_files(placement.tasks, here.verdict), here, None
+    return placement.tasks, here, None
 
 
 def _placed(work: Work, begun: Begun) -> Placement:
@@ -346,71 +409,6 @@ def _watched(
         return None, None
     watch = ReadWatch(work.context, begun, work.plan.reads)
     return watch, watch.before_begin(planned_claim(placement))
-
-
-def _redo(
-    workload: Workload,
-    written: Written,
-    verdict: Rebaseable,
-    tries: Tries,
-) -> Written:
-    """Merge only the overlapping file groups again, on the winner's files."""
-    stale = set(verdict.file_groups)
-    tasks = {
-        FileGroupId(task.partition_path, task.file_id): task for task in written.placement.tasks
-    }
-    again = []
-    for group in sorted(stale):
-        base_path, base_time = _newest_file(group, verdict.rivals)
-        task = tasks[group]
-        again.append(
-            replace(
-                task,
-                write_token=f"{task.task_number}-{tries.groups_redone}-0",
-                announced=False,
-                base_path=base_path,
-                base_requested_time=base_time,
-            )
-        )
-    fresh = dict(zip(sorted(stale), zip(again, workload.rewrite(again), strict=True), strict=True))
-    stats = tuple(
-        fresh.get(FileGroupId(task.partition_path, task.file_id), (task, made))
-        for task, made in written.stats
-    )
-    return replace(
-        written,
-        stats=stats,
-        placement=replace(written.placement, tasks=tuple(task for task, _ in stats)),
-        refusals=tuple(tries.refusals),
-        attempts=len(tries.refusals) + 1,
-    )
-
-
-def _on_newest_files(
-    tasks: Sequence[FileGroupTask], verdict: Rebaseable
-) -> tuple[FileGroupTask, ...]:
-    """The tasks, those of overlapping file groups based on the winner's files."""
-    stale = set(verdict.file_groups)
-    moved = []
-    for task in tasks:
-        group = FileGroupId(task.partition_path, task.file_id)
-        if group in stale:
-            base_path, base_time = _newest_file(group, verdict.rivals)
-            moved.append(replace(task, base_path=base_path, base_requested_time=base_time))
-        else:
-            moved.append(task)
-    return tuple(moved)
-
-
-def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, InstantTime]:
-    found = [
-        (rival.requested_time, item.files[-1])
-        for rival in rivals
-        for item in rival.claim.file_groups
-        if item.file_group == group and item.files
-    ]
-    time, name = max(found)
-    return join(group.partition_path, name), time
 
 
 def receipt_of(
