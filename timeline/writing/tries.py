@@ -15,6 +15,10 @@ from timeline.rules.retry import hold_ms, pause_ms, spent_bound
 
 __all__ = ["Tries"]
 
+#: Redos of one of those who have the lock together before it has it alone, which ends that for all
+#: of them: the last of as many as are allowed by default.
+_FIRST_WITHOUT = 3
+
 
 @dataclass(slots=True)
 class Tries:
@@ -61,8 +65,7 @@ class Tries:
             conflicts=len(self.refusals),
             work_ms=ended_ms - self.begun_ms,
             look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
-            # Who holds the queue ends for all that the lock is had together: not for one conflict.
-            first_without=1 if is_shared(context) else 0,
+            first_without=_FIRST_WITHOUT if is_shared(context) else 0,
         )
 
     def must_queue(self, context: TableContext) -> bool:
