@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
+from timeline.boundary import read_boundary
+from timeline.codecs.boundary import encode_boundary
 from timeline.model.boundary import Boundary
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import UNSETTLED_MAX
-from timeline.places import SLOTS
+from timeline.places import SLOTS, boundary_path
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
@@ -88,3 +90,16 @@ def test_ids_of_slots_that_were_collected_are_not_kept(
     monkeypatch.setattr(receipt, "read_boundary", lambda _: Boundary(number=FIRST - 1, time="0"))
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == [FIRST]
+
+
+@pytest.mark.spec("BATCH-2")
+def test_a_boundary_is_decoded_once_and_told_by_what_is_in_it_alone():
+    """Each write asks twice, and it has the batches of a week; a table made anew counts from one again."""
+    storage = MemoryStorage()
+    first, anew = Boundary(number=3, time="20260101000000000"), Boundary(number=3, time="2")
+    storage.create(boundary_path(3), encode_boundary(first))
+    assert read_boundary(storage) == first
+    assert read_boundary(storage) is read_boundary(storage)
+    storage.delete(boundary_path(3))
+    storage.create(boundary_path(3), encode_boundary(anew))
+    assert read_boundary(storage) == anew
