@@ -106,9 +106,9 @@ def await_place(
 
     Outside: nothing, or 1 list, 1 get and chain probes together, again while it waits.
     """
-    line = _Line(context, begun, _rewritten(claim))
+    wait = _Wait(context, begun, _rewritten(claim))
     asked_at_ms = context.world.clock.monotonic_ms()
-    looked = line.wait()
+    looked = wait.until_it_comes()
     if looked is None:
         return None
     came_at_ms = context.world.clock.monotonic_ms()
@@ -149,15 +149,15 @@ def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> Instan
 
 
 @dataclass(slots=True)
-class _Line:
+class _Wait:
     context: TableContext
     begun: Begun
     mine: frozenset[FileGroupId]
     #: Files of who is in front, by its requested time, and whether they were read.
     ahead: dict[InstantTime, dict[str, bool]] = field(default_factory=dict)
-    has_joined: bool = False
+    has_looked: bool = False
 
-    def wait(self) -> Looked | None:
+    def until_it_comes(self) -> Looked | None:
         """Until nobody is in front, or nothing moves; the last look, None where nobody was."""
         context, chain = self.context, self.context.chain
         behind = _newest_there(context, self.mine)
@@ -208,8 +208,8 @@ class _Line:
             else:
                 looks.append(look_in_line(context))
 
-        joins = [self._join] if is_shared(context) and (others <= 0 or not self.has_joined) else []
-        self.has_joined = True
+        joins = [self._join] if is_shared(context) and (others <= 0 or not self.has_looked) else []
+        self.has_looked = True
         context.world.together(look, *self._reads_ahead(front), *joins)
         return looks[0] if looks else None
 

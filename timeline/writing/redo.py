@@ -22,7 +22,7 @@ from timeline.writing.workload import Workload
 
 __all__ = ["Announced", "announce_again", "on_newest_files", "redo"]
 
-_AT_ONCE_MAX = 16  # file groups whose markers, sources and former files are asked for together
+_AT_ONCE_MAX = 16  # file groups whose markers are made, and former files deleted, together
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.places import TABLE_FACTS, TIMELINE
+from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE
 from timeline.ports.lock import Sharing
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.held_queue import holding_the_queue
 from timeline.publishing.look import Turn
 from timeline.publishing.publish import Candidate, Met, Published, Seen, judge_early, publish
+from timeline.publishing.queue import look_in_line
 from timeline.publishing.settle import unsettled
 from timeline.publishing.turn import take_turn
 from timeline.rules.conflicts import Clean, Refused, Rival, RuleId
@@ -336,6 +337,29 @@ def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> N
         Clean(),
         Seen(head=1, completed=frozenset({shown})),
     )
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    ("setting", "looks"),
+    [({}, 1), ({"publish_lock": PublishLock.NONE}, 0)],
+    ids=["a lock had alone", "no lock"],
+)
+def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
+    setting: dict[str, Any], looks: int
+) -> None:
+    """Who had it before may have changed the table's properties since that look."""
+    both = writers(**setting)
+    begun = started(both.mine)
+    looked = look_in_line(both.mine.context)
+    both.storage.forget()
+    wanted = both.candidate(touching(A))
+    ended = publish(both.mine.context, begun, wanted, seen_by(begun), looked)
+    assert isinstance(ended, Published)
+    asked = both.storage.operations()
+    slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
+    assert sum(one == f"names {TIMELINE}" for one in asked[:slot]) == looks
+    assert sum(one == f"read {PROPERTIES}" for one in asked[:slot]) == looks
 
 
 # ---------------------------------------------------------------- what is asked, and of whom
