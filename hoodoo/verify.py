@@ -6,10 +6,10 @@ storage what is there, and compares. Safe beside running writers: what appears m
 looked at again before it is called a problem.
 
 What is checked: the properties; the order of times; the chain of commit slots, each settled
-with the bytes it fixed, and as its seals say; every file the newest state needs, with its recorded size and row
-count; no version of a file group made from one that another was made from, or from a newer
-one (a lost update); no data file that no instant accounts for; footers; and that no key
-lies in a partition twice.
+with the bytes it fixed, and as its seals say; the boundaries that are kept for their batch ids;
+every file the newest state needs, with its recorded size and row count; no version of a file
+group made from one that another was made from, or from a newer one (a lost update); no data
+file that no instant accounts for; footers; and that no key lies in a partition twice.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from hoodoo.batch_checks import check_batches
 from hoodoo.history import check_history
 from hoodoo.record_checks import check_records
 from hoodoo.tamper_checks import Evidence, Witness, check_seals
@@ -265,6 +266,7 @@ class _Run:
         try:
             slots = list(chain.newest_first())[::-1]
             collected = boundary_number(self.context.world.storage)
+            check_batches(self.context, self)
         except (CorruptTableError, InternalError) as error:
             self.problem(error.kind, str(error.fields.get("path", "")), error.message)
             return

@@ -13,12 +13,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from timeline.codecs.boundary import decode_boundary
 from timeline.errors import HeartbeatExpiredError
-from timeline.model.boundary import NO_BOUNDARY, Boundary
+from timeline.model.boundary import NO_BOUNDARY, Boundary, PublishedBatch
 from timeline.model.slot import UNSETTLED_MAX, Slot
 from timeline.model.times import InstantTime
 from timeline.places import BOUNDARIES, boundary_path, slot_path
@@ -39,13 +38,13 @@ __all__ = [
     "keep_pin_above",
     "keep_up",
     "raise_pin",
+    "read_batches",
     "read_boundary",
     "renew_pin",
     "set_pin",
     "show_pin",
 ]
 
-_BOUNDARIES_KEPT: Final = 4  # of the tables that a process writes to side by side
 GRACE_OF_SILENCES: Final = 5
 """A pin is overrun when its owner was silent for so many times what a heartbeat may miss."""
 
@@ -94,22 +93,28 @@ def boundary_number(storage: Storage) -> int:
 
 
 def read_boundary(storage: Storage) -> Boundary:
-    """The present boundary with what it remembers. Outside: 1 list, 1 get."""
+    """The present boundary with the batches it repeats. Outside: 1 list, 1 get."""
     while True:
         number = boundary_number(storage)
         if number == 0:
             return NO_BOUNDARY
         path = boundary_path(number)
         try:
-            return _decoded(storage.read(path), path)
+            return decode_boundary(storage.read(path), path=path)
         except ObjectMissingError:
             continue  # a greater one came and this one was tidied away
 
 
-@lru_cache(maxsize=_BOUNDARIES_KEPT)
-def _decoded(data: bytes, path: str) -> Boundary:
-    """It has every batch of a week, and each write with a batch id asks twice for what is in it."""
-    return decode_boundary(data, path=path)
+def read_batches(storage: Storage, number: int) -> tuple[PublishedBatch, ...]:
+    """
+    The batches in the file of one boundary, the present one or an earlier one. Outside: 1 get.
+
+    Raises:
+        ObjectMissingError: Its file is not kept any more.
+        CorruptTableError: It cannot be read.
+    """
+    path = boundary_path(number)
+    return decode_boundary(storage.read(path), path=path).batches
 
 
 def set_pin(context: TableContext) -> None:

@@ -7,7 +7,7 @@ it as their first argument and keep nothing themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -106,15 +106,20 @@ class LastLook:
 @dataclass(frozen=True, slots=True)
 class SeenBatches:
     """
-    The batch ids in the slots that were looked through once, which need not be kept for them.
+    The batch ids that were looked through once, in slots and boundaries, which need not be kept.
 
     Args:
         through: Greatest number of those slots.
         ids: By slot number; those of collected slots may lack, and a void one's are there.
+        boundary: The present boundary, -1 before any was looked for.
+        archived: By number, those in its file and in those of the earlier ones it names; some
+            that were never there may seem to be.
     """
 
     through: int = 0
     ids: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    boundary: int = -1
+    archived: Mapping[int, Container[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from tableservices.archiving.history_files import (
 )
 from tableservices.archiving.lines import Lines, ceiling_of, lines_of
 from tableservices.archiving.plan import choose_instants, is_due, next_boundary
+from tableservices.archiving.remembering import carry_batches
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.refusal import refuse_uncleanable
 from timeline.active import ActiveTimeline
@@ -40,6 +41,7 @@ from timeline.publishing.look import Turn
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import data_files_of, settle
 from timeline.publishing.turn import take_turn
+from timeline.publishing.withdrawal import withdrawn_in
 from timeline.rules.succession import Residue
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
@@ -242,10 +244,21 @@ def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
 def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Planned) -> Slot | None:
     slots = planned.slots
     cuts = [one for one in slots if one.kind is SlotKind.CUT]
-    former = _document(cuts[-1]) if cuts else NO_BOUNDARY
+    documents = [_document(one) for one in cuts]
+    former = documents[-1] if documents else NO_BOUNDARY
+    bodies = (
+        cut.body for cut, one in zip(cuts, documents, strict=True) if one.number == former.number
+    )
     nonce = context.world.ids.nonce()
     now = context.world.clock.now_ms()
-    batches_since = instant_time(WallMs(max(0, now - settings.batches_kept_ms)))
+    carried = carry_batches(
+        context.world.storage,
+        former,
+        next(bodies, b""),  # its file is the first cut's, and never overwritten
+        since=instant_time(WallMs(max(0, now - settings.batches_kept_ms))),
+        withdrawn=withdrawn_in(slots),
+        together=settings.batches_together,
+    )
 
     def decide(turn: Turn) -> Slot | None:
         came = context.chain.between(slots[-1].number if slots else 0, turn.head)
@@ -262,7 +275,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
             going,
             slots,
             ceiling=planned.lines.ceiling,
-            batches_since=batches_since,
+            carried=carried,
         )
         return turn.slot(
             context,
@@ -279,7 +292,18 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
     ):
         return None  # told without the queue, in which all writers would wait for it
     slot, _ = take_turn(context, "archive", decide)
+    if slot is not None:
+        _tell_batches(context, former, _document(slot))
     return slot
+
+
+def _tell_batches(context: TableContext, former: Boundary, boundary: Boundary) -> None:
+    before = {one.number for one in former.earlier}
+    now = {one.number for one in boundary.earlier}
+    if now - before:
+        context.world.events.emit("archiving.batches_left", number=former.number)
+    if before - now:
+        context.world.events.emit("archiving.batches_taken_over", boundaries=len(before - now))
 
 
 def _leaves_as_it_is(came: Slot) -> bool:
@@ -307,7 +331,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
         if left:
             _move(context, boundary, names)
         context.world.each(context.world.storage.delete, slots)
-        for number in _older_boundaries(context.world.storage, boundary.number):
+        for number in _given_up(context.world.storage, boundary):
             context.world.storage.delete(boundary_path(number))
     context.chain.forget(boundary.number)
     return True
@@ -396,6 +420,13 @@ def _slots_up_to(storage: Storage, number: int) -> list[str]:
     return [slot_path(n) for n in sorted(map(int, names)) if n <= number]
 
 
-def _older_boundaries(storage: Storage, number: int) -> list[int]:
-    names = (name for name in storage.names(BOUNDARIES) if name.isdigit())
-    return [n for n in map(int, names) if n < number]
+def _given_up(storage: Storage, boundary: Boundary) -> list[int]:
+    """
+    Older boundaries whose batches no later one leaves to them.
+
+    It may keep some that a later one gave up, and never gives up one that a later one names:
+    each names of the older ones only what the one before it names, and that one itself.
+    """
+    named = {one.number for one in boundary.earlier}
+    numbers = {int(name) for name in storage.names(BOUNDARIES) if name.isdigit()}
+    return sorted(number for number in numbers - named if number < boundary.number)

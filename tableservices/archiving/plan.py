@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tableservices.archiving.remembering import CarriedBatches
 from tableservices.archiving.settings import ArchivingSettings
 from timeline.active import ActiveTimeline
 from timeline.model.boundary import Boundary, PublishedBatch
@@ -17,8 +18,8 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.publishing.withdrawal import withdrawn_by
-from timeline.writing.receipt import batches_of
+from timeline.publishing.withdrawal import withdrawn_by, withdrawn_in
+from timeline.writing.batches import batches_of
 
 __all__ = [
     "CUT_INSTANTS_MAX",
@@ -139,7 +140,7 @@ def next_boundary(
     slots: Sequence[Slot],
     *,
     ceiling: int,
-    batches_since: InstantTime,
+    carried: CarriedBatches,
 ) -> Boundary:
     """
     The boundary that takes these instants with it; its number may stay where it was.
@@ -150,7 +151,8 @@ def next_boundary(
         going: What moves to the history.
         slots: The chain above the former boundary, oldest first.
         ceiling: The greatest slot that no pin and no other reason keeps.
-        batches_since: Batch ids of commits that completed before this time are forgotten.
+        carried: What it takes over of the batches that the former one knew; while its number
+            stays, nobody reads it but the next cut, and it has them all.
     """
     moved = {(one.requested_time, one.action) for one in going}
     left = {
@@ -160,23 +162,27 @@ def next_boundary(
     }
     newest_commit = max((s.number for s in slots if s.kind is SlotKind.COMMIT), default=0)
     number, digest = former.number, former.digest
-    batches: list[PublishedBatch] = list(former.batches)
+    batches: list[PublishedBatch] = []
     for slot in slots:
         if slot.number > ceiling or slot.number >= newest_commit or _shows(slot, left):
             break
         number, digest = slot.number, slot.digest
         batches += batches_of(slot)
-    withdrawn = frozenset[InstantTime]().union(*(withdrawn_by(slot) for slot in slots))
+    if number == former.number:
+        carried = CarriedBatches(batches=former.batches, earlier=former.earlier)
+    withdrawn = withdrawn_in(slots)
+    new = (
+        one
+        for one in batches
+        if one.completion_time >= carried.since and one.requested_time not in withdrawn
+    )
     return Boundary(
         number=number,
         time=max([former.time, *(one.newest_time for one in going)]),
         completed=tuple(instant_file_name(one) for one in going),
-        batches=tuple(
-            one
-            for one in batches
-            if one.completion_time >= batches_since and one.requested_time not in withdrawn
-        ),
+        batches=(*carried.batches, *new),
         digest=digest,
+        earlier=carried.earlier,
     )
 
 

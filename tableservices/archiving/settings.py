@@ -80,6 +80,13 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
         doc="How long a batch id is remembered after its commit was archived.",
         since="0.1",
     ),
+    "batches_together": Option(
+        key="hoodoo.batch.boundary.ids",
+        default="512",
+        kind=_INT,
+        doc="So many batch ids are repeated by each archiving; the others stay in earlier files.",
+        since="0.1",
+    ),
 }
 
 _Count = Annotated[int, Field(ge=2, le=1_000_000_000)]
@@ -99,6 +106,7 @@ class ArchivingSettings(OptionSettings):
     merged_files: _Count = 10
     merged_bytes_max: Annotated[int, Field(ge=1, le=2**40)] = 1_048_576_000
     batches_kept_ms: Annotated[int, Field(ge=0, le=2**53)] = 604_800_000
+    batches_together: Annotated[int, Field(ge=1, le=1_000_000)] = 512
 
     @property
     def inline(self) -> bool:

@@ -33,6 +33,8 @@ CORPUS = Path(__file__).with_name("seeds.txt")
 BLOCK = 100
 #: What a run of thousands must have met, or the faults have stopped to bite (I20).
 MUST_HAPPEN = (
+    "archiving.batches_left",
+    "archiving.batches_taken_over",
     "archiving.done",
     "begin.redrawn",
     "cleaning.done",

@@ -8,6 +8,7 @@ stand where the engine's own would. ``guards.py`` is the table of them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from timeline.codecs.slot import encode_slot
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import READERS, TIMELINE, slot_path, timeline_path
+from timeline.places import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.slots import SlotChain
 
@@ -352,3 +353,24 @@ def bare_clock(context: TableContext) -> TableContext:
 
 def no_look_after_begin(context: TableContext) -> TableContext:
     return context_of(mutants._NoLookContext, chain(mutants._QuietChain))(context)
+
+
+class KeepsNewestBoundary(Wrapped):
+    """A cut that gives up every boundary before it, also those it names (BATCH-2)."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._inner.create(path, data, durable=durable)
+        if path.startswith(BOUNDARIES):
+            for name in self._inner.names(BOUNDARIES):
+                if name < path.rpartition("/")[2]:
+                    self._inner.delete(f"{BOUNDARIES}/{name}")
+
+
+class AsksNewestBoundary(Wrapped):
+    """Looks for its batch in the present boundary only, not in those it names (BATCH-2)."""
+
+    def read(self, path: str) -> Any:
+        data = self._inner.read(path)
+        if not path.startswith(BOUNDARIES):
+            return data
+        return json.dumps({**json.loads(data), "earlier": []}).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.family import Family
+from tests.simulation.stories_of_batches import remembering
 from tests.simulation.stories_of_dropped_tables import dropped
 from tests.simulation.stories_of_others import beside_another_engine, locking
 from tests.simulation.stories_of_services import (
@@ -173,6 +174,15 @@ FAMILIES: tuple[Family, ...] = (
         checks="as S1; files in slot order, two commits without one at the most",
         build=far_away,
         share=8,
+    ),
+    Family(
+        id="S18",
+        about="batches are sent again while their slots are collected",
+        actors="a writer of new batches, 1 or 2 that send old ones again, 1 or 2 archivers",
+        faults="pauses above the grace, deaths, silence, unknown answers, lost leases",
+        checks="as S7, I12 above all; every acknowledged batch is still known (BATCH-2)",
+        build=remembering,
+        share=3,
     ),
 )
 

@@ -19,6 +19,7 @@ from tests.simulation import test_hole_slots as slots
 from tests.simulation import test_hole_times as times
 from tests.simulation import test_hole_writers as writers
 from tests.simulation.dropped_guards import (
+    AsksNewestBoundary,
     Batchless,
     Change,
     CreatesLoosely,
@@ -28,6 +29,7 @@ from tests.simulation.dropped_guards import (
     HelpsNobody,
     HelpsUnseen,
     KeepsData,
+    KeepsNewestBoundary,
     LooksForBatchesFirst,
     LooksOnce,
     ReaderForgets,
@@ -285,6 +287,18 @@ GUARDS: tuple[Guard, ...] = (
         rule="CL-1, hole 10",
         change=chain(mutants.BlindChain),
         families=("S4",),
+    ),
+    Guard(
+        name="gives up named boundaries",
+        rule="BATCH-2",
+        change=storage(KeepsNewestBoundary),
+        families=("S18",),
+    ),
+    Guard(
+        name="asks the newest boundary only",
+        rule="BATCH-2",
+        change=storage(AsksNewestBoundary),
+        families=("S18",),
     ),
     Guard(
         name="reads back once",

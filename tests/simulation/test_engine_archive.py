@@ -72,12 +72,13 @@ def archiver(
     rounds: int = 1,
     pause_ms: int = 40,
     make_context: Callable[..., TableContext] = registered,
+    rules: ArchiveRules = RULES,
 ) -> Actor:
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, make_context)
         for _ in range(rounds):
             try:
-                archive(context, RULES)
+                archive(context, rules)
             except HoodooError as error:
                 ports.events.emit("sim.archive_failed", why=str(error))
             ports.clock.sleep_ms(pause_ms)

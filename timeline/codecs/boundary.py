@@ -7,10 +7,11 @@ Names in it become paths, so each must be that of a completed instant (SEC1).
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from timeline.errors import CorruptTableError
-from timeline.model.boundary import Boundary, PublishedBatch
+from timeline.model.boundary import Boundary, EarlierBatches, PublishedBatch
 from timeline.model.filenames import parse_instant_name
 from timeline.model.slot import Batch
 
@@ -36,6 +37,7 @@ def encode_boundary(boundary: Boundary) -> bytes:
             for one in boundary.batches
         ],
         **({"digest": boundary.digest} if boundary.digest else {}),
+        **({"earlier": [asdict(one) for one in boundary.earlier]} if boundary.earlier else {}),
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -55,6 +57,7 @@ def decode_boundary(data: bytes, *, path: str) -> Boundary:
             completed=tuple(_completed_name(name) for name in document["completed"]),
             batches=tuple(_batch(one) for one in document["batches"]),
             digest=str(document.get("digest", "")),
+            earlier=tuple(_earlier(one) for one in document.get("earlier", ())),
         )
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
@@ -80,4 +83,13 @@ def _batch(document: dict[str, Any]) -> PublishedBatch:
         action=str(document["action"]),
         requested_time=str(document["rt"]),
         completion_time=str(document["ct"]),
+    )
+
+
+def _earlier(document: dict[str, Any]) -> EarlierBatches:
+    return EarlierBatches(
+        number=int(document["number"]),
+        count=int(document["count"]),
+        newest=str(document["newest"]),
+        digest=str(document["digest"]),
     )

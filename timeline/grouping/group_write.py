@@ -41,9 +41,10 @@ from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival
 from timeline.undoing.undo import abandon, rollback
 from timeline.writing.afterwards import landed
 from timeline.writing.announce import announce_tasks
+from timeline.writing.batches import published_batch
 from timeline.writing.candidate import Written, candidate_of, facts_of, planned_claim, reconcile
 from timeline.writing.placing import Placement, place
-from timeline.writing.receipt import Receipt, published_batch
+from timeline.writing.receipt import Receipt
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work, action_of, receipt_of
 from timeline.writing.write_schema import schema_for

@@ -40,11 +40,12 @@ from timeline.rules.retry import Redo
 from timeline.undoing.undo import abandon
 from timeline.writing.afterwards import clean_up
 from timeline.writing.announce import announce
+from timeline.writing.batches import published_batch
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
 from timeline.writing.placing import Placement, place
-from timeline.writing.receipt import Receipt, RowCounts, WritePlan, published_batch
+from timeline.writing.receipt import Receipt, RowCounts, WritePlan
 from timeline.writing.redo import (
     Announced,
     announce_again,

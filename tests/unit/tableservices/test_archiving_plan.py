@@ -10,9 +10,10 @@ from tableservices.archiving.plan import (
     needed_since,
     next_boundary,
 )
+from tableservices.archiving.remembering import CarriedBatches
 from tableservices.archiving.settings import ArchivingSettings
 from timeline.active import ActiveTimeline
-from timeline.model.boundary import NO_BOUNDARY, PublishedBatch
+from timeline.model.boundary import NO_BOUNDARY, Boundary, EarlierBatches, PublishedBatch
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 
@@ -100,7 +101,7 @@ def test_what_the_next_compaction_is_triggered_by_stays(names: list[str], expect
 def boundary_of(slots: list[Slot], names: list[str], **options: object) -> int:
     timeline = ActiveTimeline.of(names)
     going = choose_instants(timeline, KEEP, ())
-    given = {"ceiling": 99, "batches_since": "", **options}
+    given = {"ceiling": 99, "carried": CarriedBatches(), **options}
     return next_boundary(NO_BOUNDARY, timeline, going, slots, **given).number  # type: ignore[arg-type]
 
 
@@ -140,16 +141,35 @@ def test_instants_of_slots_above_the_ceiling_are_needed():
 
 
 @pytest.mark.spec("BATCH-2")
-def test_batch_ids_move_into_the_boundary_until_they_are_old():
+def test_batch_ids_move_into_the_boundary():
     batch = Batch(batch_id="load 1", rows_inserted=3)
     slots = [slot(1, batches=(batch,)), *(slot(number) for number in range(2, 7))]
     timeline = ActiveTimeline.of(COMMITS)
     going = choose_instants(timeline, KEEP, ())
-    kept = next_boundary(NO_BOUNDARY, timeline, going, slots, ceiling=99, batches_since=time(11))
+    carried = CarriedBatches()
+    kept = next_boundary(NO_BOUNDARY, timeline, going, slots, ceiling=99, carried=carried)
     known = PublishedBatch(
         batch=batch, action="commit", requested_time=time(10), completion_time=time(11)
     )
     assert kept.batches == (known,)
-    later = next_boundary(kept, timeline, going, [], ceiling=99, batches_since=time(12))
-    assert later.batches == ()
-    assert later.number == kept.number
+
+
+@pytest.mark.spec("BATCH-2")
+def test_a_cut_that_collects_no_slot_leaves_what_the_boundary_knows():
+    """Its file is that of the cut before it, so nothing may be given up that is in it alone."""
+    timeline = ActiveTimeline.of(COMMITS)
+    going = choose_instants(timeline, KEEP, ())
+    earlier = EarlierBatches(number=1, count=1, newest=time(9), digest="d")
+    known = PublishedBatch(
+        batch=Batch(batch_id="load 1"),
+        action="commit",
+        requested_time=time(10),
+        completion_time=time(11),
+    )
+    former = Boundary(number=2, time=time(11), batches=(known,), earlier=(earlier,))
+    stays = next_boundary(former, timeline, going, [], ceiling=99, carried=CarriedBatches())
+    assert (stays.number, stays.batches, stays.earlier) == (2, (known,), (earlier,))
+    slots = [slot(number) for number in range(3, 7)]
+    moved = next_boundary(former, timeline, going, slots, ceiling=99, carried=CarriedBatches())
+    assert (moved.batches, moved.earlier) == ((), ())
+    assert moved.number > 2

@@ -42,8 +42,9 @@ from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.undoing.undo import rollback
 from timeline.writing.announce import announce_tasks
+from timeline.writing.batches import published_batch
 from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.receipt import Receipt, published_batch
+from timeline.writing.receipt import Receipt
 from timeline.writing.write import Work, prepared, write_prepared
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
-from timeline.boundary import read_boundary
 from timeline.codecs.boundary import encode_boundary
-from timeline.model.boundary import Boundary
+from timeline.model.boundary import Boundary, PublishedBatch
 from timeline.model.operations import WriteOperation
-from timeline.model.slot import UNSETTLED_MAX
+from timeline.model.slot import UNSETTLED_MAX, Batch
 from timeline.places import SLOTS, boundary_path
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
-from timeline.writing import receipt
-from timeline.writing.receipt import Receipt, published_batch
+from timeline.writing.batches import published_batch
+from timeline.writing.receipt import Receipt
 
 FIRST = 5  # batches that are there
 
@@ -82,24 +81,25 @@ def test_what_another_one_published_since_is_looked_through(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_ids_of_slots_that_were_collected_are_not_kept(
-    observed: ObservedStorage, table: Table, monkeypatch: pytest.MonkeyPatch
-):
+def test_ids_of_slots_that_were_collected_are_not_kept(observed: ObservedStorage, table: Table):
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == list(range(1, FIRST + 1))
-    monkeypatch.setattr(receipt, "read_boundary", lambda _: Boundary(number=FIRST - 1, time="0"))
+    boundary = Boundary(number=FIRST - 1, time="0")
+    observed.create(boundary_path(boundary.number), encode_boundary(boundary))
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == [FIRST]
 
 
 @pytest.mark.spec("BATCH-2")
-def test_a_boundary_is_decoded_once_and_told_by_what_is_in_it_alone():
-    """Each write asks twice, and it has the batches of a week; a table made anew counts from one again."""
-    storage = MemoryStorage()
-    first, anew = Boundary(number=3, time="20260101000000000"), Boundary(number=3, time="2")
-    storage.create(boundary_path(3), encode_boundary(first))
-    assert read_boundary(storage) == first
-    assert read_boundary(storage) is read_boundary(storage)
-    storage.delete(boundary_path(3))
-    storage.create(boundary_path(3), encode_boundary(anew))
-    assert read_boundary(storage) == anew
+def test_a_boundary_is_read_once_by_who_asks_for_batch_after_batch(
+    observed: ObservedStorage, table: Table
+):
+    """Each write asks twice, and its file is never overwritten."""
+    path = boundary_path(1)
+    known = PublishedBatch(
+        batch=Batch(batch_id="old"), action="commit", requested_time="1", completion_time="2"
+    )
+    observed.create(path, encode_boundary(Boundary(number=1, time="2", batches=(known,))))
+    for number in range(FIRST, FIRST + 3):
+        assert asked(table, number) is None
+    assert sum(call.operation == "read" and call.path == path for call in observed.calls) == 1

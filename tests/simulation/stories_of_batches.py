@@ -1,0 +1,138 @@
+"""Batches that are sent again while the slots that have their ids are collected: S18."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hoodoo.batch_checks import check_batches
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tests.simulation import test_engine_archive as archives
+from tests.simulation.engine_kit import (
+    Job,
+    client_write,
+    do_write,
+    open_table,
+    outside,
+    patiently,
+    plan_for,
+    play,
+    seeded,
+)
+from tests.simulation.family import Story, some_of
+from tests.simulation.story_kit import CRASHES, PAUSES, SILENCE, UNKNOWN, prepared
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.testing.invariants import Violation
+from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.table_facts import ClientEventKind
+from timeline.testing.world import World
+from timeline.writing.batches import published_batch
+
+__all__ = ["remembering"]
+
+#: A boundary repeats one id, so that each cut leaves some where they are, or takes some over.
+RULES = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.timeline.compaction.batch.size": "2",
+        "hoodoo.batch.boundary.ids": "1",
+    }
+)
+#: So many old batches were archived, cut by cut: the next cut leaves those of the last boundary in
+#: its file, or takes over what is in an earlier one.
+LEAVES, TAKES_OVER = 9, 12
+KEYS = ("a1", "b1")
+
+
+def grown(archived: int) -> World:
+    """A batch and an archive in turn, so that boundaries have their ids; then three batches more."""
+    world = seeded("remembering")
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, open_table)
+        for number, operation in enumerate(old(archived)):
+            client_write(ports, context, batch(operation))
+            if number < archived:
+                archive(context, RULES)
+
+    play(world, [Actor(name="old", body=body)], [])
+    return world
+
+
+def old(archived: int) -> list[str]:
+    return [f"old{number}" for number in range(archived + 3)]
+
+
+def batch(operation: str) -> Job:
+    return Job(operation=operation, keys=KEYS, batch_id=operation)
+
+
+def sender(name: str, operations: Sequence[str]) -> Actor:
+    """Sends again what was sent; a second commit of it would have its operation twice (I12)."""
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, archives.registered)
+        for operation in operations:
+            try:
+                do_write(ports, context, batch(operation))
+            except HoodooError as error:
+                ports.events.emit("sim.batch_failed", why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def newcomer(name: str, operations: Sequence[str]) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, archives.registered)
+        for operation in operations:
+            client_write(ports, context, batch(operation))
+
+    return Actor(name=name, body=body)
+
+
+def remembering(draw: random.Random, name: str) -> Story:
+    archived = draw.choice((LEAVES, TAKES_OVER))
+    world, facts = prepared(grown, archived).fresh(name)
+    new = [f"A{number}" for number in range(draw.choice((1, 2, 3)))]
+    actors = [
+        newcomer("A", new),
+        archives.archiver("X", rounds=draw.choice((1, 2)), rules=RULES),
+        sender("S", draw.sample(old(archived), 2)),
+    ]
+    if draw.random() < 0.5:
+        actors.append(archives.archiver("Y", rounds=2, pause_ms=draw.choice((5, 40)), rules=RULES))
+    if draw.random() < 0.3:
+        actors.append(sender("T", draw.sample(old(archived), 2)))
+    faults = some_of(
+        draw,
+        {**PAUSES, **CRASHES, **SILENCE, **UNKNOWN},
+        chance=0.4,
+        time_jump_ms=(3 * archives.GRACE_MS, 1_000),
+    )
+    return Story(world=world, facts=facts, actors=actors, faults=faults, judge=forgotten)
+
+
+def forgotten(world: World) -> Sequence[Violation]:
+    """What came back, and acknowledged batches, or files of boundaries, that nobody knows now."""
+    found = archives.comebacks(world)
+
+    class Report:
+        def problem(self, kind: str, path: str, message: str) -> None:
+            found.append(Violation(invariant="BATCH-2", found=f"{kind}: {path}: {message}"))
+
+    auditor = open_table(outside(world, "auditor"))
+    check_batches(auditor, Report())
+    told = {e.operation for e in world.history if e.kind is ClientEventKind.OK}
+    told -= {"seed"} | {one for one in told if one.startswith("final")}  # they have no batch id
+    for operation in sorted(told):
+        if not known(auditor, operation):
+            found.append(Violation(invariant="BATCH-2", found=f"{operation} is forgotten"))
+    return found
+
+
+def known(context: TableContext, operation: str) -> bool:
+    return published_batch(context, plan_for(operation, batch_id=operation)) is not None

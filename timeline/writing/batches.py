@@ -1,0 +1,210 @@
+"""
+Whether a batch was published before (BATCH-1, BATCH-2).
+
+Its id lies in the commit slot, and moves into the boundary when the slot is collected. A process
+that lives on does not read again for each batch what it looked through for the one before: of
+slots it keeps the ids, of boundaries, whose files never change, fingerprints of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+from timeline.boundary import boundary_number, read_batches, read_boundary
+from timeline.context import SeenBatches, TableContext
+from timeline.errors import CorruptTableError
+from timeline.model.boundary import EarlierBatches, PublishedBatch
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
+from timeline.ports.storage import ObjectMissingError
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.second_look import without_void
+from timeline.publishing.settle import is_settled
+from timeline.publishing.turn import take_turn
+from timeline.publishing.withdrawal import withdrawn_by
+from timeline.writing.receipt import Receipt, WritePlan
+
+__all__ = ["batches_of", "published_batch"]
+
+
+class _Fingerprints(Container[str]):
+    """
+    Batch ids by 64 bits of their hash: a week of them takes megabytes, not hundreds.
+
+    One that is not among them may seem to be, once in billions of billions; what is found is
+    looked at itself.
+    """
+
+    def __init__(self, batches: Iterable[PublishedBatch]) -> None:
+        self._sorted = array("Q", sorted(_fingerprint(one.batch.batch_id) for one in batches))
+
+    def __contains__(self, batch_id: object) -> bool:
+        wanted = _fingerprint(str(batch_id))
+        place = bisect_left(self._sorted, wanted)
+        return place < len(self._sorted) and self._sorted[place] == wanted
+
+
+def _fingerprint(batch_id: str) -> int:
+    data = batch_id.encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """
+    The receipt of a batch id that was published before (BATCH-1).
+
+    Outside: 1 list, 1 get per slot that came since this process asked last, and per boundary whose
+    file it did not read yet; where the id was met, as ``SlotChain.newest_first`` and 1 list as
+    well, and 1 get of the boundary that has it.
+
+    Raises:
+        CorruptTableError: A boundary cannot be read, or one that others name is missing: nobody
+            can tell any more which batches it knew.
+    """
+    if plan.batch_id is None:
+        return None
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        _decide_last(context)
+    if not _may_be_published(context, plan.batch_id):
+        return None
+    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
+    for one in _published_batches(context, plan.batch_id, withdrawn):
+        if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
+            continue
+        if not _taken_away(context, one.requested_time):
+            return Receipt(
+                action=one.action,
+                operation=plan.operation.value,
+                requested_time=one.requested_time,
+                completion_time=one.completion_time,
+                attempts=1,
+                rows_inserted=one.batch.rows_inserted,
+                rows_updated=one.batch.rows_updated,
+                rows_deleted=one.batch.rows_deleted,
+                already_published=True,
+            )
+    return None
+
+
+def _may_be_published(context: TableContext, batch_id: str) -> bool:
+    """Whether a slot or a boundary has the batch, be it void or taken away."""
+    seen, found = context.batches.seen, {}
+    for slot in context.chain.newest_first():
+        if slot.number <= seen.through:
+            break
+        found[slot.number] = frozenset(one.batch.batch_id for one in batches_of(slot))
+    seen = _with_boundary(context, seen)  # after the slots, as of BATCH-2
+    ids = {
+        number: those
+        for number, those in {**seen.ids, **found}.items()
+        if those and number > seen.boundary
+    }
+    through = max(seen.through, *found, 0)
+    context.batches.seen = replace(seen, through=through, ids=ids)
+    return any(batch_id in those for those in (*ids.values(), *seen.archived.values()))
+
+
+def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
+    """
+    With the batches of the present boundary. Outside: 1 list, 1 get per file not read before.
+
+    A file that vanishes under our eyes was given up by a later boundary, which then is there.
+    """
+    storage = context.world.storage
+    if boundary_number(storage) == seen.boundary:
+        return seen
+    missed = -1
+    while True:
+        boundary = read_boundary(storage)
+        own = {boundary.number: _Fingerprints(boundary.batches)}
+        kept = {one.number for one in boundary.earlier}
+        known = {number: ids for number, ids in seen.archived.items() if number in kept}
+        try:
+            read = _fingerprints_of(context, boundary.earlier, known)
+        except ObjectMissingError as error:
+            if boundary.number == missed:
+                raise _forgotten(str(error)) from error
+            missed = boundary.number
+            continue
+        return replace(seen, boundary=boundary.number, archived={**known, **read, **own})
+
+
+def _fingerprints_of(
+    context: TableContext, earlier: Iterable[EarlierBatches], known: Mapping[int, Container[str]]
+) -> dict[int, Container[str]]:
+    numbers = [one.number for one in earlier if one.number not in known]
+    found = context.world.each(
+        lambda number: _Fingerprints(read_batches(context.world.storage, number)), numbers
+    )
+    return dict(zip(numbers, found, strict=True))
+
+
+def _forgotten(path: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"{path} is missing, which the present boundary names for the batches in it: nobody can "
+        "tell whether this batch was published before. Bring the file back from a backup; without "
+        "one, look for the batch's rows and write them without a batch id if they are not there "
+        "(the file is needed no more once hoodoo.batch.retention.ms has passed)",
+        path=path,
+    )
+
+
+def _decide_last(context: TableContext) -> None:
+    """A slot whose file is missing may still become void (FOR-4). Outside: 1 get, 1 list."""
+    head = context.chain.head()
+    last = context.chain.read(head) if head else None
+    if last is not None and not is_settled(last, context.active()):
+        take_turn(context, f"settle {last.instant_time}", lambda _: None)
+
+
+def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
+    """Whether another engine's restore took a published instant away. Outside: 1 list."""
+    timeline = context.active()
+    first = timeline.first_write_time
+    archived = first is not None and requested_time < first
+    return not archived and timeline.find(requested_time) is None
+
+
+def _published_batches(
+    context: TableContext, batch_id: str, withdrawn: set[InstantTime]
+) -> Iterator[PublishedBatch]:
+    """
+    Those of the slots, newest first, then of each boundary that seems to have the batch.
+
+    What is collected while slots are read is in the boundary by then (BATCH-2).
+    """
+    for slot in without_void(context.chain.newest_first()):
+        withdrawn |= withdrawn_by(slot)
+        yield from batches_of(slot)
+    seen, missed = context.batches.seen, -1
+    while True:
+        seen = _with_boundary(context, seen)
+        having = [number for number, ids in seen.archived.items() if batch_id in ids]
+        try:
+            for number in sorted(having, reverse=True):
+                yield from read_batches(context.world.storage, number)
+        except ObjectMissingError as error:  # a later boundary took over what was in it
+            if seen.boundary == missed:
+                raise _forgotten(str(error)) from error
+            missed = seen.boundary
+            continue
+        return
+
+
+def batches_of(slot: Slot) -> tuple[PublishedBatch, ...]:
+    """The batches that a slot published."""
+    if slot.kind is not SlotKind.COMMIT:
+        return ()
+    return tuple(
+        PublishedBatch(
+            batch=batch,
+            action=slot.action.value,
+            requested_time=slot.requested_time,
+            completion_time=slot.completion_time,
+        )
+        for batch in slot.batches
+    )
