@@ -191,13 +191,19 @@ BY_ID = {family.id: family for family in FAMILIES}
 
 def numbered(block: int, size: int) -> list[tuple[str, int]]:
     """
-    The schedules of a block: families in turn by their shares, each at least once.
+    The schedules of a block: families in turn by their shares, spread as evenly as they go.
 
     Numbers go on from block to block, so that any number of blocks repeats none.
     """
-    shares = [family for family in FAMILIES for _ in range(family.share)]
+    turns = sorted(
+        ((turn + 0.5) / family.share, at)
+        for at, family in enumerate(FAMILIES)
+        for turn in range(family.share)
+    )
     first = block * size
-    return [(shares[place % len(shares)].id, place) for place in range(first, first + size)]
+    return [
+        (FAMILIES[turns[place % len(turns)][1]].id, place) for place in range(first, first + size)
+    ]
 
 
 def of_name(name: str) -> tuple[Family, int]:
