@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 
@@ -34,7 +35,7 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
 from timeline.grouping.group_member import Member
 from timeline.grouping.group_merge import GROUP_KEY
-from timeline.grouping.group_messages import Message, PeerLostError
+from timeline.grouping.group_messages import GivenRows, Message, PeerLostError
 from timeline.grouping.group_write import Left, write_together
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
@@ -60,12 +61,16 @@ STRANGER = ("b3", "e1")  # in the base file of B
 SEEDED = ("b1", "b2", "b3", "e1")
 
 
+#: Rows stay with their writer, go where those of several are written as one, or with the offer.
+How = Literal["keeps", "gives", "brings"]
+
+
 @dataclass
 class Writers:
     """The writers' processes: what they know when the committer is gone."""
 
     plan: WritePlan = UPSERTS
-    give: bool = False  # their rows away, where those of several are written as one (GRP-8)
+    how: How = "keeps"  # what becomes of their rows (GRP-8)
     members: dict[str, Member] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
     found: int = 0  # of a committer that did not say so
@@ -89,7 +94,9 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
             rows = writers.workload(context, name)
             work = prepared(context, writers.plan, rows, context.glance())
             writers.members[name] = Member(work, RELEASE)
-            channels[name] = Loopback(writers.members[name], gives=writers.give)
+            channels[name] = Loopback(
+                writers.members[name], gives=writers.how == "gives", brings=writers.how == "brings"
+            )
         if sleeps:
             channels[sleeps].acts["rewrite"] = _silent
         while channels:
@@ -190,13 +197,13 @@ def _writes_in(slot: Slot) -> int:
 
 
 def deaths(
-    plan: WritePlan, *, give: bool = False, every: int = 1
+    plan: WritePlan, *, how: How = "keeps", every: int = 1
 ) -> Iterator[tuple[Writers, list[str]]]:
     """The committer dies at each of its calls, and the writers go on: what is wrong then."""
     all_writers: list[Writers] = []
 
     def make_run() -> tuple[World, Sequence[Actor]]:
-        all_writers.append(Writers(plan, give))
+        all_writers.append(Writers(plan, how))
         return seeded("committer-death", SEEDED), [committer(all_writers[-1])]
 
     for number, case in enumerate(crash_points(make_run, "G")):
@@ -216,15 +223,20 @@ def deaths(
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
 @pytest.mark.parametrize(
-    ("plan", "give"),
-    [(UPSERTS, False), (UPSERTS, True), (INSERTS, False)],
-    ids=["upserts", "upserts given away", "inserts"],
+    ("plan", "how"),
+    [
+        (UPSERTS, "keeps"),
+        (UPSERTS, "gives"),
+        (UPSERTS, "brings"),
+        (INSERTS, "keeps"),
+        (INSERTS, "brings"),
+    ],
 )
 def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
-    plan: WritePlan, give: bool
+    plan: WritePlan, how: How
 ) -> None:
     found = alone = 0
-    for number, (writers, wrong) in enumerate(deaths(plan, give=give, every=1 if NIGHTLY else 2)):
+    for number, (writers, wrong) in enumerate(deaths(plan, how=how, every=1 if NIGHTLY else 2)):
         assert wrong == [], f"call {number}"
         assert set(writers.receipts) == set(MEMBERS)
         found, alone = found + writers.found, alone + writers.alone
@@ -233,11 +245,33 @@ def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
 
 
 #: What a writer does to find out; without one of it something is lost or doubled.
-MUTANTS: dict[str, tuple[WritePlan, bool, str, Callable[..., object]]] = {
-    "writes again at once": (INSERTS, False, "group_member.Member.find_out", lambda *_: None),
-    "takes any commit for its own": (UPSERTS, False, "group_member.Member._is_in", lambda *_: True),
-    "goes on beside a pending instant": (INSERTS, False, "group_member.rollback", lambda *_: None),
-    "tells no commit of rows given away": (UPSERTS, True, "group_merge.parts_text", lambda _: {}),
+MUTANTS: dict[str, tuple[WritePlan, How, str, Callable[..., object]]] = {
+    "writes again at once": (INSERTS, "keeps", "group_member.Member.find_out", lambda *_: None),
+    "takes any commit for its own": (
+        UPSERTS,
+        "keeps",
+        "group_member.Member._is_in",
+        lambda *_: True,
+    ),
+    "goes on beside a pending instant": (
+        INSERTS,
+        "keeps",
+        "group_member.rollback",
+        lambda *_: None,
+    ),
+    "tells no commit of rows given away": (
+        UPSERTS,
+        "gives",
+        "group_merge.parts_text",
+        lambda _: {},
+    ),
+    "tells no commit of rows brought": (INSERTS, "brings", "group_merge.parts_text", lambda _: {}),
+    "does not know where its rows went": (
+        INSERTS,
+        "brings",
+        "group_member.Member._give",
+        lambda *_: GivenRows(rows=None),
+    ),
 }
 
 
@@ -246,19 +280,19 @@ MUTANTS: dict[str, tuple[WritePlan, bool, str, Callable[..., object]]] = {
 def test_a_writer_without_one_of_its_looks_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, give, part, mutant = MUTANTS[name]
+    plan, how, part, mutant = MUTANTS[name]
     monkeypatch.setattr(f"timeline.grouping.{part}", mutant)
     try:
-        wrong = next((found for _, found in deaths(plan, give=give) if found), [])
+        wrong = next((found for _, found in deaths(plan, how=how) if found), [])
     except AssertionError as error:  # a run that failed, or a row that is there twice
         wrong = [str(error)]
     assert wrong
 
 
 def played(
-    seed: int, faults: Faults, *others: Actor, give: bool, sleeps: str = ""
+    seed: int, faults: Faults, *others: Actor, how: How, sleeps: str = ""
 ) -> tuple[World, list[str]]:
-    world, writers = seeded("committer", SEEDED), Writers(give=give)
+    world, writers = seeded("committer", SEEDED), Writers(how=how)
     trace = run(world, [committer(writers, sleeps=sleeps), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()
     after = go_on(world, writers)
@@ -278,8 +312,8 @@ def test_a_committer_beside_a_stranger_and_silent_writers_loses_and_doubles_noth
             Fault.AMBIGUOUS_APPLIED: 1,
         }
         sleeps = "BDE"[seed // 2 % 3] if seed % 2 else ""
-        faults, give = Faults(budgets=budgets), seed // 3 % 2 == 1
-        world, found = played(seed, faults, stranger(), give=give, sleeps=sleeps)
+        how: How = ("keeps", "gives", "brings")[seed // 3 % 3]
+        world, found = played(seed, Faults(budgets=budgets), stranger(), how=how, sleeps=sleeps)
         assert found == [], f"seed {seed}"
         broken += world.counters["group.broken"]
         refused += world.counters["group.refused"]

@@ -2,7 +2,7 @@
 The writer's side of a group that another process publishes (GRP-4).
 
 It keeps the rows and writes the files; the committer only asks, now and then for the rows
-themselves (GRP-8). Whenever the committer is gone, silent or at a loss, the writer finds out by
+themselves. A few rows it sends along, and has no part in what is done with them (GRP-8). Whenever the committer is gone, silent or at a loss, the writer finds out by
 itself what became of its write: the commit slot tells, and where there is none an abort slot
 sees to it that there never will be (RB-1).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
@@ -49,7 +50,7 @@ from timeline.grouping.group_messages import (
     plan_texts,
 )
 from timeline.grouping.joint import own_part, parts_of
-from timeline.grouping.rows_on_the_wire import encoded_rows
+from timeline.grouping.rows_on_the_wire import are_rows_of, encoded_rows
 from timeline.index import IndexedFile
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.filenames import data_file_time
@@ -68,6 +69,8 @@ from timeline.writing.write import Work, action_of
 __all__ = ["Member", "may_be_offered", "write_through"]
 
 _LOOKS_MAX = 4
+#: Of the rows that go along with an offer: to ask about them takes longer than to write them.
+OFFERED_BYTES_MAX: Final = 64 * 1024
 
 
 def may_be_offered(work: Work) -> bool:
@@ -87,17 +90,19 @@ class Member:
     Args:
         work: The write, its rows prepared.
         release: Of this program.
+        few_bytes: Rows that take no more memory go along with the offer.
     """
 
     work: Work
     release: str
+    few_bytes: int = OFFERED_BYTES_MAX
     requested_time: InstantTime | None = None  # of the instant its files were written for
     stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
     joined_as: str | None = None  # its name there, where the committer writes its rows
 
     def offer(self) -> Offer:
         """What the committer must know to place the write."""
-        work, workload = self.work, self._workload()
+        work, workload, few = self.work, self._workload(), self._few_rows()
         columns = workload.schema.remove_metadata().serialize().to_pybytes()
         return Offer(
             release=self.release,
@@ -111,7 +116,16 @@ class Member:
             columns=base64.b64encode(columns).decode("ascii"),
             partition_paths=workload.partition_paths(),
             rows_bytes=workload.rows.nbytes if isinstance(workload, LocalWorkload) else None,
+            rows=None if few is None else encoded_rows(few.rows),
         )
+
+    def _few_rows(self) -> LocalWorkload | None:
+        """The workload, if its rows go along with the offer."""
+        work, workload = self.work, self.work.workload
+        if not isinstance(workload, LocalWorkload) or work.plan.rules.partial:
+            return None
+        few = workload.rows.nbytes <= self.few_bytes
+        return workload if few and are_rows_of(workload.rows, work.schema) else None
 
     def answer(self, question: Message) -> Message:
         """
@@ -168,7 +182,7 @@ class Member:
             raise InvariantError("rows were asked for that were not offered")
         self.requested_time, self.stats = question.requested_time, ()
         self.joined_as = question.name
-        return GivenRows(rows=encoded_rows(workload.rows))
+        return GivenRows(rows=None if self._few_rows() else encoded_rows(workload.rows))
 
     def receipt(self, told: WasPublished) -> Receipt:
         """What a published write is told: its own rows, the group's times."""

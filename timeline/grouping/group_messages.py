@@ -4,7 +4,7 @@ What a committer and a writer of another process tell each other about one write
 The writer offers a write; the committer asks it to find keys, to route rows and to write
 files, and tells it in the end what became of it. Nothing here can name code: each message is
 one of these values, checked field by field, or it is refused (SEC3). Rows travel only where
-those of several writers are written as one (GRP-8).
+they are few, or those of several writers are written as one (GRP-8).
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Offer:
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
     partition_paths: tuple[str, ...]
     rows_bytes: int | None = None  # what its prepared rows take in memory, if it can give them
+    rows: str | None = None  # where they are few, they themselves: Arrow IPC in base 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveRows:
-    """Hand over the prepared rows, to be written in this instant with those of others."""
+    """Hand over the prepared rows, to be written in this instant by the committer."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -215,12 +216,12 @@ class GiveRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRows:
-    """All of them."""
+    """All of them; the writer knows from here on in which instant they may be."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["given"] = "given"
-    rows: str  # Arrow IPC in base 64
+    rows: str | None  # Arrow IPC in base 64; None where the offer had them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@ A workload whose rows lie in another process: the committer's side of a channel 
 
 The committer decides as always (begin, places, judges, publishes); finding keys and writing
 files is asked of the writer, which has the rows, the processors and its own connection to the
-storage. Where its rows are written as one with those of others it hands them over (GRP-8). What
-it answers is checked: it may only name files of this instant, where a task of its own put them,
+storage. Where its rows are few, or written as one with those of others, they are written here
+(GRP-8). What it answers is checked: it may only name files of this instant, where a task of its own put them,
 and give rows that it offered.
 """
 
@@ -85,6 +85,7 @@ class RemoteWorkload:
         self._schema = _schema_of(offer)
         self._paths = tuple(sorted(offer.partition_paths))
         self.rows_bytes = offer.rows_bytes
+        self._offered = offer.rows
         for path in self._paths:
             check_partition_path(path)
         self._attempted: frozenset[str] = frozenset()
@@ -93,6 +94,11 @@ class RemoteWorkload:
     def schema(self) -> pa.Schema:
         """As the contract."""
         return self._schema
+
+    @property
+    def brings_rows(self) -> bool:
+        """Whether the rows came along with the offer."""
+        return self._offered is not None
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:  # noqa: ARG002
         """The writer did, before it offered the write."""
@@ -169,26 +175,38 @@ class RemoteWorkload:
         self._note(written.attempted, tasks)
         return list(written.stats)
 
-    def given_rows(
-        self, context: TableContext, work: Work, requested_time: InstantTime, name: str
-    ) -> LocalWorkload:
+    def ask_for_rows(self, requested_time: InstantTime, name: str) -> None:
         """
-        The rows themselves, to be written here with those of others.
+        Ask the writer for its rows, or tell it that those it offered are taken: ``given_rows`` hears.
 
         Args:
-            context: The committer's table.
-            work: Of which this is the workload.
             requested_time: Of the instant; the writer looks there for what became of its rows.
             name: Under which the commit tells of this write (``parts_of``).
 
         Raises:
+            PeerLostError: The writer is gone.
+        """
+        self._tell(GiveRows(requested_time=requested_time, name=name))
+
+    def given_rows(self, context: TableContext, work: Work) -> LocalWorkload:
+        """
+        The rows themselves, to be written here; the writer knows where to look for them.
+
+        Args:
+            context: The committer's table.
+            work: Of which this is the workload.
+
+        Raises:
             PeerLostError: The writer is gone, or these are not the rows that it offered.
         """
-        given = self._ask(GiveRows(requested_time=requested_time, name=name), GivenRows)
+        told = self._hear(GivenRows).rows
+        text = self._offered if told is None else told
+        if text is None:
+            raise self._refused("no rows")
         try:
             # Twice: a slice of rows takes less before it is sent than its buffers do after.
             bytes_max = 2 * (self.rows_bytes or 0) + _SLACK_BYTES
-            rows = decoded_rows(given.rows, work.schema, self._paths, bytes_max=bytes_max)
+            rows = decoded_rows(text, work.schema, self._paths, bytes_max=bytes_max)
         except ValueError as error:
             raise self._refused(str(error)) from None
         return LocalWorkload.of_prepared(
@@ -209,8 +227,18 @@ class RemoteWorkload:
         *,
         own: Sequence[FileGroupTask] = (),
     ) -> _Expected:
+        self._tell(question)
+        return self._hear(expected, own=own)
+
+    def _tell(self, question: Message) -> None:
         try:
             self._channel.send(question)
+        except PeerLostError:
+            self._channel.close()
+            raise
+
+    def _hear(self, expected: type[_Expected], *, own: Sequence[FileGroupTask] = ()) -> _Expected:
+        try:
             answer = self._channel.receive(self._answer_ms)
         except PeerLostError:
             self._channel.close()
@@ -222,7 +250,7 @@ class RemoteWorkload:
                 kind="member_failed",
             )
         if not isinstance(answer, expected):
-            raise self._refused(f"{answer.kind} to a question of {expected.__name__}")
+            raise self._refused(f"{answer.kind}, where {expected.__name__} was asked for")
         return answer
 
     def _note(self, attempted: Iterable[str], tasks: Sequence[FileGroupTask]) -> None:

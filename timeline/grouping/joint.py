@@ -3,13 +3,14 @@ Writes of a group that bring rows for the same partitions, written as one (GRP-7
 
 Each of them would meet the one before it on a file group and wait for the next group, which is
 one instant for each write of the same rows. Together they are one upsert of all their rows. Rows
-of other processes are asked for where they are few (GRP-8); what became of them the commit tells.
+of other processes are asked for, and a few come with their offer, which are written here even if
+no others join them (GRP-8); what became of them the commit tells.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -98,9 +99,9 @@ class Joint:
         Args:
             metadata: As of ``rows_of_each``.
         """
-        if len(self.works) == 1:
+        if self.work.workload is self.works[0].workload:
             return {}
-        each = zip(self.numbers, self.works, self._counts(), strict=True)
+        each = zip(self.numbers, self.works, self.rows_of_each(metadata), strict=True)
         return {
             str(number): own_part(metadata, rows)
             for number, work, rows in each
@@ -201,10 +202,11 @@ def joints_of(
             else:
                 apart.append(one)
         gathered = [*apart, new]
+    had = _had(context, works, gathered, requested_time)
     joints = [
         joint
         for one in gathered
-        for joint in _joints(context, dict(sorted(one.works.items())), requested_time)
+        for joint in _joints(context, dict(sorted(one.works.items())), had)
     ]
     return sorted(joints, key=lambda joint: joint.number)
 
@@ -234,19 +236,80 @@ def _size_bytes(workload: Workload | None) -> int | None:
     return None
 
 
+def _had(
+    context: TableContext,
+    works: Mapping[int, Work],
+    gathered: Sequence[_Gathered],
+    requested_time: InstantTime,
+) -> dict[int, LocalWorkload]:
+    """
+    The prepared rows of the writes that are written here, those that can be had.
+
+    Who offered them has only to say that it knows where they go: all are told before the first is
+    heard. The others are asked side by side.
+    """
+    shared = {number for one in gathered if len(one.works) > 1 for number in one.works}
+    brought = {number: one for number, one in works.items() if _brings_rows(one)}
+    told = {
+        number: one for number, one in brought.items() if _is_asked(one, requested_time, number)
+    }
+    had = {number: _given(context, one) for number, one in told.items()}
+    left = {number: works[number] for number in shared - brought.keys()}
+    asked = context.world.executor.map(partial(_rows, context, requested_time), list(left.items()))
+    had |= dict(zip(left, asked, strict=True))
+    return {number: rows for number, rows in had.items() if rows is not None}
+
+
+def _brings_rows(work: Work) -> bool:
+    return isinstance(work.workload, RemoteWorkload) and work.workload.brings_rows
+
+
+def _is_asked(work: Work, requested_time: InstantTime, number: int) -> bool:
+    """Whether a writer could be asked for its rows; one that is lost is met again when placed."""
+    if not isinstance(work.workload, RemoteWorkload):
+        return False
+    try:
+        work.workload.ask_for_rows(requested_time, str(number))
+    except PeerLostError:
+        return False
+    return True
+
+
+def _given(context: TableContext, work: Work) -> LocalWorkload | None:
+    """What was asked for; None of a writer that has failed, or is lost, which is met again."""
+    if not isinstance(work.workload, RemoteWorkload):
+        return None
+    try:
+        return work.workload.given_rows(context, work)
+    except (HoodooError, PeerLostError):
+        return None
+
+
+def _rows(
+    context: TableContext, requested_time: InstantTime, numbered: tuple[int, Work]
+) -> LocalWorkload | None:
+    """The prepared rows of a write, if they can be had."""
+    number, work = numbered
+    if isinstance(work.workload, LocalWorkload):
+        return work.workload
+    return _given(context, work) if _is_asked(work, requested_time, number) else None
+
+
 def _joints(
-    context: TableContext, works: Mapping[int, Work], requested_time: InstantTime
+    context: TableContext, works: Mapping[int, Work], had: Mapping[int, LocalWorkload]
 ) -> list[Joint]:
     """Some writes as one, but for those whose rows cannot be had, or turn out otherwise."""
     found: dict[int, LocalWorkload] = {}
     if len(works) > 1:
-        ask = partial(_rows, context, requested_time)
-        had = context.world.executor.map(ask, list(works.items()))
-        found = {one: rows for one, rows in zip(works, had, strict=True) if rows is not None}
+        found = {
+            number: rows
+            for number, work in works.items()
+            if (rows := had.get(number)) is not None and are_joinable(rows, work.schema.avro_json)
+        }
     if len(found) < 2:
         found = {}
     joints = [
-        Joint(work=work, numbers=(number,), works=(work,))
+        Joint(work=_to_write(work, had.get(number)), numbers=(number,), works=(work,))
         for number, work in works.items()
         if number not in found
     ]
@@ -260,17 +323,6 @@ def _joints(
     return joints
 
 
-def _rows(
-    context: TableContext, requested_time: InstantTime, numbered: tuple[int, Work]
-) -> LocalWorkload | None:
-    """The prepared rows of a write, if they can be had and joined."""
-    number, work = numbered
-    workload = work.workload
-    try:
-        if isinstance(workload, RemoteWorkload):
-            workload = workload.given_rows(context, work, requested_time, str(number))
-    except (HoodooError, PeerLostError):
-        return None  # met again when it is placed, and told then
-    if not isinstance(workload, LocalWorkload):
-        return None
-    return workload if are_joinable(workload, work.schema.avro_json) else None
+def _to_write(work: Work, rows: LocalWorkload | None) -> Work:
+    """A write that is joined with no other: rows that came along are written here all the same."""
+    return work if rows is None or not _brings_rows(work) else replace(work, workload=rows)

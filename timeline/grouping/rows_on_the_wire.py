@@ -1,4 +1,4 @@
-"""Prepared rows as text, from a writer to the committer that writes them with others' (GRP-8)."""
+"""Prepared rows as text, from a writer to the committer that writes them (GRP-8)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ import pyarrow.compute as pc
 
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
 
-__all__ = ["decoded_rows", "encoded_rows"]
+__all__ = ["are_rows_of", "decoded_rows", "encoded_rows"]
+
+
+def are_rows_of(rows: pa.Table, schema: TableSchema) -> bool:
+    """Whether prepared rows are whole, and have keys: what ``decoded_rows`` takes of any."""
+    keys, wanted = (KEY_COLUMN, PARTITION_COLUMN), _columns(schema)
+    return [(field.name, field.type) for field in rows.schema] == wanted and not any(
+        rows.column(name).null_count for name in keys
+    )
+
+
+def _columns(schema: TableSchema) -> list[tuple[str, pa.DataType]]:
+    columns = [(field.name, field.type) for field in schema.arrow]
+    return [*columns, (KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
 
 
 def encoded_rows(rows: pa.Table) -> str:
@@ -43,9 +56,7 @@ def decoded_rows(
         rows.validate(full=True)
     except (pa.ArrowException, OSError, binascii.Error, ValueError) as error:
         raise ValueError(f"these are no rows: {error}") from None
-    wanted = [(field.name, field.type) for field in schema.arrow]
-    wanted += [(KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
-    if [(field.name, field.type) for field in rows.schema] != wanted:
+    if [(field.name, field.type) for field in rows.schema] != _columns(schema):
         raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
     if rows.nbytes > bytes_max:
         raise ValueError(f"more rows than were offered: {rows.nbytes} bytes")

@@ -25,7 +25,8 @@ class Loopback:
 
     ``acts`` happen before the answers to a kind of question; one that raises ``PeerLostError`` is
     a writer that died then, one that returns a message answers instead. It ``gives`` its rows
-    away only where that is said, as one does whose rows are too big for it.
+    away only where that is said, as one does whose rows are too big for it, and ``brings`` them
+    along with its offer only where that is said.
     """
 
     member: Member
@@ -33,7 +34,12 @@ class Loopback:
     questions: list[Message] = field(default_factory=list)
     closed: bool = False
     gives: bool = False
+    brings: bool = False
     _answers: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.brings:
+            self.member.few_bytes = 0
 
     def send(self, message: Message) -> None:
         if self.closed:
@@ -60,6 +66,6 @@ def remote(context: TableContext, channel: Loopback) -> Work:
     """The member's write as the committer has it, whose table is ``context``."""
     offer = over_the_wire(channel.member.offer())
     assert offer.kind == "offer"
-    if not channel.gives:
+    if not (channel.gives or channel.brings):
         offer = replace(offer, rows_bytes=None)
     return remote_work(context, channel.member.work.plan, offer, channel, answer_ms=1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +24,13 @@ from tests.unit.timeline.test_group_member import (
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import CorruptTableError
 from timeline.grouping import joint
-from timeline.grouping.group_messages import Assigned, GivenRows, Message, Offer
+from timeline.grouping.group_messages import Assigned, Failed, GivenRows, Message, Offer
+from timeline.grouping.group_remote import remote_work
 from timeline.grouping.group_write import Left, write_together
 from timeline.grouping.joint import JOINED_KEY, parts_of
 from timeline.grouping.rows_on_the_wire import decoded_rows, encoded_rows
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.operations import WriteOperation
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.table import Table
 from timeline.writing.local_workload import LocalWorkload
@@ -36,6 +39,10 @@ from timeline.writing.receipt import Receipt
 
 def giving(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
     return Loopback(member(table, list(rows), **how), gives=True)
+
+
+def bringing(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
+    return Loopback(member(table, list(rows), **how), brings=True)
 
 
 def found(channel: Loopback) -> Receipt | None:
@@ -156,6 +163,105 @@ def test_a_writer_that_dies_when_its_rows_are_asked_for_leaves_the_group() -> No
     assert leftovers(table) == []
 
 
+@pytest.mark.spec("GRP-8")
+def test_few_rows_come_with_their_offer_and_are_written_by_the_committer() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "y", 1)])
+    before = data_files(table)
+    channels = [
+        bringing(table, row("a", "x", 2), row("n", "x", 2)),
+        bringing(table, row("b", "y", 2), batch_id="s/2"),
+        bringing(table, row("b", "y", 3)),
+        Loopback(member(table, [row("c", "z", 3)])),
+    ]
+    answers = [published(one) for one in together(table, *channels)]
+    assert [counts(one) for one in answers] == [(1, 1, 4), (0, 1, 4), (0, 1, 4), (1, 0, 4)]
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 3), ("n", 2)]
+    assert len(data_files(table)) == len(before) + 3
+    assert leftovers(table) == []
+    assert [one.asked for one in channels[:3]] == [["give"]] * 3, "only told where they go"
+    assert "give" not in channels[3].asked
+    for channel, answer in zip(channels, answers, strict=True):
+        assert channel.member.receipt(told(answer)) == answer
+        assert found(channel) == answer
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    assert set(parts_of(decode_commit(slot.body, path="slot"))) == {"0", "1", "2"}
+    assert [(one.batch_id, one.rows_updated) for one in slot.batches] == [("s/2", 1)]
+
+
+@pytest.mark.spec("GRP-8")
+@pytest.mark.parametrize("operation", [WriteOperation.INSERT, WriteOperation.BULK_INSERT])
+def test_new_rows_that_came_along_are_written_whatever_the_operation(
+    operation: WriteOperation,
+) -> None:
+    table = new_table()
+    channels = [bringing(table, row(key, p, 1), operation=operation) for key, p in ("ax", "by")]
+    answers = [published(one) for one in together(table, *channels)]
+    assert [counts(one) for one in answers] == [(1, 0, 2)] * 2
+    assert [one.asked for one in channels] == [["give"]] * 2
+    assert rows_of(table, "id") == [("a",), ("b",)]
+    assert [found(one) for one in channels] == answers
+
+
+@pytest.mark.spec("GRP-8")
+def test_rows_that_came_along_and_meet_are_told_anew_in_the_next_group() -> None:
+    """Deletes in event-time order are not joined with others."""
+    table = new_table()
+    shape = {"_hoodie_is_deleted": False}
+    upsert(table, [row("a", "x", 1) | shape, row("b", "x", 1) | shape])
+    first = bringing(table, row("a", "x", 2) | shape)
+    second = bringing(table, row("b", "x", 2) | {"_hoodie_is_deleted": True})
+    answers = together(table, first, second)
+    assert counts(published(answers[0])) == (0, 1, 1)
+    assert answers[1] is Left.MEETS
+    assert found(second) is None
+    before = second.member.requested_time
+    receipt = published(together(table, second)[0])
+    assert second.member.requested_time != before
+    assert (receipt.rows_deleted, found(second)) == (1, receipt)
+    assert second.asked == ["give", "give"]
+    assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+@pytest.mark.spec("GRP-8")
+def test_a_writer_that_is_gone_before_it_knows_where_its_rows_go_has_none_published() -> None:
+    table = new_table()
+    dead = bringing(table, row("a", "x", 1))
+    dead.acts["give"] = lost
+    failing = bringing(table, row("d", "v", 1))
+    failing.acts["give"] = lambda: Failed(why="no memory")
+    other = bringing(table, row("b", "y", 1))
+    answers = together(table, dead, failing, other)
+    assert answers[0] is Left.LOST
+    assert dead.closed
+    assert counts(published(answers[2])) == (1, 0, len(rows_of(table, "id")))
+    assert ("a",) not in rows_of(table, "id")
+    assert leftovers(table) == []
+    assert found(dead) is None
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.spec("GRP-8")
+def test_a_writer_finds_the_rows_that_it_brought() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    channels = [bringing(table, row("a", "x", 2)), bringing(table, row("b", "y", 2))]
+    left_by(table, *channels, after="/slots/")
+    assert [counts(found(one)) for one in channels] == [(0, 1, 2), (1, 0, 2)]
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.spec("GRP-8")
+def test_only_few_rows_with_all_their_columns_come_along() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    assert member(table, [row("a", "x", 1)]).offer().rows is not None
+    assert member(table, [row(f"{n}", "x", 1) for n in range(9_999)]).offer().rows is None
+    deleted = member(table, [row("a", "x", 1)], operation=WriteOperation.DELETE)
+    assert deleted.offer().rows is None
+
+
 def given(columns: dict[str, list[Any]]) -> Callable[[], Message]:
     return lambda: GivenRows(rows=encoded_rows(pa.table(columns)))
 
@@ -164,6 +270,7 @@ ROWS: dict[str, list[Any]] = {"id": ["a"], "p": ["x"], "ts": [1], "v": [1]}
 LIES: dict[str, Callable[[], Message]] = {
     "another answer": Assigned,
     "no text of bytes": lambda: GivenRows(rows="?"),
+    "rows that it did not offer": lambda: GivenRows(rows=None),
     "no rows": lambda: GivenRows(rows=base64.b64encode(b"rows").decode()),
     "more rows than it offered": given(
         {name: values * 9_999 for name, values in ROWS.items()}
@@ -187,6 +294,20 @@ def test_a_writer_gives_no_rows_but_those_it_offered(name: str) -> None:
     liar = giving(table, row("a", "x", 1))
     liar.acts["give"] = LIES[name]
     answers = together(table, liar, giving(table, row("b", "x", 1)))
+    assert answers[0] is Left.LOST
+    assert liar.closed
+    assert counts(published(answers[1])) == (1, 0, 1)
+    assert rows_of(table, "id") == [("b",)]
+
+
+@pytest.mark.spec("GRP-4")
+@pytest.mark.parametrize("text", ["?", encoded_rows(pa.table({"x": [1]}))])
+def test_a_writer_brings_no_rows_but_those_it_tells_of(text: str) -> None:
+    table = new_table()
+    liar, well = bringing(table, row("a", "x", 1)), bringing(table, row("b", "x", 1))
+    offer = replace(liar.member.offer(), rows=text)
+    lying = remote_work(table.context, liar.member.work.plan, offer, liar, answer_ms=1000)
+    answers = write_together(table.context, [lying, remote(table.context, well)])
     assert answers[0] is Left.LOST
     assert liar.closed
     assert counts(published(answers[1])) == (1, 0, 1)

@@ -381,11 +381,15 @@ def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
-@pytest.mark.parametrize("gives", [False, True], ids=["its own files", "rows given away"])
-def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(gives: bool) -> None:
+@pytest.mark.parametrize("how", ["keeps", "gives", "brings"])
+def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(how: str) -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
-    channels = [Loopback(member(table, [row(key, "x", 2)]), gives=gives) for key in ("a", "b")]
+    own = how == "keeps"
+    channels = [
+        Loopback(member(table, [row(key, "x", 2)]), gives=how == "gives", brings=how == "brings")
+        for key in ("a", "b")
+    ]
 
     def dies(_: str) -> None:
         raise KeyboardInterrupt
@@ -394,7 +398,7 @@ def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(gives: bool) 
     works = [remote(table.context, one) for one in channels]
     with pytest.raises(KeyboardInterrupt):
         write_together(table.context, works, publishing=dies)
-    assert len(data_files(table)) == len(before) + (1 if gives else 2)
+    assert len(data_files(table)) == len(before) + (2 if own else 1)
     for one in channels:
         assert one.member.find_out(one.member.work.context) is None
     head = table.context.chain.read(table.context.chain.head())
