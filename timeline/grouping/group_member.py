@@ -2,9 +2,10 @@
 The writer's side of a group that another process publishes (GRP-4).
 
 It keeps the rows and writes the files; the committer only asks, now and then for the rows
-themselves. A few rows it sends along, and has no part in what is done with them (GRP-8). Whenever the committer is gone, silent or at a loss, the writer finds out by
-itself what became of its write: the commit slot tells, and where there is none an abort slot
-sees to it that there never will be (RB-1).
+themselves. A few rows it sends along, and has no part in what is done with them (GRP-8).
+Whenever the committer is gone, silent or at a loss, the writer finds out by itself what became
+of its write: the commit slot tells, and where there is none an abort slot sees to it that there
+never will be (RB-1).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A workload whose rows lie in another process: the committer's side of a channel 
 The committer decides as always (begin, places, judges, publishes); finding keys and writing
 files is asked of the writer, which has the rows, the processors and its own connection to the
 storage. Where its rows are few, or written as one with those of others, they are written here
-(GRP-8). What it answers is checked: it may only name files of this instant, where a task of its own put them,
-and give rows that it offered.
+(GRP-8). What it answers is checked: it may only name files of this instant, where a task of its
+own put them, and give rows that it offered.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from timeline.writing.write import Work
 __all__ = ["RemoteWorkload", "remote_work"]
 
 _SLACK_BYTES = 4096  # masks and offsets of a few rows
+_LAST_MOMENT_MS = 100  # for an answer that is there already, whoever was waited for before
 
 _Expected = TypeVar("_Expected", bound=Message)
 
@@ -188,18 +189,20 @@ class RemoteWorkload:
         """
         self._tell(GiveRows(requested_time=requested_time, name=name))
 
-    def given_rows(self, context: TableContext, work: Work) -> LocalWorkload:
+    def given_rows(self, context: TableContext, work: Work, *, waited_ms: int = 0) -> LocalWorkload:
         """
         The rows themselves, to be written here; the writer knows where to look for them.
 
         Args:
             context: The committer's table.
             work: Of which this is the workload.
+            waited_ms: Since it was asked, for others that were asked as well.
 
         Raises:
             PeerLostError: The writer is gone, or these are not the rows that it offered.
         """
-        told = self._hear(GivenRows).rows
+        left_ms = max(self._answer_ms - waited_ms, _LAST_MOMENT_MS)
+        told = self._hear(GivenRows, wait_ms=left_ms).rows
         text = self._offered if told is None else told
         if text is None:
             raise self._refused("no rows")
@@ -237,9 +240,15 @@ class RemoteWorkload:
             self._channel.close()
             raise
 
-    def _hear(self, expected: type[_Expected], *, own: Sequence[FileGroupTask] = ()) -> _Expected:
+    def _hear(
+        self,
+        expected: type[_Expected],
+        *,
+        own: Sequence[FileGroupTask] = (),
+        wait_ms: int | None = None,
+    ) -> _Expected:
         try:
-            answer = self._channel.receive(self._answer_ms)
+            answer = self._channel.receive(self._answer_ms if wait_ms is None else wait_ms)
         except PeerLostError:
             self._channel.close()
             raise

@@ -246,14 +246,19 @@ def _had(
     The prepared rows of the writes that are written here, those that can be had.
 
     Who offered them has only to say that it knows where they go: all are told before the first is
-    heard. The others are asked side by side.
+    heard, and together they may take as long as one of them. The others are asked side by side.
     """
     shared = {number for one in gathered if len(one.works) > 1 for number in one.works}
     brought = {number: one for number, one in works.items() if _brings_rows(one)}
     told = {
         number: one for number, one in brought.items() if _is_asked(one, requested_time, number)
     }
-    had = {number: _given(context, one) for number, one in told.items()}
+    clock = context.world.clock
+    began_ms = clock.monotonic_ms()
+    had = {
+        number: _given(context, one, waited_ms=clock.monotonic_ms() - began_ms)
+        for number, one in told.items()
+    }
     left = {number: works[number] for number in shared - brought.keys()}
     asked = context.world.executor.map(partial(_rows, context, requested_time), list(left.items()))
     had |= dict(zip(left, asked, strict=True))
@@ -275,12 +280,12 @@ def _is_asked(work: Work, requested_time: InstantTime, number: int) -> bool:
     return True
 
 
-def _given(context: TableContext, work: Work) -> LocalWorkload | None:
+def _given(context: TableContext, work: Work, *, waited_ms: int = 0) -> LocalWorkload | None:
     """What was asked for; None of a writer that has failed, or is lost, which is met again."""
     if not isinstance(work.workload, RemoteWorkload):
         return None
     try:
-        return work.workload.given_rows(context, work)
+        return work.workload.given_rows(context, work, waited_ms=waited_ms)
     except (HoodooError, PeerLostError):
         return None
 

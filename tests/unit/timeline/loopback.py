@@ -35,6 +35,7 @@ class Loopback:
     closed: bool = False
     gives: bool = False
     brings: bool = False
+    waits: list[int] = field(default_factory=list)
     _answers: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,8 @@ class Loopback:
         return [one.kind for one in self.questions]
 
     def receive(self, wait_ms: int) -> Message:
-        assert wait_ms == 1000
+        assert 0 < wait_ms <= 1000
+        self.waits.append(wait_ms)
         return self._answers.pop()
 
     def close(self) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.timeline.engine import data_files, leftovers, new_table, rows_of, upsert
+from tests.unit.timeline.engine import (
+    StillClock,
+    data_files,
+    leftovers,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
 from tests.unit.timeline.loopback import Loopback, remote
 from tests.unit.timeline.test_group_member import (
     left_by,
@@ -24,7 +32,14 @@ from tests.unit.timeline.test_group_member import (
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import CorruptTableError
 from timeline.grouping import joint
-from timeline.grouping.group_messages import Assigned, Failed, GivenRows, Message, Offer
+from timeline.grouping.group_messages import (
+    Assigned,
+    Failed,
+    GivenRows,
+    Message,
+    Offer,
+    PeerLostError,
+)
 from timeline.grouping.group_remote import remote_work
 from timeline.grouping.group_write import Left, write_together
 from timeline.grouping.joint import JOINED_KEY, parts_of
@@ -239,6 +254,26 @@ def test_a_writer_that_is_gone_before_it_knows_where_its_rows_go_has_none_publis
     assert ("a",) not in rows_of(table, "id")
     assert leftovers(table) == []
     assert found(dead) is None
+
+
+@pytest.mark.spec("GRP-8")
+def test_silent_writers_are_waited_for_together() -> None:
+    """Or each would cost the others, whose patience has an end, as much as one may take."""
+    clock = StillClock()
+    table = opened(new_table(), clock=clock)
+
+    class Silent(Loopback):
+        def receive(self, wait_ms: int) -> Message:
+            answer = super().receive(wait_ms)
+            clock.sleep_ms(wait_ms)
+            raise PeerLostError(f"silent, though it is {answer.kind}")
+
+    silent = [Silent(member(table, [row(key, key, 1)]), brings=True) for key in "abc"]
+    well = bringing(table, row("d", "d", 1))
+    answers = together(table, *silent, well)
+    assert answers[:3] == [Left.LOST] * 3
+    assert counts(published(answers[3])) == (1, 0, 1)
+    assert [one.waits[0] for one in (*silent, well)] == [1000, 100, 100, 100]
 
 
 @pytest.mark.spec("GRP-6")
