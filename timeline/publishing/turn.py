@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 from timeline.active import ActiveTimeline
 from timeline.boundary import is_collected
@@ -151,6 +152,9 @@ def _decided(
     return turn, slot
 
 
+_Answer = TypeVar("_Answer")
+
+
 class _Fate(Enum):
     """What became of a slot that was sent."""
 
@@ -184,9 +188,10 @@ def _take_and_settle(
             if is_collected(context, slot, overruns):
                 return _Fate.SETTLED
             if not slot.foreign:
-                _show(context, slot, lease)
+                _or_look(context, slot, partial(_show, context, slot, lease))
                 return _Fate.SETTLED
-            shown = settle(context, slot, may_show=partial(may_show, context, slot, lease))
+            may = partial(may_show, context, slot, lease)
+            shown = _or_look(context, slot, partial(settle, context, slot, may_show=may))
             # A lease that is still held was never another's: nobody can have called it void.
             return _Fate.SETTLED if shown and has_lease(lease) else _Fate.UNDECIDED
     except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
@@ -242,6 +247,23 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
         context.world.together(partial(settle, context, slot), lease.release)
 
 
+def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> _Answer:
+    """
+    What shows a slot; if nobody knows whether it is there, a look whether the table is (SLOT-10).
+
+    The write ends there, so no later look of it takes away what may have come into another table.
+    Outside: as ``show``; if it fails 1 get, and the deletes.
+    """
+    try:
+        return show()
+    except TableReplacedError:
+        raise
+    except Exception:
+        with suppress(StorageUnavailableError):
+            _land(context, slot, context.chain.assert_same_table)
+        raise
+
+
 def assert_landed(context: TableContext, slot: Slot) -> None:
     """
     SLOT-10: an own slot counts if the table is still the one for which it was taken.
@@ -253,8 +275,12 @@ def assert_landed(context: TableContext, slot: Slot) -> None:
         TableReplacedError: Others take the slot for nobody's, and what showed it is gone again.
         OutcomeUnknownError: The storage did not answer.
     """
+    _land(context, slot, partial(_insist, context, slot, context.chain.assert_same_table))
+
+
+def _land(context: TableContext, slot: Slot, look: Callable[[], None]) -> None:
     try:
-        _insist(context, slot, context.chain.assert_same_table)
+        look()
     except TableReplacedError:
         _take_away(context, slot, *pending_file_names(slot.own_action, slot.instant_time))
         context.chain.disown(slot)

@@ -28,6 +28,7 @@ from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
+from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
@@ -320,6 +321,52 @@ def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool):
         take_turn(handle.context, "clean", decide)
     assert storage.inner.stat(PROPERTIES) is not None
     goes_on(storage)
+
+
+class Unheard(Behind):
+    """Another table comes right before the completed file, which lands there, and nobody hears it."""
+
+    inner: Swapped
+    tells = True
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        shows = path.startswith(TIMELINE) and path.endswith(".commit")
+        if shows and self.inner.new is None:
+            self.inner.swap()
+        self.inner.create(path, data, durable=durable)
+        if shows:
+            raise AmbiguousWriteError(path)
+
+    def read(self, path: str) -> bytes:
+        if path == TABLE_FACTS and self.inner.new is not None and not self.tells:
+            raise StorageUnavailableError("no answer")
+        return bytes(self.inner.read(path))
+
+
+def unheard(storage: Swapped) -> tuple[Unheard, Table]:
+    old = old_handle(storage)
+    between = Unheard(storage)
+    limits = replace(FREE, unknown_ms_max=-1)  # as after a pause
+    return between, opened(old, storage=between, clock=StillClock(OLD_MS), limits=limits)
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.parametrize("commits", [0, 2])
+def test_who_gives_up_on_the_file_that_shows_its_slot_looks_where_it_may_be(commits: int):
+    """S16:696325: nobody else takes it away, and in the new table it is a commit."""
+    storage = Swapped(MemoryStorage(), commits=commits)
+    _, handle = unheard(storage)
+    with pytest.raises(TableReplacedError):
+        upsert(handle, [C])
+    goes_on(storage)
+
+
+@pytest.mark.spec("SLOT-10")
+def test_who_gives_up_and_is_not_told_the_identity_either_does_not_know():
+    between, handle = unheard(Swapped(MemoryStorage()))
+    between.tells = False
+    with pytest.raises(OutcomeUnknownError, match="could not be written"):
+        upsert(handle, [C])
 
 
 class Silent(Behind):
