@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+import pyarrow as pa
+
 from hoodoo.assembly import plan_of
 from hoodoo.committing.client import answer_ms, release
 from hoodoo.committing.sockets import SocketChannel, SocketListener
@@ -94,6 +96,7 @@ def served_table(table: Table) -> ServedTable:
             kind="committer_single_writer",
         )
     table.begin_writing()
+    _warm_up()
 
     def plan(offer: Offer) -> WritePlan:
         operation = WriteOperation(offer.operation)
@@ -110,6 +113,15 @@ def served_table(table: Table) -> ServedTable:
         before=table.before_group,
         after=table.after_group,
     )
+
+
+def _warm_up() -> None:
+    """
+    What the first group would wait for, most of a second for each writer in it.
+
+    Where pandas is installed, Arrow imports it when it first makes an array of Python values.
+    """
+    pa.array([0])
 
 
 class Stop(Protocol):
