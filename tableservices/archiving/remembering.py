@@ -22,7 +22,7 @@ from timeline.ports.storage import ObjectMissingError, Storage
 
 __all__ = ["CarriedBatches", "carry_batches"]
 
-_DOUBLINGS: Final = 16  # a file has up to so many times what a cut repeats
+_FILE_TIMES_MAX: Final = 16  # so many times what a cut repeats may be in one file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def carry_batches(
     if withdrawn:
         batches = (*_taken_out(storage, earlier, withdrawn), *batches)
     elif len(batches) >= together:
-        merged = _merged(storage, earlier, batches, _DOUBLINGS * together)
+        merged = _merged(storage, earlier, batches, _FILE_TIMES_MAX * together)
         if merged is batches:
             earlier.append(_left_in_file(former, body))
         batches = () if merged is batches else merged

@@ -249,19 +249,17 @@ def _had(
     heard, and together they may take as long as one of them. The others are asked side by side.
     """
     shared = {number for one in gathered if len(one.works) > 1 for number in one.works}
-    brought = {number: one for number, one in works.items() if _brings_rows(one)}
-    told = {
-        number: one for number, one in brought.items() if _is_asked(one, requested_time, number)
-    }
+    brought = [number for number, one in works.items() if _brings_rows(one)]
+    told = [number for number in brought if _is_asked(works[number], requested_time, number)]
     clock = context.world.clock
     began_ms = clock.monotonic_ms()
     had = {
-        number: _given(context, one, waited_ms=clock.monotonic_ms() - began_ms)
-        for number, one in told.items()
+        number: _given(context, works[number], waited_ms=clock.monotonic_ms() - began_ms)
+        for number in told
     }
-    left = {number: works[number] for number in shared - brought.keys()}
-    asked = context.world.executor.map(partial(_rows, context, requested_time), list(left.items()))
-    had |= dict(zip(left, asked, strict=True))
+    left = [(number, works[number]) for number in works if number in shared.difference(brought)]
+    asked = context.world.executor.map(partial(_rows, context, requested_time), left)
+    had |= {number: rows for (number, _), rows in zip(left, asked, strict=True)}
     return {number: rows for number, rows in had.items() if rows is not None}
 
 

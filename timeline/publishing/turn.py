@@ -53,6 +53,8 @@ from timeline.rules.succession import Residue
 
 __all__ = ["assert_landed", "take_turn"]
 
+_Answer = TypeVar("_Answer")
+
 _AGAIN_MS = 100
 
 
@@ -150,9 +152,6 @@ def _decided(
         turn = look(line.context, lease, line=line, looked=line.read_before())
         slot = decide(turn)
     return turn, slot
-
-
-_Answer = TypeVar("_Answer")
 
 
 class _Fate(Enum):
