@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from timeline.codecs.boundary import decode_boundary
-from timeline.errors import HeartbeatExpiredError
+from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.model.boundary import NO_BOUNDARY, Boundary, PublishedBatch
 from timeline.model.slot import UNSETTLED_MAX, Slot
 from timeline.model.times import InstantTime
@@ -32,7 +34,6 @@ __all__ = [
     "assert_held",
     "assert_not_overrun",
     "boundary_number",
-    "fresh_head",
     "is_archived_since",
     "is_collected",
     "keep_pin_above",
@@ -43,6 +44,7 @@ __all__ = [
     "renew_pin",
     "set_pin",
     "show_pin",
+    "slots_since",
 ]
 
 GRACE_OF_SILENCES: Final = 5
@@ -64,9 +66,10 @@ class Pin:
     entry: Mapping[str, object] | None = None
     path: str = ""
     number: int = 0
-    shown_at_ms: int = 0  # monotonic, before the request that showed it
+    shown_at_ms: int = 0  # monotonic, before the request that showed it; what was shown since holds
     held: dict[InstantTime, int] = field(default_factory=dict)
-    overruns: int = 0  # noticed so far
+    overruns: int = 0  # another one since each time the pin had to begin anew
+    numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     def hold(self, requested_time: InstantTime, head: int) -> None:
         """A write began on a snapshot at or above this head: its slots must stay."""
@@ -124,28 +127,31 @@ def set_pin(context: TableContext) -> None:
     The archiver looks at pins again after it moved the boundary, so either it sees this one
     or this look sees its boundary.
     """
-    show_pin(context, fresh_head(context))
-    keep_pin_above(context)
+    keep_pin_above(context, show_pin(context, context.chain.look_anew()))
 
 
-def fresh_head(context: TableContext) -> int:
-    """The chain's head, whatever was known of it before. Outside: 1 list, chain probes."""
-    context.chain.restart()
-    return context.chain.head()
+def show_pin(context: TableContext, head: int) -> int:
+    """
+    Show that the last slots, which may not be settled, are needed. Outside: 1 put.
+
+    Returns the monotonic time before the request: what ``keep_pin_above`` trusts it from.
+    """
+    return _show(context, max(head - UNSETTLED_MAX, 0))
 
 
-def show_pin(context: TableContext, head: int) -> None:
-    """Show that the last slots, which may not be settled, are needed. Outside: 1 put."""
-    _show(context, max(head - UNSETTLED_MAX, 0))
+def keep_pin_above(context: TableContext, shown_at_ms: int) -> None:
+    """
+    Show a higher pin until the boundary has not passed it, and trust it then. Outside: 1 list.
 
-
-def keep_pin_above(context: TableContext) -> None:
-    """Show a higher pin until the boundary has not passed it. Outside: 1 list."""
-    while True:
-        reached = boundary_number(context.world.storage)
-        if reached <= context.pin.number:
-            return
-        _show(context, max(fresh_head(context) - UNSETTLED_MAX, reached))
+    Nothing that began before counts as kept: a turn that looked while nobody knew where the
+    boundary is looks for it once more when it has a slot.
+    """
+    pin = context.pin
+    while (reached := boundary_number(context.world.storage)) > pin.number:
+        head = context.chain.look_anew(at_least=reached)
+        shown_at_ms = _show(context, max(head - UNSETTLED_MAX, reached))
+    pin.overruns = next(pin.numbers)
+    pin.shown_at_ms = shown_at_ms
 
 
 def raise_pin(context: TableContext) -> None:
@@ -156,12 +162,16 @@ def raise_pin(context: TableContext) -> None:
     Outside: 1 list, 1 put; 1 list more when the last one was too long ago.
     """
     pin = context.pin
-    trusted, before = _is_trusted(context), pin.number
+    before = pin.number
     context.chain.glance()
-    _show(context, pin.floor(context.chain.known_head))
+    shown_at_ms = _show(context, pin.floor(context.chain.known_head))
     context.chain.forget(pin.number)
-    if not trusted and boundary_number(context.world.storage) > before:
+    # Judged now that the new one is there: the glance and the request may have taken long, and
+    # nothing else would ever tell that the archive went past meanwhile.
+    if not _is_trusted(context) and boundary_number(context.world.storage) > before:
         _begin_anew(context)
+    else:
+        pin.shown_at_ms = shown_at_ms
 
 
 def keep_up(context: TableContext) -> None:
@@ -191,6 +201,23 @@ def assert_not_overrun(context: TableContext) -> None:
     if boundary_number(context.world.storage) > pin.number:
         _begin_anew(context)
         raise _overrun()
+
+
+def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
+    """
+    The slots ``after < n <= last`` that came since a look of this process. As ``SlotChain.between``.
+
+    Raises:
+        HeartbeatExpiredError: They were collected, because this process was silent for too long
+            and its pin began anew since.
+        MissingFileError: One of them was collected, and no pin tells why.
+    """
+    try:
+        return context.chain.between(after, last)
+    except MissingFileError:
+        if context.pin.entry is not None and context.pin.number > after:
+            raise _overrun() from None
+        raise
 
 
 def renew_pin(context: TableContext) -> bool:
@@ -262,13 +289,15 @@ def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
     return any(one.requested_time == slot.instant_time for one in archived)
 
 
-def _show(context: TableContext, number: int) -> None:
+def _show(context: TableContext, number: int) -> int:
+    """Show a pin; it is trusted once the boundary is known not to have passed the one before."""
     pin = context.pin
     started = context.world.clock.monotonic_ms()
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
     document = {**(pin.entry or {}), "pin": number, "grace_ms": grace_ms}
     context.world.storage.write(pin.path, json.dumps(document, sort_keys=True).encode())
-    pin.number, pin.shown_at_ms = number, started
+    pin.number = number
+    return started
 
 
 def _is_trusted(context: TableContext) -> bool:
@@ -285,10 +314,10 @@ def _is_sure(context: TableContext, overruns: int) -> bool:
 
 def _begin_anew(context: TableContext) -> None:
     """Nothing that was held is there for sure: every write under way is void."""
-    context.pin.overruns += 1
     context.pin.held.clear()
     if context.pin.entry is None:
         context.chain.restart()
+        context.pin.overruns = next(context.pin.numbers)
     else:
         set_pin(context)
     context.world.events.emit("pin.overrun", pin=context.pin.number)

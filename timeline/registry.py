@@ -17,7 +17,6 @@ from typing import Any
 
 from timeline.boundary import (
     GRACE_OF_SILENCES,
-    fresh_head,
     keep_pin_above,
     raise_pin,
     show_pin,
@@ -224,7 +223,7 @@ def enter(
     world = context.world
     who = world.ids.identity()
     compare = partial(_compare, context, agreement, buckets, who.writer_id)
-    *_, head = world.together(prove or _nothing, compare, partial(fresh_head, context))
+    *_, head = world.together(prove or _nothing, compare, context.chain.look_anew)
     pin = context.pin
     pin.path = f"{WRITERS}/{who.writer_id}.json"
     pin.entry = {
@@ -236,9 +235,9 @@ def enter(
         "agreement": dict(agreement),
         "buckets": buckets,
     }
-    show_pin(context, head)
+    shown_at_ms = show_pin(context, head)
     try:
-        world.together(partial(keep_pin_above, context), compare)
+        world.together(partial(keep_pin_above, context, shown_at_ms), compare)
     except WriterDisagreementError:
         world.storage.delete(pin.path)
         pin.entry = None

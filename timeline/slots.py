@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from timeline.codecs.identity import decode_facts
@@ -34,6 +34,21 @@ __all__ = ["SlotChain"]
 
 _NAME = re.compile(r"[0-9]{20}")  # anything else in the folder is not ours
 _PROBES_AT_ONCE_MAX = 8  # of a store that is far away
+
+
+@dataclass(slots=True)
+class _Seen:
+    """
+    How far a chain was seen to come.
+
+    Looked for anew it is replaced as a whole: a thread that looks meanwhile goes on with its own,
+    and what it finds out late does not count for the new one.
+    """
+
+    head: int = 0
+    looked: int = 0  # the last slot of the last look; above it a glance did not read
+    is_looked_for: bool = False  # the head was proven once, of an empty chain, too
+    taken: int = 0  # seen to be taken, by whomever; it may not be read yet
 
 
 class SlotChain:
@@ -62,10 +77,7 @@ class SlotChain:
         self._unknown_ms_max = unknown_ms_max
         self._key = key
         self._known: dict[int, Slot] = {}
-        self._head = 0
-        self._looked = 0  # the last slot of the last look; above it a glance did not read
-        self._is_looked_for = False  # the head was proven once, of an empty chain, too
-        self._taken = 0  # seen to be taken, by whomever; it may not be read yet
+        self._seen = _Seen()
         self._sent: set[InstantTime] = set()
         self._last_own = 0
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
@@ -85,35 +97,55 @@ class SlotChain:
         of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more; of
         the slot that a listing named last, too.
         """
-        if self._head:
-            head = self._come()
+        seen = self._seen
+        if seen.head:
+            head = self._come(seen)
         else:
-            head = 0 if self._is_looked_for and self._is_still_empty() else self._found()
-        self._head = max(self._head, head)  # another thread may have seen more
-        self._looked = max(self._looked, head)
-        self._is_looked_for = True
+            head = 0 if seen.is_looked_for and self._is_still_empty() else self._found(seen)
+        seen.head = max(seen.head, head)  # another thread may have seen more
+        seen.looked = max(seen.looked, head)
+        seen.is_looked_for = True
         return head
 
-    def _come(self) -> int:
+    def look_anew(self, *, at_least: int = 0) -> int:
+        """
+        The head, looked for from a listing again, and all that was seen before is forgotten.
+
+        Outside: 1 list, then as ``head``.
+
+        Args:
+            at_least: The chain has come so far for sure, whatever a stale listing shows (F13).
+        """
+        seen = _Seen()
+        self._known, self._commits = {}, {}
+        head = self._found(seen)
+        if head < at_least:
+            head = self._proven(seen, at_least)
+        seen.head = seen.looked = head
+        seen.is_looked_for = True
+        self._seen = seen
+        return head
+
+    def _come(self, seen: _Seen) -> int:
         """
         How far the chain has come since the last look.
 
         Far away the last few that a glance has seen are read along with those after them: who
         judges needs them, and how many came tells whether the chain is busy.
         """
-        glanced = self._head
-        if self._world.storage.capabilities.far and self._is_looked_for:
-            head = self._proven(max(self._looked, glanced - _PROBES_AT_ONCE_MAX))
+        glanced = seen.head
+        if self._world.storage.capabilities.far and seen.is_looked_for:
+            head = self._proven(seen, max(seen.looked, glanced - _PROBES_AT_ONCE_MAX))
             if head >= glanced:
                 return head
-        return self._proven(glanced)  # what was seen there may have been collected since
+        return self._proven(seen, glanced)  # what was seen there may have been collected since
 
-    def _found(self) -> int:
+    def _found(self, seen: _Seen) -> int:
         for named in self._ends_listed():
-            head = self._proven(named)
+            head = self._proven(seen, named)
             if not self._is_detached(named):
                 return head
-        return self._proven(0)
+        return self._proven(seen, 0)
 
     def _is_still_empty(self) -> bool:
         """
@@ -125,8 +157,8 @@ class SlotChain:
         listed, first = self._world.together(self._listed, partial(self.read, 1))
         return not listed and first is None
 
-    def _proven(self, known: int) -> int:
-        head, at_once = known, max(self._at_once, max(self._taken, self._head) - known + 1)
+    def _proven(self, seen: _Seen, known: int) -> int:
+        head, at_once = known, max(self._at_once, max(seen.taken, seen.head) - known + 1)
         while True:
             found = self._present(range(head + 1, head + 1 + at_once))
             head += found
@@ -156,17 +188,17 @@ class SlotChain:
     @property
     def has_looked(self) -> bool:
         """Whether a head is known, which is 0 of a chain without slots."""
-        return self._head > 0 or self._is_looked_for
+        return self._seen.head > 0 or self._seen.is_looked_for
 
     @property
     def known_head(self) -> int:
         """The greatest slot number seen so far; ``head`` looks for a greater one."""
-        return self._head
+        return self._seen.head
 
     @property
     def taken_head(self) -> int:
         """As ``known_head``, or a number that this process lost and has not read yet."""
-        return max(self._head, self._taken)
+        return max(self._seen.head, self._seen.taken)
 
     def read(self, number: int) -> Slot | None:
         """
@@ -304,10 +336,11 @@ class SlotChain:
 
     def glance(self) -> None:
         """See how far the chain has come at least, without reading it. Outside: 1 list."""
-        listed, head = self._listed(), self._head
+        seen, listed = self._seen, self._listed()
+        head = seen.head
         while head + 1 in listed:
             head += 1
-        self._head = max(self._head, head)
+        seen.head = max(seen.head, head)
 
     def _listed(self) -> frozenset[int]:
         names = self._world.storage.names(SLOTS)
@@ -340,15 +373,12 @@ class SlotChain:
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
-        self._known = {}
-        self._commits = {}
-        self._head = self._taken = self._looked = 0
-        self._is_looked_for = False
+        self._known, self._commits, self._seen = {}, {}, _Seen()
 
     def keep_newest(self, count: int) -> None:
         """Forget all but so many slots, once there are twice as many; each has a commit's body."""
         if len(self._known) > 2 * count:
-            self.forget(self._head - count)
+            self.forget(self._seen.head - count)
 
     def forget(self, last: int) -> None:
         """Slots up to this number need not be remembered; who asks for one reads it again."""
@@ -402,7 +432,7 @@ class SlotChain:
             except ObjectExistsError as error:
                 failure: Exception = error
                 # UNK-2: our own earlier, unanswered request may have made it.
-                self._taken = max(self._taken, slot.number)
+                self._seen.taken = max(self._seen.taken, slot.number)
                 look()
                 found = self._found_by(slot)
                 if found is not None and found.nonce == slot.nonce:
@@ -449,8 +479,9 @@ class SlotChain:
 
     def _remember(self, slot: Slot) -> bool:
         self._know(slot)
-        self._head = max(self._head, slot.number)
-        self._looked = max(self._looked, slot.number)  # it was looked at before
+        seen = self._seen
+        seen.head = max(seen.head, slot.number)
+        seen.looked = max(seen.looked, slot.number)  # it was looked at before
         self._last_own = slot.number
         return True
 

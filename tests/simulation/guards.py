@@ -135,6 +135,10 @@ def unread_boundary_without_entry() -> str:
     return archives.late_creator(make_writer=blind)
 
 
+def hanging_beat() -> str:
+    return archives.hanging_beat(archives.trusted_at_once)
+
+
 def doubled_rows() -> str:
     world, _ = writers.overwrite(
         mutants.with_chain(mutants.FileIdChain), WriteOperation.INSERT_OVERWRITE
@@ -392,6 +396,12 @@ GUARDS: tuple[Guard, ...] = (
         rule="GC-2, GC-4",
         story=unread_boundary_without_entry,
         story_name="story of a late creator",
+    ),
+    Guard(
+        name="trusts a pin that it shows again",
+        rule="GC-4",
+        story=hanging_beat,
+        story_name="story of a hanging beat",
     ),
     Guard(
         name="cleans unseen by writers",

@@ -33,7 +33,7 @@ from tests.simulation.engine_kit import (
     seeded,
     undoer,
 )
-from timeline.boundary import GRACE_OF_SILENCES, boundary_number
+from timeline.boundary import GRACE_OF_SILENCES, boundary_number, raise_pin
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
@@ -342,6 +342,57 @@ def test_a_slot_created_below_the_boundary_decides_nothing() -> None:
 @pytest.mark.spec("GC-4")
 def test_nor_does_one_of_a_process_that_is_in_no_registry() -> None:
     assert late_creator(make_writer=lambda world, make: make(world)) == ""
+
+
+def hanging_beat(beat: Callable[[TableContext], None] = raise_pin) -> str:
+    """W's beat hangs before its pin is shown; what W knows of the chain is collected meanwhile."""
+    world = grown(2)
+    facts = EngineFacts(world, commits_retained=RETAINED)
+
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, partial(registered, make=without_lock))
+        beat(context)
+        client_write(ports, context, Job(operation="W", keys=("a1", "b1")))
+
+    trace = play(
+        world,
+        [
+            Actor(name="W", body=body),
+            writer("V", ["V1", "V2", "V3", "V4"]),
+            archiver(),
+        ],
+        [
+            Until("W", "write .hoodie/.hoodoo/writers"),
+            Until("W", "names .hoodie/.hoodoo/slots"),
+            Pause(2 * GRACE_MS // 1_000),
+            UntilEnd("V"),
+            Pause(2 * GRACE_MS // 1_000),
+            UntilEnd("archiver"),
+            UntilEnd("W"),
+        ],
+        facts=facts,
+        jump_ms=1_000,
+    )
+    if boundary_number(outside(world).storage) < 4:
+        return "nothing was collected"
+    return (trace.failure or "") + "".join(map(str, is_whole(world, facts)))
+
+
+def trusted_at_once(context: TableContext) -> None:
+    """A beat after which a pin is trusted without a look at the boundary (mutant of GC-4)."""
+    context.chain.glance()
+    context.pin.shown_at_ms = context.world.clock.monotonic_ms()
+    raise_pin(context)
+
+
+@pytest.mark.spec("GC-4")
+def test_a_beat_that_hangs_does_not_hide_that_the_pin_was_overrun() -> None:
+    assert hanging_beat() == ""
+
+
+@pytest.mark.spec("GC-4")
+def test_mutant_that_trusts_a_pin_that_it_shows_again_is_found() -> None:
+    assert hanging_beat(trusted_at_once) not in ("", "nothing was collected")
 
 
 def test_mutant_that_moves_no_boundary_is_found() -> None:

@@ -18,6 +18,7 @@ from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
 from timeline.context import TableContext
 from timeline.errors import (
     InternalError,
+    MissingFileError,
     RolledBackError,
     StorageUnavailableError,
     TableConfigConflictError,
@@ -281,7 +282,11 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
     decided = begun.snapshot.active.newest_decided_time
     if decided is not None and decided >= begun.requested_time:
         return decided
-    for slot in context.chain.between(head_before, begun.snapshot.head):
+    try:
+        came = context.chain.between(head_before, begun.snapshot.head)
+    except MissingFileError:  # collected since that look, by now for all that they decided
+        return begun.requested_time
+    for slot in came:
         if slot.newest_time >= begun.requested_time:
             return slot.newest_time
         if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:

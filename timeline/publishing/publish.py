@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
-from timeline.boundary import assert_held
+from timeline.boundary import assert_held, slots_since
 from timeline.codecs.commit_body import CommitBody
 from timeline.context import TableContext
 from timeline.errors import (
@@ -433,7 +433,7 @@ def _slots_not_seen(
     file that makes them visible (PUB-3 settles all before those). One that lacks it still,
     with nothing left to do, was taken away by another engine before.
     """
-    slots = context.chain.between(seen.head, head)
+    slots = slots_since(context, seen.head, head)
     for last in reversed(newest_slots(context, seen.head)):
         key = (last.instant_time, last.completion_time)
         shows = key in timeline.completed_times or not is_settled(last, timeline)

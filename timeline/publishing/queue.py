@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, MissingFileError
 from timeline.model.instant import State
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
@@ -372,8 +372,11 @@ def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
     config = partial(load_config, context.world.storage)
     known = context.chain.known_head
     head, timeline, asked = context.look_at_once(config if asks_config else None)
-    # The last two known before need not have been settled when the listing began.
-    came = (*newest_slots(context, known), *context.chain.between(known, head))
+    try:
+        # The last two known before need not have been settled when the listing began.
+        came = (*newest_slots(context, known), *context.chain.between(known, head))
+    except MissingFileError:  # collected since: what was known is too old to tell anything
+        return head, context.active(), asked or config
     if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
         return head, context.active(), asked or config
     before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)

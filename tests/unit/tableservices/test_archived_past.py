@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -21,12 +22,14 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.boundary import boundary_number, read_boundary
-from timeline.errors import HeartbeatExpiredError
+from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
+from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
 from timeline.properties.setting_names import PublishLock
+from timeline.publishing.begin import begin
 from timeline.publishing.look import Turn
+from timeline.publishing.publish import Seen, rivals_since
 from timeline.publishing.turn import take_turn
 from timeline.registry import enter
 from timeline.rules.succession import Residue
@@ -178,6 +181,171 @@ def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
     heads = []
     take_turn(sleeper.context, "look", lambda turn: heads.append(turn.head))
     assert heads == [7]
+
+
+class Hanging(Behind):
+    """Something happens before one listing of a folder is answered."""
+
+    def __init__(self, inner: MemoryStorage, folder: str, then: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.folder, self.then, self.is_armed = folder, then, False
+
+    def names(self, folder: str) -> list[str]:
+        if self.is_armed and folder == self.folder:
+            self.is_armed = False
+            self.then()
+        return list(self.inner.names(folder))
+
+
+def gone_past(table: Table, clock: StillClock) -> None:
+    """Longer than any pin is respected; meanwhile the archive takes away slots 3 and 4."""
+    clock.sleep_ms(11 * MINUTE_MS)
+    for number in range(4):
+        upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
+    assert archive(table.context, RULES) is not None
+    assert boundary_number(table.context.world.storage) == 4
+
+
+def lock_free(table: Table, storage: Hanging, clock: StillClock) -> Table:
+    limits = replace(BRISK, publish_lock=PublishLock.NONE)
+    return opened(table, application="sleeper", storage=storage, limits=limits, clock=clock)
+
+
+@pytest.mark.spec("GC-4")
+def test_a_beat_that_hangs_while_the_archive_goes_past_notices_it():
+    """Its number after the last one it knows is free, because it was collected: a second chain."""
+    table, clock, _ = grown(2)
+    hanging = Hanging(table.context.world.storage, SLOTS, lambda: gone_past(table, clock))
+    sleeper = lock_free(table, hanging, clock)
+    registration = enter(sleeper.context, {})
+    hanging.is_armed = True
+    registration.beat()
+    assert not hanging.is_armed
+    assert sleeper.context.chain.known_head == 7
+    slot, _ = take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+    assert slot is not None
+    assert slot.number == 8
+
+
+@pytest.mark.spec("GC-4")
+def test_a_pin_that_was_shown_again_is_trusted_only_when_the_boundary_was_looked_at():
+    """The beat is a thread of its own: the writer goes on while that look is under way."""
+    table, clock, _ = grown(2)
+    caught: list[HeartbeatExpiredError] = []
+
+    def publish() -> None:
+        with pytest.raises(HeartbeatExpiredError) as found:
+            take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+        caught.append(found.value)
+
+    hanging = Hanging(table.context.world.storage, BOUNDARIES, publish)
+    sleeper = lock_free(table, hanging, clock)
+    registration = enter(sleeper.context, {})
+    gone_past(table, clock)
+    hanging.is_armed = True
+    registration.beat()
+    assert [one.kind for one in caught] == ["pin_overrun"]
+    assert table.context.world.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+
+
+@pytest.mark.spec("GC-4")
+@pytest.mark.parametrize("looked_before", [True, False])
+def test_a_turn_that_meets_a_new_pin_looks_at_the_boundary_when_it_has_a_slot(looked_before: bool):
+    """Its look is from before the pin began anew, or from amid that."""
+    table, clock, _ = grown(2)
+    beats: list[bool] = []
+
+    class Slow(Behind):
+        """The pin begins anew between a turn's look at the chain and its slot."""
+
+        def names(self, folder: str) -> list[str]:
+            found = list(self.inner.names(folder))
+            if folder == TIMELINE and beats == [True]:
+                beats.append(True)
+                if looked_before:
+                    gone_past(table, clock)
+                registration.beat()
+            return found
+
+    limits = replace(BRISK, publish_lock=PublishLock.NONE)
+    sleeper = opened(table, storage=Slow(table.context.world.storage), limits=limits, clock=clock)
+    registration = enter(sleeper.context, {})
+    if not looked_before:
+        gone_past(table, clock)
+    beats.append(True)
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+    assert caught.value.kind == "pin_overrun"
+    assert len(beats) == 2
+    assert table.context.world.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+
+
+@pytest.mark.spec("GC-4")
+def test_what_was_seen_before_a_pin_began_anew_is_never_half_forgotten():
+    """A chain without a known slot would be read from its first one, which was collected."""
+    table, clock, _ = grown(2)
+    heads: list[int] = []
+    hanging = Hanging(
+        table.context.world.storage, SLOTS, lambda: heads.append(sleeper.context.chain.known_head)
+    )
+    sleeper = lock_free(table, hanging, clock)
+    registration = enter(sleeper.context, {})
+    gone_past(table, clock)
+    sleeper.context.chain.glance = lambda: setattr(hanging, "is_armed", True)  # type: ignore[method-assign]
+    registration.beat()
+    assert heads == [2]
+    assert sleeper.context.chain.known_head == 7
+
+
+@pytest.mark.spec("F13")
+def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
+    table, clock, _ = grown(2)
+
+    class Stale(Behind):
+        stale: tuple[str, ...] = ()
+
+        def names(self, folder: str) -> list[str]:
+            return list(self.stale if folder == SLOTS and self.stale else self.inner.names(folder))
+
+    storage = Stale(table.context.world.storage)
+    sleeper = opened(table, application="sleeper", storage=storage, clock=clock)
+    registration = enter(sleeper.context, {})
+    gone_past(table, clock)
+    storage.stale = (f"{1:020d}", f"{2:020d}", f"{3:020d}")
+    registration.beat()
+    assert sleeper.context.chain.known_head == 7
+    assert sleeper.context.pin.number >= 4
+
+
+@pytest.mark.spec("BEG-5")
+def test_a_write_that_began_on_a_look_from_before_the_archive_draws_another_time():
+    table, clock, _ = grown(2)
+    sleeper = opened(table, application="sleeper", clock=clock)
+    registration = enter(sleeper.context, {})
+    before = sleeper.context.snapshot()
+    gone_past(table, clock)
+    registration.beat()
+    begun = begin(sleeper.context, Action.COMMIT, before)
+    assert begun.snapshot.head == 7
+    begun.heartbeat.stop()
+
+
+@pytest.mark.spec("GC-4")
+def test_who_is_judged_by_collected_slots_is_told_that_it_slept():
+    table, clock, _ = grown(2)
+    sleeper = opened(table, application="sleeper", clock=clock)
+    registration = enter(sleeper.context, {})
+    seen = Seen.by(sleeper.context.snapshot())
+    gone_past(table, clock)
+    registration.beat()
+    timeline = sleeper.context.active()
+    with pytest.raises(HeartbeatExpiredError) as caught:
+        rivals_since(sleeper.context, seen, timeline, head=7)
+    assert caught.value.kind == "pin_overrun"
+    stranger = opened(table, clock=clock)
+    with pytest.raises(MissingFileError) as missing:
+        rivals_since(stranger.context, seen, timeline, head=7)
+    assert missing.value.kind == "slot_missing"
 
 
 @pytest.mark.spec("GC-2")

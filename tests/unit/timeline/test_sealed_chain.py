@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.timeline.engine import BRISK, Behind, new_table, opened, upsert, world_of
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    new_table,
+    opened,
+    upsert,
+    world_of,
+)
 from tests.unit.timeline.test_slots import Unanswered, slot
 from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
 from timeline.model.sealing import Sealing, TamperEvidence, digest_of
@@ -75,7 +83,7 @@ def test_seals_ask_the_storage_for_nothing_more():
     calls = []
     for limits in (BRISK, SEALED):
         observed = ObservedStorage(MemoryStorage())
-        table = new_table(observed, limits=limits)
+        table = new_table(observed, limits=limits, clock=StillClock())  # no beat comes between
         for _ in range(3):
             upsert(table, ROWS)
         calls.append([one.operation for one in observed.calls])
