@@ -15,16 +15,17 @@ from enum import Enum
 from tableservices.completing import withdraw_if_ended
 from tableservices.scheduling import pending_plans
 from timeline.context import TableContext
-from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
+from timeline.errors import HeartbeatExpiredError, MissingFileError, StorageUnavailableError
 from timeline.heartbeat import Heartbeat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.places import heartbeat_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.plan_ending import Ended, how_it_ended
 from timeline.rules.liveness import seems_dead
 
-__all__ = ["Standing", "await_plan", "claim_plan", "claimed", "is_claimed"]
+__all__ = ["Standing", "await_plan", "claim_plan", "claimed", "is_claimed", "unless_ended"]
 
 
 _FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
@@ -132,7 +133,8 @@ def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
     """
     Be the executor of a plan for a while. Answers, calls outside, errors: ``claim_plan``'s.
 
-    One that slept while others ended the plan takes back what it wrote since (RB-10).
+    One that slept while others ended the plan, or misses files since, takes back what it wrote
+    (RB-10).
     """
     heartbeat = claim_plan(context, plan)
     if heartbeat is None:
@@ -141,9 +143,31 @@ def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
         return
     try:
         yield heartbeat
-    except HeartbeatExpiredError:
+    except (HeartbeatExpiredError, MissingFileError):
         with suppress(StorageUnavailableError):
             withdraw_if_ended(context, plan, heartbeat)
         raise
     finally:
         heartbeat.stop()  # whatever happened: the plan may be run again at once
+
+
+@contextmanager
+def unless_ended(context: TableContext, plan: Instant) -> Iterator[None]:
+    """
+    Leave the block where files of a plan are gone because somebody ended it meanwhile.
+
+    A clean takes them once another executor's result has replaced them; who slept, or had read
+    the plan just before, has nothing left to do. Outside: nothing, else 1 list.
+
+    Raises:
+        MissingFileError: They are gone and the plan is pending: it can only be cancelled.
+    """
+    try:
+        yield
+    except MissingFileError:
+        ended = how_it_ended(context.active(), plan)
+        if ended not in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
+            raise
+        context.world.events.emit(
+            "service.ended_meanwhile", rt=plan.requested_time, why=ended.value
+        )

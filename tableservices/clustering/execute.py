@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tableservices.claims import claimed
+from tableservices.claims import claimed, unless_ended
 from tableservices.clustering.outputs import GroupTask, file_groups_of, write_group
 from tableservices.clustering.planned import PlannedClustering, read_plan
 from tableservices.clustering.refusal import (
@@ -37,6 +37,7 @@ from tableservices.executing import (
 )
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
+from timeline.errors import MissingFileError
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
@@ -112,7 +113,7 @@ def execute_clustering(
         UnsupportedTableError, InvalidInputError, TableConfigConflictError: As
             ``plan_clustering``; or the plan's strategy does something else.
         HeartbeatExpiredError: This process paused too long.
-        MissingFileError: A file of the plan is gone.
+        MissingFileError: A file of the plan is gone, though it is the newest of its file group.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
             ``complete``; the plan stays, and what was written for it is found again.
     """
@@ -121,14 +122,14 @@ def execute_clustering(
     plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
     refuse_unsortable(schema, plan.sort_columns)
     refuse_bucket_names(one.file_group for group in plan.groups for one in group.slices)
-    with claimed(context, planned) as heartbeat:
-        if heartbeat is None:
-            return None
-        run = _Run(
-            context=context, planned=planned, plan=plan, settings=settings, heartbeat=heartbeat
-        )
-        make_inflight(context, planned)
-        return run.publish(run.written(files))
+    with unless_ended(context, planned), claimed(context, planned) as heartbeat:
+        if heartbeat is not None:
+            run = _Run(
+                context=context, planned=planned, plan=plan, settings=settings, heartbeat=heartbeat
+            )
+            make_inflight(context, planned)
+            return run.publish(run.written(files))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +143,52 @@ class _Run:
     heartbeat: Heartbeat
 
     def written(self, files: FileRules) -> dict[int, tuple[WriteStat, ...]]:
-        """The new files of every group that is still as planned."""
+        """
+        The new files of every group that is still as planned.
+
+        What writers changed meanwhile may be cleaned while it is read: such a group is left out.
+        """
+        snapshot = self.context.snapshot()
+        left, written = self.unchanged(snapshot), dict[int, tuple[WriteStat, ...]]()
+        while left:
+            try:
+                self._write(snapshot, left, files, written)
+                break
+            except MissingFileError:
+                snapshot = self.context.snapshot()
+                still = self.unchanged(snapshot)
+                if left.keys() <= still.keys() or self._is_lost(snapshot, left.keys() - still):
+                    raise
+                self.context.world.events.emit(
+                    "clustering.looks_again", rt=self.planned.requested_time
+                )
+                left = {number: still[number] for number in left.keys() & still.keys()}
+        return written
+
+    def _is_lost(self, snapshot: Snapshot, groups: Iterable[int]) -> bool:
+        """Whether a slice of these groups is gone without a newer one or a successor."""
+        view = view_of(self.context, snapshot)
+        return any(
+            one.file_group not in snapshot.replaced
+            and (
+                (newest := view.latest_slice(one.file_group)) is None
+                or newest.base_instant_time < one.base_instant_time
+            )
+            for number in groups
+            for one in self.plan.groups[number].slices
+        )
+
+    def _write(
+        self,
+        snapshot: Snapshot,
+        left: dict[int, tuple[FileSlice, ...]],
+        files: FileRules,
+        written: dict[int, tuple[WriteStat, ...]],
+    ) -> None:
+        """Write those groups; each one that is there moves from ``left`` to ``written``."""
         context = self.context
-        snapshot = context.snapshot()
         schema = _schema_of(context, snapshot)
-        unchanged = self.unchanged(snapshot)
-        to_read = [one for slices in unchanged.values() for one in slices]
+        to_read = [one for slices in left.values() for one in slices]
         # Columns that the folder tells stay out of the new files as they were out of the old.
         read = replace(
             plan_scan(context, snapshot, to_read, with_hoodie_columns=True).read,
@@ -166,15 +207,16 @@ class _Run:
                 files=files,
                 stores_keys=context.config.populate_meta_fields,
             )
-            for number, slices in unchanged.items()
+            for number, slices in sorted(left.items())
         ]
         # On this machine one after the other: each takes the memory of all its rows.
         together = [tasks] if spreads(context.world) else [[task] for task in tasks]
-        stats: list[tuple[WriteStat, ...]] = []
         for some in together:
             self.heartbeat.check()
-            stats.extend(on_file_groups(context.world, write_group, some))
-        return dict(zip(unchanged, stats, strict=True))
+            made = on_file_groups(context.world, write_group, some)
+            for task, stats in zip(some, made, strict=True):
+                written[task.number] = stats
+                del left[task.number]
 
     def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
         """The slices of groups of which every planned one is the newest still (CL-1)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tableservices.claims import claimed
+from tableservices.claims import claimed, unless_ended
 from tableservices.compaction.file_group import compact_file_group
 from tableservices.compaction.plan import (
     CompactionOrder,
@@ -147,18 +147,19 @@ def execute_compaction(
         InstantNotFoundError: There is no such plan any more.
         CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was
             read or written.
-        MissingFileError: A file of the plan is gone: cancel it.
+        MissingFileError: A file of the pending plan is gone: cancel it.
         UnsupportedTableError, TableConfigConflictError: As ``schedule_compaction``.
         HeartbeatExpiredError: This process paused too long.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
             ``complete``; the plan stays, and what was written for it is found again.
     """
     _refuse(context)
-    slices = read_slices(context, planned)
-    with claimed(context, planned) as heartbeat:
-        if heartbeat is None:
-            return None
-        return _execute(context, planned, slices, files, heartbeat)
+    with unless_ended(context, planned):
+        slices = read_slices(context, planned)
+        with claimed(context, planned) as heartbeat:
+            if heartbeat is not None:
+                return _execute(context, planned, slices, files, heartbeat)
+    return None
 
 
 def _execute(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tableservices.claims import claimed
+from tableservices.claims import claimed, unless_ended
 from tableservices.compaction.plan_files import read_slices
 from tableservices.completing import complete, withdraw
 from tableservices.executing import commit_metadata, make_inflight, on_file_groups
@@ -141,11 +141,12 @@ def execute_log_compaction(
         As ``tableservices.compaction.execute.execute_compaction``.
     """
     _refuse(context)
-    slices = read_slices(context, planned)
-    with claimed(context, planned) as heartbeat:
-        if heartbeat is None:
-            return None
-        return _execute(context, planned, slices, files, heartbeat)
+    with unless_ended(context, planned):
+        slices = read_slices(context, planned)
+        with claimed(context, planned) as heartbeat:
+            if heartbeat is not None:
+                return _execute(context, planned, slices, files, heartbeat)
+    return None
 
 
 def _execute(

@@ -423,6 +423,26 @@ def test_deleted_rows_stay_deleted():
     assert rows_of(table, *COLUMNS) == [("b", 7, 7), ("c", 1, 1)]
 
 
+def test_a_plan_that_is_completed_and_cleaned_while_it_is_read_needs_no_word():
+    table = logged_table()
+    planned = schedule(table)
+    slices = table.view.latest_slices()
+
+    class Overtaken(Behind):
+        """Another executor has completed it, and a clean taken its files, once it is read."""
+
+        def read(self, path: str) -> bytes:
+            data = bytes(self.inner.read(path))
+            if path == plan_path(planned) and self.inner.stat(slices[0].log_files[0].path):
+                assert execute_compaction(opened(table).context, planned, SMALL) is not None
+                for log in slices[0].log_files:
+                    self.inner.delete(log.path)
+            return data
+
+    late = opened(table, storage=Overtaken(table.context.world.storage))
+    assert execute_compaction(late.context, planned, SMALL) is None
+
+
 def test_a_file_group_whose_rows_are_all_deleted_gets_an_empty_base_file():
     table = logged_table()
     put(table, WriteOperation.DELETE, [{"id": one, "p": "x", "ts": 9, "v": 0} for one in "abc"])
