@@ -7,10 +7,20 @@ Half of ``hoodoo.table.Table``, apart because none of it reads or writes rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
 from tableservices.restoring.restore import RestoreReceipt, finish_restore, restore
 from tableservices.restoring.rollback import RollbackReceipt, rollback
-from tableservices.restoring.savepoints import Savepoint, delete_savepoint, savepoint, savepoints
+from tableservices.restoring.savepoints import (
+    Savepoint,
+    delete_savepoint,
+    is_left_behind,
+    savepoint,
+    savepoints,
+)
+from timeline.properties.options import PropertySet
 from timeline.table import Table as CoreTable
 from timeline.undoing.resolving import Resolution, resolve
 
@@ -21,6 +31,11 @@ class GoingBack(ABC):
     """A table, as far as it can be taken back."""
 
     _core: CoreTable
+
+    @property
+    @abstractmethod
+    def properties(self) -> PropertySet:
+        """Every effective property with its layer."""
 
     @abstractmethod
     def join_writers(self) -> None:
@@ -47,9 +62,22 @@ class GoingBack(ABC):
         return savepoints(self._core.context)
 
     def delete_savepoint(self, instant: str) -> None:
-        """Give a kept state up. Raises: ``InstantNotFoundError`` where there is none."""
+        """
+        Give a kept state up.
+
+        Where later writes were archived (``hoodie.archive.beyond.savepoint``) the saved one is
+        archived before.
+
+        Raises:
+            InstantNotFoundError: There is no such savepoint.
+            InvalidInputError: It cannot be archived yet, because something still needs it.
+        """
         self.join_writers()
-        delete_savepoint(self._core.context, instant)
+        context = self._core.context
+        if is_left_behind(context, context.active(), instant):
+            rules = ArchiveRules.from_properties(self.properties)
+            archive(context, replace(rules, released=frozenset({instant})))
+        delete_savepoint(context, instant)
 
     def rollback(self, instant: str, *, force: bool = False) -> RollbackReceipt:
         """

@@ -58,6 +58,7 @@ class _Planned:
     slots: tuple[Slot, ...]
     lines: Lines
     going: frozenset[Instant]
+    released: frozenset[InstantTime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ def archive(
     if context.world.clock.monotonic_ms() < memory.rests_until_ms:
         return None
     timeline = context.glance().active
-    if not is_due(timeline, rules.archiving):
+    if not is_due(timeline, rules.archiving, rules.released):
         return None
     refuse_uncleanable(context, "archive")
     left = beside_others and _another_is_at_it(context, timeline)
@@ -208,18 +209,18 @@ def _document(cut: Slot) -> Boundary:
 def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
     """Decide outside the turn, which only makes sure that nothing came to need more."""
     snapshot = context.snapshot()
-    if not is_due(snapshot.active, rules.archiving):
+    if not is_due(snapshot.active, rules.archiving, rules.released):
         return None
     if context.pin.entry is not None:
         raise_pin(context)  # what this process needs no more must not hold its archive back
     slots = tuple(without_void(context.chain.newest_first()))[::-1]
     lines = lines_of(context, snapshot, slots, rules)
-    going = choose_instants(snapshot.active, rules.archiving, lines.times)
+    going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
     if not going:
         return None
     for path in _left_by(context.world.storage, lines.ended):
         context.world.storage.delete(path)
-    return _Planned(slots=slots, lines=lines, going=frozenset(going))
+    return _Planned(slots=slots, lines=lines, going=frozenset(going), released=rules.released)
 
 
 def _left_by(storage: Storage, ended: Sequence[InstantTime]) -> list[str]:
@@ -234,11 +235,12 @@ def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
     Outside: as the decision of ``archive``.
     """
     snapshot = context.snapshot()
-    if not is_due(snapshot.active, rules.archiving):
+    if not is_due(snapshot.active, rules.archiving, rules.released):
         return ()
     slots = tuple(without_void(context.chain.newest_first()))[::-1]
     lines = lines_of(context, snapshot, slots, rules)
-    return tuple(map(str, choose_instants(snapshot.active, rules.archiving, lines.times)))
+    going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
+    return tuple(map(str, going))
 
 
 def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Planned) -> Slot | None:
@@ -264,7 +266,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
         came = context.chain.between(slots[-1].number if slots else 0, turn.head)
         if not all(map(_leaves_as_it_is, came)):
             return None
-        chosen = choose_instants(turn.timeline, settings, planned.lines.times)
+        chosen = choose_instants(turn.timeline, settings, planned.lines.times, planned.released)
         going = [one for one in chosen if one in planned.going]  # what was looked at, and no more
         if not going:
             return None

@@ -98,7 +98,7 @@ def lines_of(
         _clean_retained(context, active) if rules.archiving.not_past_clean else None,
         _compaction_line(context, active, rules.compaction),
     )
-    going = choose_instants(active, rules.archiving, lines.times)
+    going = choose_instants(active, rules.archiving, lines.times, rules.released)
     if not going:
         return lines
     ended, fresh = _ended(context, slots, before=going[-1].requested_time)

@@ -8,7 +8,7 @@ that somebody may still need ends the cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tableservices.archiving.remembering import CarriedBatches
 from tableservices.archiving.settings import ArchivingSettings
@@ -27,6 +27,7 @@ __all__ = [
     "compaction_line",
     "ended_by",
     "is_due",
+    "left_behind",
     "needed_since",
     "next_boundary",
 ]
@@ -40,13 +41,37 @@ _SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.ABORT})
 _WRITES_FILES = frozenset({*_SHOWN, SlotKind.CLEAN, SlotKind.RESTORE})
 
 
-def is_due(timeline: ActiveTimeline, settings: ArchivingSettings) -> bool:
-    """Whether there are more completed commits than are kept."""
-    return len(timeline.completed_writes) > settings.commits_kept_max
+def is_due(
+    timeline: ActiveTimeline,
+    settings: ArchivingSettings,
+    released: Collection[InstantTime] = frozenset(),
+) -> bool:
+    """Whether there are more completed commits than are kept, or one that is not kept any more."""
+    more = len(timeline.completed_writes) > settings.commits_kept_max
+    return more or bool(left_behind(timeline, released))
+
+
+def left_behind(timeline: ActiveTimeline, saved: Collection[InstantTime]) -> tuple[Instant, ...]:
+    """
+    Writes before the first one that no savepoint keeps, of those that these savepoints keep.
+
+    Where commits behind a savepoint are archived (``hoodie.archive.beyond.savepoint``), they are
+    archived for readers because they lie below that first one. Without its savepoint the saved
+    write would be the first, and they would be nobody's (fmt 6.3).
+    """
+    first = timeline.first_write_time
+    return tuple(
+        one
+        for one in timeline.completed_writes
+        if one.requested_time in saved and first is not None and one.requested_time < first
+    )
 
 
 def choose_instants(
-    timeline: ActiveTimeline, settings: ArchivingSettings, lines: Iterable[InstantTime]
+    timeline: ActiveTimeline,
+    settings: ArchivingSettings,
+    lines: Iterable[InstantTime],
+    released: Collection[InstantTime] = frozenset(),
 ) -> tuple[Instant, ...]:
     """
     The completed instants that move, ascending by requested time.
@@ -58,7 +83,15 @@ def choose_instants(
         timeline: The active timeline.
         settings: How many commits stay.
         lines: Nothing requested at or after any of these times moves.
+        released: Saved writes whose savepoint is about to be deleted; those left behind move
+            first.
     """
+    freed = left_behind(timeline, released)
+    if freed:
+        line = min(lines, default=None)
+        return tuple(
+            one for one in freed if not one.legacy and (line is None or one.requested_time < line)
+        )
     if not is_due(timeline, settings):
         return ()
     pending = min((one.requested_time for one in timeline.pending), default=None)

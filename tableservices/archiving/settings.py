@@ -16,6 +16,7 @@ from pydantic import Field
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.compaction.settings import CompactionSettings
 from timeline.errors import SettingError
+from timeline.model.times import InstantTime
 from timeline.properties.option_settings import OptionSettings
 from timeline.properties.options import Option, OptionKind, as_property_set
 
@@ -126,6 +127,7 @@ class ArchiveRules:
     archiving: ArchivingSettings
     cleaning: CleaningSettings
     compaction: CompactionSettings
+    released: frozenset[InstantTime] = frozenset()  # saved writes that need not be kept any more
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:

@@ -18,6 +18,7 @@ from tableservices.restoring.past import (
     refuse_foreign_upkeep,
     savepoint_times,
 )
+from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
@@ -34,7 +35,14 @@ from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_old_version
 from timeline.reading.snapshot import Snapshot
 
-__all__ = ["Savepoint", "delete_savepoint", "plan_savepoint", "savepoint", "savepoints"]
+__all__ = [
+    "Savepoint",
+    "delete_savepoint",
+    "is_left_behind",
+    "plan_savepoint",
+    "savepoint",
+    "savepoints",
+]
 
 _TRIES = 3
 
@@ -212,11 +220,23 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
 
     Raises:
         InstantNotFoundError: There is no such savepoint.
+        InvalidInputError: Writes after it were archived and the saved one was not: without the
+            savepoint it would be the first of the timeline, and readers, of Java Hudi too, take
+            what lies above the first and is not on the timeline for unpublished (fmt 6.3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
     """
     nonce = context.world.ids.nonce()
 
     def decide(turn: Turn) -> Slot:
+        if is_left_behind(context, turn.timeline, requested_time):
+            raise InvalidInputError(
+                "writes after this savepoint's were archived and would be hidden without it, as "
+                "long as the saved write is not archived as well; run 'hoodoo savepoint delete' "
+                "again when the writers and plans that hold the archive back have ended (see "
+                f"'hoodoo writers'): {requested_time}",
+                kind="savepoint_before_archive",
+                requested_time=requested_time,
+            )
         instants = map(parse_instant_name, turn.timeline.file_names)
         found = [one for one in instants if one is not None and _names(one, requested_time)]
         if not found:
@@ -241,6 +261,22 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         raise InstantNotFoundError("the savepoint is gone", kind="no_such_savepoint")
     context.world.events.emit("savepoint.deleted", rt=requested_time)
     return slot.completion_time
+
+
+def is_left_behind(
+    context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
+) -> bool:
+    """
+    Whether a saved write stayed on the timeline when later ones were archived.
+
+    Outside: the history, where the write comes before all that no savepoint keeps.
+    """
+    first = timeline.first_write_time
+    saved = timeline.find(requested_time)
+    if saved is None or first is None or requested_time >= first:
+        return False
+    archived = context.history.times().completions
+    return any(requested_time < time < first for time in archived)
 
 
 def _names(one: Instant, requested_time: InstantTime) -> bool:
