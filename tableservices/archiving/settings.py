@@ -54,7 +54,9 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
         key="hoodie.archive.beyond.savepoint",
         default="false",
         kind=_BOOL,
-        doc="Archive commits behind the first savepoint too, without those that are saved.",
+        doc="Archive commits behind the first savepoint too, without those that are saved. "
+        "`hoodoo savepoint delete` archives a saved one that stayed behind first; another engine's "
+        "deletion hides the archived rows above it until the next archive.",
     ),
     "not_past_clean": Option(
         key="hoodie.archive.block.on.latest.clean.ectr",
