@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hoodoo.committing.sockets import SocketChannel, connect
 from timeline.context import TableContext
-from timeline.errors import UnsafeSetupError
+from timeline.errors import HoodooError, UnsafeSetupError
 from timeline.grouping.group_commit import GroupCommitter
 from timeline.grouping.group_member import Member, may_be_offered, write_through
 from timeline.grouping.group_messages import PeerLostError, PeerSilentError
@@ -79,7 +79,14 @@ class ServiceWriter:
         Errors: as ``timeline.writing.write.write``; and ``OutcomeUnknownError`` when the committer died
         and the storage does not say what became of the write.
         """
-        work = prepared(self._context, plan, workload, self._context.glance(_LOOK_MS_MAX))
+        looked = self._context.glance(_LOOK_MS_MAX)
+        try:
+            work = prepared(self._context, plan, workload, looked)
+        except HoodooError:  # rows that do not fit an older look may fit the table as it is now
+            now = self._context.snapshot()
+            if now.head == looked.head and now.active.file_names == looked.active.file_names:
+                raise
+            work = prepared(self._context, plan, workload, now)
         receipt = self._shared(work) if may_be_offered(work) else None
         if receipt is not None:
             return receipt

@@ -35,7 +35,7 @@ from timeline.grouping.group_messages import (
     OwnPart,
     PeerLostError,
     WasPublished,
-    plan_texts,
+    offer_texts,
 )
 from timeline.grouping.group_remote import remote_work
 from timeline.grouping.group_write import Left, may_share, not_known_to_meet, write_together
@@ -315,7 +315,7 @@ class Committer:
         self, served: ServedTable, channel: SocketChannel, offer: Offer
     ) -> tuple[Work | None, str]:
         plan = served.plan_of(offer)
-        mine = plan_texts(plan)
+        mine = offer_texts(served.context, plan)
         if mine != offer.plan:
             names = sorted(
                 name for name in {*mine, *offer.plan} if mine.get(name) != offer.plan.get(name)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from timeline.context import TableContext
-from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.errors import HoodooError, OutcomeUnknownError, StorageUnavailableError
 from timeline.grouping.group_write import (
     Left,
     Outcome,
@@ -110,7 +110,7 @@ class GroupCommitter:
             looked = self._looked = self._looked or self._context.snapshot()
             self._coming += 1
         try:
-            work = prepared(self._context, plan, workload, looked)
+            work = self._prepared(plan, workload, looked)
         finally:
             with self._lock:
                 self._coming -= 1
@@ -133,6 +133,18 @@ class GroupCommitter:
         if entry.receipt is None:
             raise entry.failure or OutcomeUnknownError("a group ended without an answer")
         return entry.receipt
+
+    def _prepared(self, plan: WritePlan, workload: Workload | None, looked: Snapshot) -> Work:
+        """Rows that do not fit an older look may fit the table as it is now: asked once."""
+        try:
+            return prepared(self._context, plan, workload, looked)
+        except HoodooError:
+            now = self._context.snapshot()
+            if now.head == looked.head and now.active.file_names == looked.active.file_names:
+                raise
+            with self._lock:
+                self._looked = now
+        return prepared(self._context, plan, workload, now)
 
     def close(self) -> None:
         """Nothing is kept between two writes."""

@@ -48,7 +48,7 @@ from timeline.grouping.group_messages import (
     TagKeys,
     WasPublished,
     WasSpread,
-    plan_texts,
+    offer_texts,
 )
 from timeline.grouping.joint import own_part, parts_of
 from timeline.grouping.rows_on_the_wire import are_rows_of, encoded_rows
@@ -111,7 +111,7 @@ class Member:
             operation=work.plan.operation.value,
             partial=work.plan.rules.partial,
             batch_id=work.plan.batch_id,
-            plan=plan_texts(work.plan),
+            plan=offer_texts(work.context, work.plan),
             avro_json=work.schema.avro_json,
             schema_before=work.schema_before,
             columns=base64.b64encode(columns).decode("ascii"),
@@ -187,7 +187,7 @@ class Member:
 
     def receipt(self, told: WasPublished) -> Receipt:
         """What a published write is told: its own rows, the group's times."""
-        own = told.own if self.joined_as is not None else self._own_part()
+        own = told.own if self.joined_as is not None else self._own_part(told.requested_time)
         context, plan = self.work.context, self.work.plan
         receipt = Receipt(
             action=action_of(context, plan.operation).value,
@@ -247,10 +247,12 @@ class Member:
         """What a commit slot says of this write, None where it is not in it."""
         if self.joined_as is not None:
             return parts_of(_metadata_in(slot)).get(self.joined_as)
-        return self._own_part() if self._is_in(slot) else None
+        return self._own_part(slot.requested_time) if self._is_in(slot) else None
 
-    def _own_part(self) -> OwnPart:
-        stats = tuple(one for each in self.stats for one in each)
+    def _own_part(self, published: InstantTime) -> OwnPart:
+        """What it wrote for the published instant, nothing of a group that broke up before."""
+        written = self.stats if published == self.requested_time else ()
+        stats = tuple(one for each in written for one in each)
         return own_part(CommitMetadata(partition_to_write_stats={"": stats}))
 
     def _is_in(self, slot: Slot) -> bool:

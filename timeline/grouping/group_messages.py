@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from timeline.context import TableContext
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.times import InstantTime
@@ -53,6 +54,7 @@ __all__ = [
     "WasSpread",
     "decode_message",
     "encode_message",
+    "offer_texts",
     "plan_texts",
 ]
 
@@ -83,7 +85,7 @@ class Offer:
     operation: str
     partial: bool
     batch_id: str | None
-    plan: Mapping[str, str]  # ``plan_texts``: the committer must ask for the same
+    plan: Mapping[str, str]  # ``offer_texts``: the committer must ask for the same
     avro_json: str  # the schema to write with
     schema_before: str
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
@@ -368,6 +370,22 @@ def plan_texts(plan: WritePlan) -> dict[str, str]:
         except TypeError:  # a mapping is in it, which nobody can look up by
             _gather(each.name, part, found)
     return found
+
+
+def offer_texts(context: TableContext, plan: WritePlan) -> dict[str, str]:
+    """
+    All that a committer must do as the writer would: ``plan_texts``, where and how it is judged.
+
+    A copy of a table has its identity, so the place of the table counts, too (GRP-4).
+    """
+    limits = context.limits
+    return {
+        **plan_texts(plan),
+        "table": context.world.storage.base_uri,
+        "judged.strategy": limits.strategy.name,
+        "judged.clustering_updates": repr(limits.clustering_updates),
+        "judged.cancels_met_plans": repr(limits.cancels_met_plans),
+    }
 
 
 @lru_cache(maxsize=64, typed=True)

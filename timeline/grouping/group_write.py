@@ -67,6 +67,8 @@ SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
 Meeting = Callable[[int, frozenset[FileGroupId]], object]
 _Waiting = TypeVar("_Waiting")
 
+_ONE_DIGIT = 10  # so many numbers have one
+
 
 class Left(Enum):
     """Why a write is not in the group it was offered to; nothing of it was published."""
@@ -299,7 +301,36 @@ def _placed(
         placed = replace(member, placement=replace(member.placement, tasks=renumbered))
         members[joint.number] = placed
         rivals.append(_as_rival(begun, placed))
-    return members
+    return _numbered_in_order(members, tasks)
+
+
+def _numbered_in_order(members: dict[int, _Member], tasks: int) -> dict[int, _Member]:
+    """
+    Tokens whose order as texts is that of the members (GRP-2).
+
+    Logs of one instant count in the order of their tokens, which every reader compares as texts
+    (fmt 5.7): ``10-0-0`` comes before ``9-0-0``. Numbers of equal length keep the order.
+    """
+    if tasks <= _ONE_DIGIT:
+        return members
+    first = 10 ** len(str(tasks))
+    return {
+        number: replace(
+            member,
+            placement=replace(
+                member.placement,
+                tasks=tuple(
+                    replace(
+                        task,
+                        task_number=first + task.task_number,
+                        write_token=f"{first + task.task_number}-0-0",
+                    )
+                    for task in member.placement.tasks
+                ),
+            ),
+        )
+        for number, member in members.items()
+    }
 
 
 def _placed_beside(

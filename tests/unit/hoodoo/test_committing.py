@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 import struct
@@ -678,3 +679,39 @@ def test_too_many_connections_are_closed(tmp_path: Path, monkeypatch: pytest.Mon
         two.insert(rows(2))
         assert committer.report.writes == 1
         assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
+
+
+@pytest.mark.spec("GRP-4")
+def test_a_copy_of_the_table_is_not_the_table(tmp_path: Path) -> None:
+    """It has the same identity; its rows must not be published in the one that is served."""
+    with table_at(tmp_path / "t") as table:
+        table.insert(rows(1))
+    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    with serving(tmp_path / "t", tmp_path / "s") as committer:
+        with writing(tmp_path / "copy", tmp_path / "s", Heard()) as copy:
+            copy.insert(rows(2))
+            assert copy.to_arrow(columns=["v"]).num_rows == 2
+        assert (committer.report.handed_back, committer.report.writes) == (1, 0)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.to_arrow(columns=["v"]).num_rows == 1
+
+
+@pytest.mark.spec("GRP-4")
+def test_a_writer_that_is_judged_otherwise_publishes_by_itself(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    how = {"hoodie.write.lock.conflict.resolution.strategy": "partition"}
+    with serving(tmp_path / "t", tmp_path / "s") as committer:
+        with writing(tmp_path / "t", tmp_path / "s", Heard(), **how) as table:
+            table.insert(rows(1))
+        assert (committer.report.handed_back, committer.report.writes) == (1, 0)
+
+
+@pytest.mark.spec("GRP-4")
+def test_rows_that_fit_what_was_committed_since_the_last_look_are_taken(tmp_path: Path) -> None:
+    table_at(tmp_path / "t").close()
+    with (
+        serving(tmp_path / "t", tmp_path / "s"),
+        writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
+    ):
+        table.insert(rows(1))
+        assert table.delete(rows(1).select(["id", "p"])).rows_deleted == 1

@@ -59,6 +59,17 @@ def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:
         assert table.upsert(rows(2)).group == 1
 
 
+@pytest.mark.spec("GRP-1")
+def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: Path) -> None:
+    with table_at(tmp_path / "t") as table, hoodoo.open_table(tmp_path / "t") as other:
+        table.insert(rows(1))
+        assert table.delete(rows(1).select(["id", "p"])).rows_deleted == 1
+        other.insert(rows(2).append_column("w", [[7]]))
+        told = table.upsert(rows(2).select(["id", "p"]).append_column("w", [[8]]), partial=True)
+        assert told.rows_updated == 1
+        assert table.to_arrow(columns=["v", "w"]).to_pylist() == [{"v": 2, "w": 8}]
+
+
 def test_a_group_of_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError):
         table_at(tmp_path / "t", **{"hoodoo.group.commit.max.writes": "0"})

@@ -18,6 +18,7 @@ from tests.unit.timeline.engine import (
     new_table,
     opened,
     planned,
+    put,
     rows_of,
     upsert,
 )
@@ -486,3 +487,18 @@ def test_only_what_can_be_told_is_offered() -> None:
     overwrite = member(table, [row("a", "x", 1)], WriteOperation.INSERT_OVERWRITE)
     assert not may_be_offered(overwrite.work)
     assert ConcurrencyMode.SINGLE_WRITER is table.context.limits.mode
+
+
+@pytest.mark.spec("GRP-3")
+def test_a_receipt_counts_nothing_of_a_group_that_broke_up() -> None:
+    """Another write deletes the key before the next group, in which nothing is left to write."""
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "y", 1)])
+    delete = WriteOperation.DELETE
+    mine = Loopback(member(table, [row("a", "x", 1)], operation=delete))
+    dead = Loopback(member(table, [row("b", "y", 1)], operation=delete), {"rewrite": lost})
+    assert together(table, mine, dead)[1] is Left.LOST
+    put(table, delete, [row("a", "x", 1)])
+    answer = published(together(table, mine)[0])
+    assert answer.rows_deleted == 0
+    assert mine.member.receipt(told(answer)) == answer

@@ -349,6 +349,19 @@ def test_members_append_to_one_bucket_in_their_order() -> None:
     assert rows_of(table, "id", "v") == [("a", 3), ("b1", 1), ("b2", 2), ("b3", 3)]
 
 
+@pytest.mark.spec("GRP-2")
+def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> None:
+    """Readers compare tokens as texts, where 10-0-0 comes before 9-0-0."""
+    limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
+    table = new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
+    buckets = BucketRules(buckets=6, hash_fields=("id",))
+    keys = [f"k{number}" for number in range(40)]
+    works = [member(table, [row(k, "x", value) for k in keys], buckets=buckets) for value in (1, 2)]
+    assert {published(answer).group for answer in together(table, *works)} == {2}
+    assert sum(len(one.log_files) for one in table.file_slices()) == 12
+    assert rows_of(table, "id", "v") == sorted((key, 2) for key in keys)
+
+
 def test_only_equal_wishes_share_an_instant() -> None:
     table = new_table()
     mine = member(table, [row("a", "x", 1)], batch_id="s/1")
