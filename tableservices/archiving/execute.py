@@ -29,6 +29,7 @@ from timeline.boundary import raise_pin
 from timeline.codecs.boundary import decode_boundary, encode_boundary
 from timeline.codecs.history_rows import HistoryInstant
 from timeline.context import TableContext
+from timeline.errors import TableReplacedError
 from timeline.model.boundary import NO_BOUNDARY, Boundary
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import Action, Instant, State
@@ -39,7 +40,7 @@ from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn
 from timeline.publishing.second_look import without_void
-from timeline.publishing.settle import data_files_of, settle
+from timeline.publishing.settle import data_files_of, settle, unmove_boundary
 from timeline.publishing.turn import take_turn
 from timeline.publishing.withdrawal import withdrawn_in
 from timeline.rules.succession import Residue
@@ -321,7 +322,9 @@ def _finish(context: TableContext, cut: Slot) -> bool:
     """
     boundary = _document(cut)
     with _alone(context):
+        context.chain.assert_same_table()  # the cut may be one of a table that was dropped (SLOT-10)
         settle(context, cut)
+        _assert_same_table(context, cut)
         names = context.active().file_names
         left = [name for name in boundary.completed if name in names]
         slots = _slots_up_to(context.world.storage, boundary.number)
@@ -332,11 +335,21 @@ def _finish(context: TableContext, cut: Slot) -> bool:
             return False
         if left:
             _move(context, boundary, names)
+        _assert_same_table(context, cut)
         context.world.each(context.world.storage.delete, slots)
         for number in _given_up(context.world.storage, boundary):
             context.world.storage.delete(boundary_path(number))
     context.chain.forget(boundary.number)
     return True
+
+
+def _assert_same_table(context: TableContext, cut: Slot) -> None:
+    """SLOT-10: before deletes; the boundary that came into another table goes again."""
+    try:
+        context.chain.assert_same_table()
+    except TableReplacedError:
+        unmove_boundary(context, cut)
+        raise
 
 
 def _reach(context: TableContext, boundary: Boundary) -> int:

@@ -9,7 +9,7 @@ same name. For upkeep (abort, clean, restore) settling repeats the deletes, then
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from timeline.active import ActiveTimeline
 from timeline.boundary import is_archived_since
@@ -23,7 +23,13 @@ from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage, staged
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+    staged,
+)
 from timeline.publishing.withdrawal import withdrawn_by, withdrawn_files
 from timeline.reading.reader_lease import spare_leased
 from timeline.reading.view import list_partition_paths
@@ -38,6 +44,7 @@ __all__ = [
     "may_overlap",
     "newest_slots",
     "settle",
+    "unmove_boundary",
     "unsettled",
 ]
 
@@ -185,6 +192,15 @@ def _move_boundary(context: TableContext, slot: Slot) -> None:
     number = decode_boundary(slot.body, path=f"slot {slot.number}").number
     if number:
         _create_surely(context, boundary_path(number), slot.body, slot)
+
+
+def unmove_boundary(context: TableContext, slot: Slot) -> None:
+    """SLOT-10: take the boundary of a cut away that came into another table, if it is this one's."""
+    number = decode_boundary(slot.body, path=f"slot {slot.number}").number
+    path = boundary_path(number)
+    with suppress(ObjectMissingError):
+        if number and context.world.storage.read(path) == slot.body:
+            context.world.storage.delete(path)
 
 
 def finish(

@@ -47,6 +47,7 @@ from timeline.publishing.settle import (
     finish,
     may_overlap,
     settle,
+    unmove_boundary,
 )
 from timeline.rules.retry import pause_ms
 from timeline.rules.succession import Residue
@@ -293,6 +294,8 @@ def _take_away(context: TableContext, slot: Slot, *names: str) -> None:
     for name in sorted({*names, *filter(None, shown)}):
         path = timeline_path(name)
         _insist(context, slot, partial(context.world.storage.delete, path))
+    if slot.kind is SlotKind.CUT:
+        _insist(context, slot, partial(unmove_boundary, context, slot))
 
 
 def _insist(context: TableContext, slot: Slot, call: Callable[[], None]) -> None:

@@ -59,11 +59,12 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
 
     Outside: 1 list, 1 get per slot that came since this process asked last, and per boundary whose
     file it did not read yet; where the id was met, as ``SlotChain.newest_first`` and 1 list as
-    well, and 1 get of the boundary that has it.
+    well, and 1 get of the boundary that has it, 1 get of the table's identity.
 
     Raises:
         CorruptTableError: A boundary cannot be read, or one that others name is missing: nobody
             can tell any more which batches it knew.
+        TableReplacedError: The batch was published in a table that was dropped since.
     """
     if plan.batch_id is None:
         return None
@@ -76,6 +77,7 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
             continue
         if not _taken_away(context, one.requested_time):
+            context.chain.assert_same_table()  # a slot seen before may be a dropped table's (F27)
             return Receipt(
                 action=one.action,
                 operation=plan.operation.value,
@@ -162,11 +164,21 @@ def _decide_last(context: TableContext) -> None:
 
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
-    """Whether another engine's restore took a published instant away. Outside: 1 list."""
+    """
+    Whether another engine's restore took a published instant away (RST-3).
+
+    Below the first write of the timeline it may be archived, which the history tells; what is
+    older than the history may have been in an archive that its owner deleted. Outside: 1 list, and
+    where it is not on the timeline the history.
+    """
     timeline = context.active()
-    first = timeline.first_write_time
-    archived = first is not None and requested_time < first
-    return not archived and timeline.find(requested_time) is None
+    if timeline.find(requested_time) is not None:
+        return False
+    archived, first = context.history.times(), timeline.first_write_time
+    if requested_time in archived.completions:
+        return False
+    below = first is not None and requested_time < first
+    return not below or archived.rules_out(requested_time)
 
 
 def _published_batches(
