@@ -47,6 +47,7 @@ __all__ = [
     "Severity",
     "check",
     "describe",
+    "ignored_keys",
     "load_configuration",
 ]
 
@@ -226,15 +227,24 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
             build(properties)
         except HoodooError as error:
             note(error)
-    known = (*options, *provider_options())
-    declared = [spelling for option in known for spelling in option.spellings]
     warnings = [
         Problem(
             severity=Severity.WARNING, kind="setting_ignored", key="", layer="", message=message
         )
-        for message in key_warnings(properties, also_known=declared)
+        for message in _ignored(properties, options)
     ]
     return (*errors.values(), *warnings)
+
+
+def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:
+    """What a user should hear about keys that do nothing here, misspelled ones among them."""
+    return _ignored(properties, _options(properties, more))
+
+
+def _ignored(properties: PropertySet, options: Iterable[Option]) -> tuple[str, ...]:
+    known = (*options, *provider_options())
+    declared = [spelling for option in known for spelling in option.spellings]
+    return key_warnings(properties, also_known=declared)
 
 
 def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:

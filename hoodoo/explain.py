@@ -28,6 +28,7 @@ from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, wall_ms
 from timeline.ports.storage import ObjectMissingError
+from timeline.publishing.second_look import without_void
 from timeline.publishing.withdrawal import withdrawn_by
 from timeline.table import Table
 
@@ -36,6 +37,18 @@ __all__ = ["Account", "accounts_of", "explain_instant", "moment"]
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
 _FILE_GROUPS_SHOWN_MAX = 50
+_DEAD = (
+    "its writer gives no sign of life; the next clean rolls it back, or 'hoodoo explain --resolve' "
+    "now"
+)
+_PUBLISHED = (
+    "published, as number {}: the file that shows it is not there yet, and whoever writes next "
+    "makes it, or 'hoodoo explain --resolve'; do not repeat the write"
+)
+_UNDECIDED = (
+    "it took number {}, and whether it counts is not decided yet: 'hoodoo explain --resolve' "
+    "decides it"
+)
 
 
 _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
@@ -402,12 +415,29 @@ def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
 def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
     if instant not in context.active().pending_ingestion:
         return ["a plan that waits to be carried out"]
+    taken = _slot_of(context, instant)
+    if taken is not None and taken.foreign:
+        return [_UNDECIDED.format(taken.number)]
+    if taken is not None:
+        return [_PUBLISHED.format(taken.number)]
     dead = instants_that_seem_dead(
         context.world.storage, (instant.requested_time,), context.limits.heartbeat
     )
     if dead:
-        return ["its writer gives no sign of life; the next clean rolls it back"]
+        return [_DEAD]
     return ["its writer gives signs of life"]
+
+
+def _slot_of(context: TableContext, instant: Instant) -> Slot | None:
+    """The slot by which a pending write was published, whether or not a file shows it."""
+    return next(
+        (
+            slot
+            for slot in without_void(context.chain.newest_first())
+            if slot.kind is SlotKind.COMMIT and slot.instant_time == instant.requested_time
+        ),
+        None,
+    )
 
 
 def _archived(context: TableContext) -> list[Account]:

@@ -323,13 +323,22 @@ class Table(GoingBack):
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
 
     def delete_partitions(
-        self, partitions: Sequence[str], *, reads: ReadSet | None = None
+        self,
+        partitions: Sequence[str],
+        *,
+        batch_id: str | None = None,
+        reads: ReadSet | None = None,
     ) -> Receipt:
-        """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
+        """
+        Delete whole partitions by path, at least one of them.
+
+        Repeated with the same ``batch_id`` it leaves alone what was written there since. Errors:
+        as ``upsert``.
+        """
         if not partitions:
             raise InvalidInputError("name at least one partition path", kind="no_partition")
         named, operation = tuple(partitions), WriteOperation.DELETE_PARTITION
-        return self.run(operation, None, delete_partitions=named, reads=reads)
+        return self.run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
     def write(
         self,

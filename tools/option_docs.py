@@ -33,7 +33,8 @@ Made by `tools/option_docs.py` from the option tables; do not edit by hand. The 
 table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark session's `spark.hoodie.*`, options in code.
 `hoodoo config show` prints every effective value with the layer it came from.
 
-A key that is known and not supported is refused by name; an unknown `hoodie.` key is warned about with the nearest known one.
+A key that is known and not supported is refused by name; an unknown `hoodie.` key is told by `hoodoo write` and
+`hoodoo config check`, with the nearest known one.
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
 compression snappy (gzip), log blocks parquet (avro), compaction beside the writes off (on, for streams alone).
 """

@@ -14,6 +14,8 @@ from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
+from hoodoo.configuration import ignored_keys
+from hoodoo.services import service_options
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
@@ -51,7 +53,10 @@ _FINAL = frozenset(
 @click.option("--key", metavar="A,B,..", help="Record key columns, when the table is new.")
 @click.option("--partition-by", metavar="A,B,..", help="Partition columns, when it is new.")
 @click.option("--ordering", metavar="A,..", help="Ordering columns, when it is new.")
-@click.option("--batch-id", help="Writing the same batch again changes nothing.")
+@click.option(
+    "--batch-id",
+    help="Writing the same batch again changes nothing, for hoodoo.batch.retention.ms after it completed.",
+)
 @changing
 def write(
     invocation: Invocation,
@@ -104,6 +109,8 @@ def write(
             kind="table_not_found",
         )
     with table:
+        for message in ignored_keys(table.properties, more=service_options()):
+            invocation.printer.remark(message)
         if invocation.dry_run:
             _would_do(invocation, table, chosen, rows)
             return
@@ -183,7 +190,8 @@ def _write(
     printer = invocation.printer
     on_before = table.config.metadata_table_on
     if rows is None:
-        receipt = table.delete_partitions(table.settings.partitions_to_delete)
+        named = table.settings.partitions_to_delete
+        receipt = table.delete_partitions(named, batch_id=batch_id)
     elif batch_id is None:
         receipt = table.write(rows, operation)
     else:

@@ -141,7 +141,7 @@ def write_dataframe(
     """
     if operation is WriteOperation.DELETE_PARTITION:
         named = table.settings.partitions_to_delete or _partitions_in(table, df)
-        return table.delete_partitions(named, reads=reads)
+        return table.delete_partitions(named, batch_id=batch_id, reads=reads)
     workload = prepared or SparkWorkload(
         table.core.context.world,
         df,

@@ -80,7 +80,9 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
         key="hoodoo.batch.retention.ms",
         default="604800000",
         kind=_MS,
-        doc="How long a batch id is remembered after its commit was archived.",
+        doc="How long a batch id is remembered, from the completion of its commit; as long as that "
+        "is on the active timeline in any case. A repeat that comes later is written again. Ids are "
+        "one space for a table: two sources must not use the same ones.",
         since="0.1",
     ),
     "batches_together": Option(

@@ -246,6 +246,25 @@ def test_deleting_by_key_and_by_partition(table: Path) -> None:
     assert run("read", table).out == ""
 
 
+@pytest.mark.spec("BATCH-1")
+def test_a_partition_deletion_that_is_repeated_leaves_what_was_written_since(table: Path) -> None:
+    conf = "hoodie.datasource.write.partitions.to.delete=2013-01-02"
+    delete = ("write", table, "--operation", "delete_partition", "--hoodie-conf", conf)
+    run(*delete, "--batch-id", "d/1", "--yes")
+    rows = csv(table.parent, "id,day,name,amount,version\n9,2013-01-02,new,1,1\n")
+    assert run("write", table, "--input", rows).exit_code == 0
+    again = run(*delete, "--batch-id", "d/1", "--yes")
+    assert again.document["already_published"]
+    assert "new" in [row["name"] for row in run("read", table).rows]
+
+
+def test_a_misspelled_key_is_told_by_the_write_that_ignores_it(table: Path) -> None:
+    conf = "hoodie.write.concurency.mode=OPTIMISTIC_CONCURRENCY_CONTROL"
+    answer = upsert(table, LATER, "--hoodie-conf", conf)
+    assert answer.exit_code == 0
+    assert "hoodie.write.concurrency.mode" in answer.err
+
+
 def test_deleting_by_filter(table: Path) -> None:
     asked = ("write", table, "--operation", "delete", "--filter", "amount > 2")
     before = contents(table)

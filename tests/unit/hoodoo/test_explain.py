@@ -82,6 +82,24 @@ def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
             explain_instant(table.core, "20200101000000000")
 
 
+@pytest.mark.spec("UNK-3")
+def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it(
+    tmp_path: Path,
+) -> None:
+    """Its writer died or heard nothing; whoever took it for lost would write it twice."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        time = table.upsert(ROWS).requested_time
+        (shown,) = (tmp_path / "t" / ".hoodie" / "timeline").glob(f"{time}_*.commit")
+        shown.unlink()
+        lines = "\n".join(explain_instant(table.core, time).lines())
+        assert "published, as number 1" in lines
+        assert "do not repeat the write" in lines
+        table.resolve(time)
+        assert shown.exists()
+
+
 def test_archived_instants_are_told_too(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
     with hoodoo.open_table(path) as table:
