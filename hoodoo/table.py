@@ -329,12 +329,7 @@ class Table(GoingBack):
         batch_id: str | None = None,
         reads: ReadSet | None = None,
     ) -> Receipt:
-        """
-        Delete whole partitions by path, at least one of them.
-
-        Repeated with the same ``batch_id`` it leaves alone what was written there since. Errors:
-        as ``upsert``.
-        """
+        """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
         if not partitions:
             raise InvalidInputError("name at least one partition path", kind="no_partition")
         named, operation = tuple(partitions), WriteOperation.DELETE_PARTITION
@@ -358,8 +353,7 @@ class Table(GoingBack):
     ) -> tuple[RefusalReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
         chosen = operation or operation_of(self._settings, self.config.record_key_fields)
-        plan = plan_of(self._settings, self.config, chosen)
-        context = self._core.context
+        context, plan = self._core.context, plan_of(self._settings, self.config, chosen)
         return rehearse(context, plan, LocalWorkload(context.world, as_arrow(data)))
 
     def _write(

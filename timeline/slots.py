@@ -373,7 +373,8 @@ class SlotChain:
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
-        self._known, self._commits, self._seen = {}, {}, _Seen()
+        self._known, self._seen = {}, _Seen()
+        self._commits = {}
 
     def keep_newest(self, count: int) -> None:
         """Forget all but so many slots, once there are twice as many; each has a commit's body."""

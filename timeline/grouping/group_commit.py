@@ -91,6 +91,12 @@ class GroupCommitter:
         self._linger_ms = linger_ms
         self._before = before
         self._after = after
+        self._pid = 0
+        self._births: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nobody waits, and nobody leads: in a forked child neither does any thread of its parent."""
         self._looked: Snapshot | None = None  # by the last leader; rows are prepared for it
         self._lock = threading.Lock()
         self._gathered = threading.Condition(self._lock)  # nobody else is waited for
@@ -100,12 +106,23 @@ class GroupCommitter:
         self._returning: set[int] = set()  # threads that were answered by the last group
         self._patient_until_ms = 0
 
+    def _be_born(self) -> None:
+        """F26: what was under way when this process was forked is its parent's."""
+        pid = self._context.world.ids.identity().pid
+        if pid == self._pid:
+            return
+        with self._births.setdefault(pid, threading.Lock()):
+            if pid != self._pid:
+                self._begin_anew()
+                self._pid = pid
+
     def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
         """
         Run one write, in an instant with others where they do not meet.
 
         Errors: as ``timeline.writing.write.write``; one of the group's publication is every member's.
         """
+        self._be_born()
         with self._lock:
             looked = self._looked = self._looked or self._context.snapshot()
             self._coming += 1

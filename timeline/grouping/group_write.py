@@ -27,6 +27,7 @@ from timeline.errors import (
 from timeline.grouping.group_merge import merged, merged_profile, shared_plan
 from timeline.grouping.group_messages import OwnPart, PeerLostError
 from timeline.grouping.joint import Joint, joints_of
+from timeline.grouping.task_order import in_text_order
 from timeline.model.claim import Claim, FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
@@ -66,8 +67,6 @@ Part = Callable[[], Outcome]
 SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
 Meeting = Callable[[int, frozenset[FileGroupId]], object]
 _Waiting = TypeVar("_Waiting")
-
-_ONE_DIGIT = 10  # so many numbers have one
 
 
 class Left(Enum):
@@ -301,36 +300,12 @@ def _placed(
         placed = replace(member, placement=replace(member.placement, tasks=renumbered))
         members[joint.number] = placed
         rivals.append(_as_rival(begun, placed))
-    return _numbered_in_order(members, tasks)
+    return {number: _in_order(member, tasks) for number, member in members.items()}
 
 
-def _numbered_in_order(members: dict[int, _Member], tasks: int) -> dict[int, _Member]:
-    """
-    Tokens whose order as texts is that of the members (GRP-2).
-
-    Logs of one instant count in the order of their tokens, which every reader compares as texts
-    (fmt 5.7): ``10-0-0`` comes before ``9-0-0``. Numbers of equal length keep the order.
-    """
-    if tasks <= _ONE_DIGIT:
-        return members
-    first = 10 ** len(str(tasks))
-    return {
-        number: replace(
-            member,
-            placement=replace(
-                member.placement,
-                tasks=tuple(
-                    replace(
-                        task,
-                        task_number=first + task.task_number,
-                        write_token=f"{first + task.task_number}-0-0",
-                    )
-                    for task in member.placement.tasks
-                ),
-            ),
-        )
-        for number, member in members.items()
-    }
+def _in_order(member: _Member, count: int) -> _Member:
+    tasks = in_text_order(member.placement.tasks, count)
+    return replace(member, placement=replace(member.placement, tasks=tasks))
 
 
 def _placed_beside(

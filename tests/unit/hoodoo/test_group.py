@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,35 @@ def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: 
         told = table.upsert(rows(2).select(["id", "p"]).append_column("w", [[8]]), partial=True)
         assert told.rows_updated == 1
         assert table.to_arrow(columns=["v", "w"]).to_pylist() == [{"v": 2, "w": 8}]
+
+
+@pytest.mark.spec("F26")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
+    """It is forked while a leader publishes, and while somebody has the lock."""
+    with table_at(tmp_path / "t") as table:
+        table.insert(rows(1))
+        ended: list[int] = []
+        with table._group._lock:
+            ended.append(child_inserts(table, 2))
+        table._group._before = lambda: ended.append(child_inserts(table, 3))
+        table.insert(rows(4))
+        assert ended == [0, 0]
+        assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2, 3, 4]
+
+
+def child_inserts(table: Any, number: int) -> int:
+    """How a forked child ends that inserts a row; one that hangs is killed by its alarm."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            table._group._before = lambda: None
+            table.insert(rows(number))
+        except BaseException:  # noqa: BLE001
+            os._exit(3)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
 
 
 def test_a_group_of_none_is_refused(tmp_path: Path) -> None:
