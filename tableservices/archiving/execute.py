@@ -181,6 +181,9 @@ def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Sl
         planned = _planned(context, rules)
         if planned is None:
             return
+        if _last_of(planned.slots) not in (None, finished):
+            stale += 1  # another cut came with that look: it is finished first (GC-1)
+            continue
         cut = _try_cut(context, rules.archiving, planned)
         if cut is None:
             stale += 1
@@ -190,6 +193,11 @@ def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Sl
             return
         finished = cut.number
         yield cut
+
+
+def _last_of(slots: Sequence[Slot]) -> int | None:
+    """The number of the newest cut among slots, oldest first; None without any."""
+    return next((one.number for one in reversed(slots) if one.kind is SlotKind.CUT), None)
 
 
 def _alone(context: TableContext) -> AbstractContextManager[object]:
