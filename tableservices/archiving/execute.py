@@ -34,7 +34,7 @@ from timeline.model.boundary import NO_BOUNDARY, Boundary
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.setting_names import ForeignWriters
@@ -261,7 +261,10 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
         cut.body for cut, one in zip(cuts, documents, strict=True) if one.number == former.number
     )
     nonce = context.world.ids.nonce()
+    # By the table's time where that is behind: a clock that is ahead must not forget ids early.
     now = context.world.clock.now_ms()
+    if slots:
+        now = min(now, wall_ms(slots[-1].newest_time))
     carried = carry_batches(
         context.world.storage,
         former,

@@ -27,6 +27,7 @@ def encode_boundary(boundary: Boundary) -> bytes:
         "batches": [
             {
                 "id": one.batch.batch_id,
+                **({"op": one.batch.operation} if one.batch.operation else {}),
                 "action": one.action,
                 "rt": one.requested_time,
                 "ct": one.completion_time,
@@ -76,6 +77,7 @@ def _batch(document: dict[str, Any]) -> PublishedBatch:
     return PublishedBatch(
         batch=Batch(
             batch_id=str(document["id"]),
+            operation=str(document.get("op", "")),
             rows_inserted=int(document["inserted"]),
             rows_updated=int(document["updated"]),
             rows_deleted=int(document["deleted"]),

@@ -63,6 +63,7 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
         "batches": [
             {
                 "id": batch.batch_id,
+                **({"op": batch.operation} if batch.operation else {}),
                 "inserted": batch.rows_inserted,
                 "updated": batch.rows_updated,
                 "deleted": batch.rows_deleted,
@@ -204,6 +205,7 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
         batches=tuple(
             Batch(
                 batch_id=item["id"],
+                operation=str(item.get("op", "")),
                 rows_inserted=int(item["inserted"]),
                 rows_updated=int(item["updated"]),
                 rows_deleted=int(item["deleted"]),

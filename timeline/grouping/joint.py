@@ -75,6 +75,7 @@ class Joint:
         return tuple(
             Batch(
                 batch_id=one.plan.batch_id,
+                operation=one.plan.operation.value,
                 rows_inserted=rows.inserted,
                 rows_updated=rows.updated,
                 rows_deleted=rows.deleted,

@@ -67,9 +67,14 @@ class SlotOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """An idempotent batch and its receipt (BATCH-1)."""
+    """
+    An idempotent batch and its receipt (BATCH-1).
+
+    ``operation`` is the caller's word for the write, empty in slots that do not tell it.
+    """
 
     batch_id: str
+    operation: str = ""
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0

@@ -16,19 +16,20 @@ from hashlib import blake2b
 
 from timeline.boundary import boundary_number, read_batches, read_boundary
 from timeline.context import SeenBatches, TableContext
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.boundary import EarlierBatches, PublishedBatch
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.places import boundary_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.second_look import without_void
-from timeline.publishing.settle import is_settled
+from timeline.publishing.settle import is_settled, settle
 from timeline.publishing.turn import take_turn
 from timeline.publishing.withdrawal import withdrawn_by
 from timeline.writing.receipt import Receipt, WritePlan
 
-__all__ = ["batches_of", "published_batch"]
+__all__ = ["batches_of", "published_batch", "receipt_of_batch"]
 
 
 class _Fingerprints(Container[str]):
@@ -51,6 +52,31 @@ class _Fingerprints(Container[str]):
 def _fingerprint(batch_id: str) -> int:
     data = batch_id.encode(errors="surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def receipt_of_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """
+    The answer to a write whose batch id was published before (BATCH-1).
+
+    Outside and errors as ``published_batch``.
+
+    Raises:
+        InvalidInputError: Another operation was published under this id, as where a step that
+            deletes and one that upserts share it: what is asked for now was never written.
+    """
+    known = published_batch(context, plan)
+    if known is not None and known.operation != plan.operation.value:
+        raise InvalidInputError(
+            f"batch {plan.batch_id!r} was published as {known.operation} in instant "
+            f"{known.requested_time}, and this is {plan.operation.value}: nothing was written. "
+            "Give each step of a batch an id of its own",
+            kind="batch_of_another_operation",
+            batch_id=plan.batch_id,
+            operation=plan.operation.value,
+            published=known.operation,
+            requested_time=known.requested_time,
+        )
+    return known
 
 
 def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
@@ -80,7 +106,7 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
             context.chain.assert_same_table()  # a slot seen before may be a dropped table's (F27)
             return Receipt(
                 action=one.action,
-                operation=plan.operation.value,
+                operation=one.batch.operation or plan.operation.value,
                 requested_time=one.requested_time,
                 completion_time=one.completion_time,
                 attempts=1,
@@ -95,11 +121,15 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
 def _may_be_published(context: TableContext, batch_id: str) -> bool:
     """Whether a slot or a boundary has the batch, be it void or taken away."""
     seen, found = context.batches.seen, {}
+    lowest = 0
     for slot in context.chain.newest_first():
-        if slot.number <= seen.through:
+        lowest = slot.number
+        if lowest <= seen.through:
             break
-        found[slot.number] = frozenset(one.batch.batch_id for one in batches_of(slot))
+        found[lowest] = frozenset(one.batch.batch_id for one in batches_of(slot))
     seen = _with_boundary(context, seen)  # after the slots, as of BATCH-2
+    if lowest > max(seen.through, seen.boundary) + 1:
+        seen = _with_lost_boundary(context, seen, lowest - 1)
     ids = {
         number: those
         for number, those in {**seen.ids, **found}.items()
@@ -117,8 +147,8 @@ def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
     A file that vanishes under our eyes was given up by a later boundary, which then is there.
     """
     storage = context.world.storage
-    if boundary_number(storage) == seen.boundary:
-        return seen
+    if boundary_number(storage) <= seen.boundary:
+        return seen  # it never goes back: what is not listed was seen, and says the same
     missed = -1
     while True:
         boundary = read_boundary(storage)
@@ -135,6 +165,29 @@ def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
         return replace(seen, boundary=boundary.number, archived={**known, **read, **own})
 
 
+def _with_lost_boundary(context: TableContext, seen: SeenBatches, collected: int) -> SeenBatches:
+    """
+    Slots up to a number are gone, which no boundary tells: its file was lost.
+
+    The cut that it was is in the chain as long as no later one came, and says the same.
+
+    Raises:
+        CorruptTableError: It is not, or the listing still does not show it.
+    """
+    _make_newest_boundary_again(context)
+    seen = _with_boundary(context, seen)
+    if seen.boundary < collected:
+        raise _forgotten(boundary_path(collected), "says what batches were archived")
+    return seen
+
+
+def _make_newest_boundary_again(context: TableContext) -> None:
+    """Nothing where it is there. Outside: 1 create."""
+    cut = next((one for one in context.chain.newest_first() if one.kind is SlotKind.CUT), None)
+    if cut is not None:
+        settle(context, cut)
+
+
 def _fingerprints_of(
     context: TableContext, earlier: Iterable[EarlierBatches], known: Mapping[int, Container[str]]
 ) -> dict[int, Container[str]]:
@@ -145,9 +198,11 @@ def _fingerprints_of(
     return dict(zip(numbers, found, strict=True))
 
 
-def _forgotten(path: str) -> CorruptTableError:
+def _forgotten(
+    path: str, what: str = "the present boundary names for the batches in it"
+) -> CorruptTableError:
     return CorruptTableError(
-        f"{path} is missing, which the present boundary names for the batches in it: nobody can "
+        f"{path} is missing, which {what}: nobody can "
         "tell whether this batch was published before. Bring the file back from a backup; without "
         "one, look for the batch's rows and write them without a batch id if they are not there "
         "(the file is needed no more once hoodoo.batch.retention.ms has passed)",
@@ -203,6 +258,7 @@ def _published_batches(
             if seen.boundary == missed:
                 raise _forgotten(str(error)) from error
             missed = seen.boundary
+            _make_newest_boundary_again(context)  # or it is the newest, and was lost
             continue
         return
 

@@ -122,6 +122,7 @@ def candidate_of(
             *batches,
             Batch(
                 batch_id=plan.batch_id,
+                operation=plan.operation.value,
                 rows_inserted=metadata.total_rows_inserted,
                 rows_updated=metadata.total_rows_updated,
                 rows_deleted=metadata.total_rows_deleted,

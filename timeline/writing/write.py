@@ -40,7 +40,7 @@ from timeline.rules.retry import Redo
 from timeline.undoing.undo import abandon
 from timeline.writing.afterwards import clean_up
 from timeline.writing.announce import announce
-from timeline.writing.batches import published_batch
+from timeline.writing.batches import published_batch, receipt_of_batch
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.writing.early import look_early
 from timeline.writing.pacing import keep_pace
@@ -98,13 +98,14 @@ def write(
         looked: A look at the table of a moment ago, where the caller has one.
 
     Raises:
-        InvalidInputError: The rows do not fit; nothing was begun.
+        InvalidInputError: The rows do not fit, or another operation has the batch id; nothing
+            was begun.
         ConflictError: Refused for good; the fields hold the report, or those of all attempts.
         OutcomeUnknownError: Published or not, nobody knows yet; do not repeat blindly.
         HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer.
     """
-    known = published_batch(context, plan)
+    known = receipt_of_batch(context, plan)
     if known is not None:
         return known
     asked_at_ms = context.world.clock.monotonic_ms()
@@ -132,7 +133,7 @@ def prepared(
 
 def write_prepared(work: Work) -> Receipt:
     """Run a write as an instant of its own, from a fresh look. Errors: as ``write``."""
-    known = published_batch(work.context, work.plan)
+    known = receipt_of_batch(work.context, work.plan)
     if known is not None:
         return known
     tries = Tries(started_ms=work.context.world.clock.monotonic_ms())
@@ -145,7 +146,7 @@ def _to_its_end(work: Work, tries: Tries, outcome: Receipt | Met) -> Receipt:
         if isinstance(outcome.verdict, Refused):
             twin = None
             if outcome.verdict.rule is RuleId.SAME_BATCH:
-                twin = published_batch(context, plan)
+                twin = receipt_of_batch(context, plan)
             if twin is not None:
                 return twin
             if not outcome.verdict.retry_can_succeed:

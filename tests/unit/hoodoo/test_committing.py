@@ -171,9 +171,11 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
         assert len({each.requested_time for each in receipts}) == 1
         assert [each.rows_inserted for each in receipts] == [1, 1]
         assert one.insert(rows(7), batch_id="s/0").already_published
+        with pytest.raises(InvalidInputError, match="published as insert"):
+            one.upsert(rows(7), batch_id="s/0")
         assert sorted(one.to_arrow(columns=["v"]).column("v").to_pylist()) == [0, 1]
     assert (committer.report.groups, committer.report.writes) == (1, 2)
-    assert committer.report.handed_back == 1, "the batch that was published before"
+    assert committer.report.handed_back == 2, "the batch that was published before"
     assert not (tmp_path / "s").exists()
 
 

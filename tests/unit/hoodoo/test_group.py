@@ -51,6 +51,8 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         assert f"published {shared.group} writes together" in told
         assert sum(line.startswith("batch s/") for line in told) == shared.group
         assert table.insert(rows(9), batch_id="s/0").already_published
+        with pytest.raises(InvalidInputError, match="published as insert"):
+            table.upsert(rows(9), batch_id="s/0")
 
 
 def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:

@@ -293,3 +293,60 @@ def test_a_batch_that_a_restore_took_away_is_written_anew_also_when_the_restore_
     known = opened(table, clock=clock)
     assert [asked(known, number) for number in range(4)] == [True, False, False, True]
     assert not write(known, 1)
+
+
+# ---- the newest boundary
+
+
+def newest_path(table: Table) -> str:
+    return boundary_path(boundary_of(table).number)
+
+
+def test_the_newest_boundary_is_made_again_from_the_cut_that_it_was():
+    table, clock, storage = grown(40)
+    path = newest_path(table)
+    data = storage.read(path)
+    storage.delete(path)
+    newcomer = opened(table, clock=clock)
+    assert [asked(newcomer, number) for number in range(41)] == [True] * 40 + [False]
+    assert storage.read(path) == data
+    assert not write(newcomer, 40)
+
+
+def test_who_has_read_the_newest_boundary_forgets_nothing_of_it_when_it_is_lost():
+    table, _, storage = grown(40)
+    assert asked(table, 0)
+    storage.delete(newest_path(table))
+    assert [asked(table, number) for number in range(41)] == [True] * 40 + [False]
+
+
+def test_a_boundary_that_nothing_makes_again_refuses_batches():
+    table, clock, storage = grown(40)
+    path = newest_path(table)
+    storage.delete(path)
+
+    class NeverLists(Behind):
+        """Its listing shows no newer one, as if the file could not be made."""
+
+        def names(self, folder: str) -> list[str]:
+            names = list(self.inner.names(folder))
+            return [one for one in names if one != path[-20:]] if folder == BOUNDARIES else names
+
+    newcomer = opened(table, storage=NeverLists(storage), clock=clock)
+    with pytest.raises(CorruptTableError, match="what batches") as refused:
+        write(newcomer, 0)
+    assert refused.value.fields["path"] == path
+    upsert(newcomer, [{"id": "b", "p": "x", "ts": 1}])  # without an id nothing is owed
+
+
+def test_an_archiver_whose_clock_is_ahead_forgets_no_id_early():
+    table, clock, _ = grown(10)
+    archiver = opened(table, clock=clock)
+    for number in range(10, 16):
+        write(table, number)
+    ahead = StillClock()
+    ahead.sleep_ms(clock.now_ms() - ahead.now_ms() + 30 * DAY_MS)
+    archive(opened(table, clock=ahead).context, RULES)
+    assert boundary_of(table).number > 0
+    assert [asked(archiver, number) for number in range(17)] == [True] * 16 + [False]
+    assert [asked(opened(table, clock=clock), number) for number in range(16)] == [True] * 16

@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
     files_below,
     leftovers,
     new_table,
+    opened,
     planned,
     put,
     rows_of,
@@ -222,6 +223,19 @@ def test_a_batch_id_is_published_once(table: Table):
     assert second.rows_inserted == 1
     assert ("n", 1) in rows_of(table, "id", "v")
     assert not upsert(table, [row("m", "x", 2, 2)], batch_id="c").already_published
+
+
+@pytest.mark.spec("BATCH-1")
+def test_a_batch_id_of_another_operation_is_refused_and_nothing_is_written(table: Table):
+    first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
+    before = rows_of(table)
+    for each in (table, opened(table)):
+        with pytest.raises(InvalidInputError, match="published as upsert") as refused:
+            put(each, DELETE, [row("n", "x", 9, 1)], batch_id="b")
+        assert refused.value.kind == "batch_of_another_operation"
+        assert refused.value.fields["requested_time"] == first.requested_time
+    assert rows_of(table) == before
+    assert upsert(table, [row("n", "x", 1, 1)], batch_id="b").already_published
 
 
 def test_small_files_are_filled_and_big_inserts_split():
