@@ -28,9 +28,8 @@ from hoodoo.assembly import (
 from hoodoo.committing.client import Grouping, grouping_of
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import as_arrow
+from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services
-from hoodoo.shared_lock import refuse_unshared_lock
-from lockproviders.registry import registry_for
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.index.own_buckets import writes_where
@@ -38,7 +37,6 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
-from timeline.properties.agreement import agreement_of
 from timeline.properties.options import PropertySet
 from timeline.properties.settings import FailedWritesPolicy, WriteSettings
 from timeline.properties.unsupported import refuse_unsupported
@@ -473,17 +471,14 @@ class Table(GoingBack):
             StorageCapabilityError: Writers of other engines are expected, and they do not take
                 this lock.
         """
-        if self._core.registered(buckets):  # every write and service asks; properties never change
-            return
-        registry = registry_for(self._properties)
-        refuse_unshared_lock(self._settings, self._core.context.world.lock, registry)
-        self._core.register(agreement_of(self._settings, self._core.context.world), buckets)
+        join_writers(self._core, self._properties, self._settings, buckets)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""
         failures = self._services.close()
         if self._group is not None:
             self._group.close()
+        leave_writers(self._core)
         self._core.close()
         for warning in failures:
             warnings.warn(warning, stacklevel=2)

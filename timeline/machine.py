@@ -34,6 +34,7 @@ __all__ = [
     "SystemIds",
     "ThreadExecutor",
     "start_beside",
+    "wait_at_exit",
 ]
 
 Task = TypeVar("Task")
@@ -432,6 +433,17 @@ def start_beside(work: Callable[[], Result]) -> Started[Result]:
         RuntimeError: The interpreter is shutting down.
     """
     return Started(_BESIDE.submit(work))
+
+
+def wait_at_exit(work: Callable[[], object], ms_max: int) -> None:
+    """Do some work while the program ends, and wait so long for it; it may not come to its end."""
+    thread = threading.Thread(target=work, name="hoodoo-exit", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # newer Pythons start no thread any more at this point
+        work()
+    else:
+        thread.join(ms_max / 1000)
 
 
 class _Run:

@@ -27,6 +27,7 @@ from timeline.index.options import INDEX_OPTIONS
 from timeline.places import WRITERS
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, ObjectMissingError, Storage
+from timeline.properties.agreement import AGREED_BY
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
 __all__ = [
@@ -281,12 +282,14 @@ def _compare(
         }
         if differences:
             listed = "; ".join(
-                f"{key}: mine {pair['mine']!r}, theirs {pair['theirs']!r}"
+                f"{AGREED_BY.get(key, key)}: mine {pair['mine']!r}, theirs {pair['theirs']!r}"
                 for key, pair in differences.items()
             )
+            silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
                 f"another writer of this table, {other.text}, is configured differently; give "
-                f"both the same properties: {listed}",
+                "both the same properties, or, when that one has ended without a word, wait until "
+                f"it was silent for {silence} ms ('hoodoo writers TABLE' lists them): {listed}",
                 other=other.text,
                 differences=differences,
             )

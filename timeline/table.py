@@ -353,17 +353,18 @@ class Table(TableSnapshot):
         with world.lock.acquire("switch the metadata table off"):
             now = instant_time(WallMs(world.clock.now_ms()))
             switch_metadata_table_off(world.storage, now=now)
-        self._leave()  # the table opened anew has its own entry, of the same name
+        self.leave()  # the table opened anew has its own entry, of the same name
         return Table.open(world, self._context.limits)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Leave the registry; nothing is written any more through this handle."""
         if self._registration is not None:
             self._registration.leave()
             self._registration = None
 
     def close(self) -> None:
         """Leave the registry and give up the connections of lock and storage."""
-        self._leave()
+        self.leave()
         world = self._context.world
         world.lock.close()
         close_storage(world.storage)

@@ -2,7 +2,8 @@
 Writes that a committer of this host publishes, or this process itself when it cannot.
 
 A committer that is not there costs one look at the file system; one that went silent costs its
-time-out once and is left alone for as long.
+time-out once and is left alone for as long. So is one that gave this process up amid a write: a
+write that takes longer than it waits would break up the next group as well.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class ServiceWriter:
         self._idle: list[SocketChannel] = []
         self._pid = 0
         self._rests_until_ms: int | None = None
+        self._release = release()  # what runs, not what may be installed beside it later
 
     def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
         """
@@ -105,11 +107,15 @@ class ServiceWriter:
         try:
             channel, used = self._channel()
             while channel is not None:
+                member = Member(work, self._release)
                 try:
-                    return self._through(channel, work)
+                    return self._through(channel, member)
                 except PeerSilentError:
                     raise
-                except PeerLostError:
+                except PeerLostError as error:
+                    if member.was_asked:  # it may have waited for this write in vain
+                        self._rest(str(error))
+                        return None
                     # It may have ended since the last write, and another one listen by now.
                     channel, used = self._connected() if used else None, False
         except PeerSilentError as error:
@@ -118,8 +124,7 @@ class ServiceWriter:
             self._rest(error.message)
         return None
 
-    def _through(self, channel: SocketChannel, work: Work) -> Receipt | None:
-        member = Member(work, release())
+    def _through(self, channel: SocketChannel, member: Member) -> Receipt | None:
         return write_through(
             channel, member, wait_ms=self._wait_ms, done=lambda: self._idle.append(channel)
         )

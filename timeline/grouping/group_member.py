@@ -100,6 +100,7 @@ class Member:
     requested_time: InstantTime | None = None  # of the instant its files were written for
     stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
     joined_as: str | None = None  # its name there, where the committer writes its rows
+    was_asked: bool = False  # anything, since it was offered
 
     def offer(self) -> Offer:
         """What the committer must know to place the write."""
@@ -135,6 +136,7 @@ class Member:
         Raises:
             PeerLostError: It is no question.
         """
+        self.was_asked = True
         try:
             return self._done(question)
         except PeerLostError:

@@ -28,6 +28,7 @@ from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
+from timeline.grouping.group_member import Member
 from timeline.grouping.group_messages import (
     OFFER_BYTES_MAX,
     Assigned,
@@ -377,6 +378,36 @@ def test_a_silent_committer_costs_its_time_out_once(tmp_path: Path) -> None:
         table.insert(rows(2))
         assert len(heard.named("group.committer_failed")) == 1
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
+
+
+def test_a_writer_that_is_slower_than_groups_wait_breaks_one_and_then_goes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection that was used before: its end may also mean that the committer had ended."""
+    table_at(tmp_path / "t").close()
+    heard, real = Heard(), Member._rewrite
+
+    def slowly(member: Member, question: Any) -> Any:
+        answer = real(member, question)
+        wait_for(lambda: committer.report.lost > 0)
+        return answer
+
+    numbers = list(range(10_000))  # too many to go along with an offer
+    many = pa.table({"id": [f"m{one}" for one in numbers], "p": ["x"] * 10_000, "v": numbers})
+    with (
+        serving(
+            tmp_path / "t", tmp_path / "s", **{"hoodoo.group.commit.service.wait.ms": "400"}
+        ) as committer,
+        writing(tmp_path / "t", tmp_path / "s", heard) as table,
+    ):
+        table.insert(rows(0))
+        monkeypatch.setattr(Member, "_rewrite", slowly)
+        receipt = table.insert(many)
+        table.insert(rows(1))  # the committer is left alone for a while
+        assert (receipt.group, receipt.rows_inserted) == (1, len(numbers))
+        assert len(table.to_arrow(columns=["v"])) == len(numbers) + 2
+    assert len(heard.named("group.committer_failed")) == 1
+    assert (committer.report.groups, committer.report.lost) == (1, 1)
 
 
 @pytest.mark.spec("GRP-6")
