@@ -10,13 +10,14 @@ everything behind it gets a ``PropertySet`` in which each value knows its layer.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 from hoodoo.sealing import sealing_of
+from hoodoo.trial import TRIALS
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from lockproviders.slot_stores import SLOT_OPTIONS
@@ -49,6 +50,7 @@ __all__ = [
     "describe",
     "ignored_keys",
     "load_configuration",
+    "problem_of",
 ]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
@@ -191,15 +193,8 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
     errors: dict[tuple[str, str], Problem] = {}
 
     def note(error: HoodooError) -> None:
-        key = str(error.fields.get("key", ""))
-        problem = Problem(
-            severity=Severity.ERROR,
-            kind=error.kind,
-            key=key,
-            layer=str(error.fields.get("layer", "")),
-            message=error.message,
-        )
-        errors.setdefault((error.kind, key), problem)
+        problem = problem_of(error)
+        errors.setdefault((problem.kind, problem.key), problem)
 
     for option in options:
         try:
@@ -217,12 +212,14 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
                 message=refused.reason,
             ),
         )
-    for build in (
+    builds: tuple[Callable[[PropertySet], object], ...] = (
         WriteSettings.from_properties,
         ReadSettings.from_properties,
         LockSettings.from_properties,
         sealing_of,
-    ):
+        *TRIALS,
+    )
+    for build in builds:
         try:
             build(properties)
         except HoodooError as error:
@@ -234,6 +231,18 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
         for message in _ignored(properties, options)
     ]
     return (*errors.values(), *warnings)
+
+
+def problem_of(error: HoodooError) -> Problem:
+    """An error as a problem of the settings; ``key`` has all keys that it names."""
+    named = error.fields.get("differences") or {error.fields.get("key", ""): ""}
+    return Problem(
+        severity=Severity.ERROR,
+        kind=error.kind,
+        key=",".join(str(key) for key in named),
+        layer=str(error.fields.get("layer", "")),
+        message=error.message,
+    )
 
 
 def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:

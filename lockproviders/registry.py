@@ -49,7 +49,7 @@ from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
 from timeline.properties.options import TABLE_LAYER, Option, PropertySet, as_property_set
 
-__all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for"]
+__all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for", "said_by_caller"]
 
 #: Names that lock keys are inferred from, as Java's writers do.
 _TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
@@ -214,7 +214,7 @@ def registry_for(
         SettingError: A lock setting is wrong.
         UnknownProviderError, UnsafeSetupError: See ``ProviderRegistry.load``.
     """
-    said = LockSettings.from_properties(_said_by_caller(properties))
+    said = LockSettings.from_properties(said_by_caller(properties))
     return _loaded(said.plugins, further_hooks)
 
 
@@ -226,7 +226,8 @@ def _loaded(allow: tuple[str, ...], further_hooks: tuple[ModuleType, ...] = ()) 
     return registry
 
 
-def _said_by_caller(properties: Mapping[str, str]) -> PropertySet:
+def said_by_caller(properties: Mapping[str, str]) -> PropertySet:
+    """All but what the table's own file says: it has no say in this, but for its names."""
     # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
     return as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
 
@@ -303,7 +304,7 @@ def build_lock(
         UnknownProviderError: The named provider is not in this release.
         UnsafeSetupError: The provider cannot work with this storage.
     """
-    properties = _said_by_caller(properties)
+    properties = said_by_caller(properties)
     settings = LockSettings.from_properties(properties)
     capabilities = storage.capabilities
     entry = (registry or _loaded(settings.plugins)).find(

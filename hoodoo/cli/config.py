@@ -7,9 +7,9 @@ import click
 from hoodoo.assembly import properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.configuration import Problem, Severity, check, describe
+from hoodoo.configuration import Problem, Severity, check, describe, problem_of
 from hoodoo.services import service_options
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, SettingError
 from timeline.index.own_buckets import writes_where
 from timeline.properties.agreement import agreement_of
 from timeline.properties.options import DEFAULT_LAYER, PropertySet
@@ -61,9 +61,7 @@ def check_command(invocation: Invocation, *, address: str | None) -> None:
 
     With a TABLE also whether they agree with those of the writers that seem alive.
     """
-    problems = check(_properties(invocation, address), more=service_options())
-    if address is not None and all(one.severity is not Severity.ERROR for one in problems):
-        problems = (*_refused_by_others(invocation, address), *problems)
+    problems = _problems(invocation, address)
     ok = all(problem.severity is not Severity.ERROR for problem in problems)
     printer = invocation.printer
     if printer.for_people:
@@ -93,6 +91,17 @@ def check_command(invocation: Invocation, *, address: str | None) -> None:
         raise click.exceptions.Exit(PROBLEMS_FOUND)
 
 
+def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...]:
+    try:
+        properties = _properties(invocation, address)
+    except SettingError as error:  # the table is not what they say
+        return (problem_of(error),)
+    problems = check(properties, more=service_options())
+    if address is not None and all(one.severity is not Severity.ERROR for one in problems):
+        return (*_refused_by_others(invocation, address), *problems)
+    return problems
+
+
 def _refused_by_others(invocation: Invocation, address: str) -> tuple[Problem, ...]:
     """What keeps a writer with these settings out of the registry now; it enters nothing."""
     try:
@@ -101,16 +110,7 @@ def _refused_by_others(invocation: Invocation, address: str) -> tuple[Problem, .
             agreement = agreement_of(settings, context.world)
             refuse_disagreement(context, agreement, writes_where(settings))
     except HoodooError as error:
-        named = error.fields.get("differences") or {error.fields.get("key", ""): ""}
-        return (
-            Problem(
-                severity=Severity.ERROR,
-                kind=error.kind,
-                key=",".join(str(key) for key in named),
-                layer=str(error.fields.get("layer", "")),
-                message=error.message,
-            ),
-        )
+        return (problem_of(error),)
     return ()
 
 

@@ -26,6 +26,7 @@ from timeline.rules.conflicts import Rebaseable, Refused, RuleId
 __all__ = ["KINDS", "RefusalReport", "Waited", "as_error", "report_of"]
 
 _SHOWN_MAX = 20
+_AGAIN = "write again, which hoodie.write.num.retries.on.conflict.failures lets happen by itself"
 
 #: Rule -> its error and the error's kind. A class says what a caller does, a kind what it met.
 _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
@@ -73,11 +74,12 @@ class RefusalReport:
     @property
     def text(self) -> str:
         """One line for people."""
-        what = ", ".join(self.file_groups[:3] or self.partitions[:3]) or "this instant"
-        more = len(self.file_groups or self.partitions) - 3
+        met = self.file_groups or self.partitions
+        more = len(met) - 3
         tail = f" and {more} more" if more > 0 else ""
         winner = f"; winner {'; '.join(self.winners)}" if self.winners else ""
-        return f"{self.rule}: {self.why}{winner}; meets on {what}{tail}"
+        where = f"; meets on {', '.join(met[:3])}{tail}" if met else ""
+        return f"{self.rule}: {self.why}{winner}{where}"
 
     def as_document(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -128,4 +130,6 @@ def as_error(report: RefusalReport, rule: RuleId) -> ConflictError | RolledBackE
             requested_time=report.instant,
             report=document,
         )
-    return error(f"refused by a conflict: {report.text}", kind=kind, report=document)
+    again = f"; {_AGAIN}" if report.retry_can_succeed else ""
+    message = f"instant {report.instant} was refused by a conflict: {report.text}{again}"
+    return error(message, kind=kind, report=document)

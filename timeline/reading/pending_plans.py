@@ -82,8 +82,8 @@ def owned_by_plans(
     plans = tuple(dict.fromkeys(owned[group] for group in met))
     return Refused(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-        "a pending clustering owns it, and would lose the write; wait for it to complete, or "
-        f"cancel it: {plans[0]}",
+        f"a pending clustering owns it, and would lose the write: {plans[0]}; let it complete, or "
+        f"'hoodoo services cancel TABLE {plans[0].requested_time}'",
         (),
         met,
         retry_can_succeed=False,

@@ -1,0 +1,76 @@
+"""``hoodoo config check`` refuses what a first write would refuse, also without a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli import run
+
+OCC = "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL"
+PROVIDER = "hoodie.write.lock.provider="
+KEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+
+
+def checked(*told: str, table: Path | None = None) -> tuple[int, list[tuple[str, str]]]:
+    """The exit code, and kind and key of each error."""
+    place = [] if table is None else [table]
+    answer = run("config", "check", *place, *(part for text in told for part in ("--hoodie-conf", text)))  # fmt: skip
+    errors = [one for one in answer.document["problems"] if one["severity"] == "error"]
+    return answer.exit_code, [(one["kind"], one["key"]) for one in errors]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "key"),
+    [
+        ([f"{PROVIDER}nosuch"], "unknown_provider", ""),
+        ([f"{PROVIDER}zookeeper"], "setting", "hoodie.write.lock.zookeeper.url"),
+        ([f"{PROVIDER}sql"], "setting_value", "hoodoo.lock.sql.url"),
+        (["hoodoo.slots.backend=sql"], "setting_value", "hoodoo.lock.sql.url"),
+        (["hoodoo.slots.backend=nosuch"], "setting_value", "hoodoo.slots.backend"),
+        (
+            ["hoodie.write.lock.conflict.resolution.strategy=nosuch"],
+            "setting_value",
+            "hoodie.write.lock.conflict.resolution.strategy",
+        ),
+        (["hoodoo.write.bucket.range=7-3"], "setting_value", "hoodoo.write.bucket.range"),
+    ],
+)
+def test_what_no_writer_could_use_is_told(told: list[str], kind: str, key: str) -> None:
+    code, errors = checked(OCC, *told)
+    assert code == 5
+    assert [each for _, each in errors] == [key], errors
+    assert [each for each, _ in errors] == [kind]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        [f"{PROVIDER}filesystem"],
+        [f"{PROVIDER}storage_based"],  # of a table that is still to be named
+        [f"{PROVIDER}dynamodb", "hoodie.write.lock.dynamodb.region=us-east-1"],
+        [
+            f"{PROVIDER}{KEEPER}",
+            "hoodie.write.lock.zookeeper.url=h:2181",
+            "hoodie.write.lock.zookeeper.base_path=/locks",
+            "hoodie.write.lock.zookeeper.lock_key=t",
+        ],
+        ["hoodie.write.lock.conflict.resolution.strategy=prefer_writer"],
+    ],
+)
+def test_what_a_table_may_accept_is_accepted(told: list[str]) -> None:
+    """A name that the table tells, and its address, are not missed; no server is asked."""
+    assert checked(OCC, *told) == (0, [])
+
+
+def test_a_mode_that_is_not_for_the_table_is_a_problem_of_the_settings(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    run("table", "create", table, "--key", "id", "--schema", "id string, v long")
+    mode = "hoodie.write.concurrency.mode=NON_BLOCKING_CONCURRENCY_CONTROL"
+    told = (mode, f"{PROVIDER}filesystem")
+    kind = ("setting_contradiction", "hoodie.datasource.write.table.type")
+    assert checked(*told, table=table) == (5, [kind])
+    assert checked(OCC, f"{PROVIDER}nosuch", table=table) == (5, [("unknown_provider", "")])
+    assert checked(OCC, f"{PROVIDER}filesystem", table=table) == (0, [])
