@@ -306,11 +306,21 @@ class ProviderLock:
             wait_ms=waited_ms,
             tries=wait.tries,
         )
-        trouble = "" if wait.trouble is None else f"; last answer: {wait.trouble.message}"
+        if wait.trouble is None:
+            message = (
+                "the lock was not free in time: try again, look at the holder, or raise "
+                f"hoodoo.lock.deadline.ms; waited {waited_ms} ms for {self.identity}, "
+                f"held by {holder}"
+            )
+        else:
+            message = (
+                "the lock's service does not answer, nobody knows whether the lock is free: see "
+                f"that it runs and can be reached from here ('hoodoo locks doctor TABLE'); waited "
+                f"{waited_ms} ms for {self.identity}; last answer: {wait.trouble.message}"
+            )
         error = LockTimeoutError(
-            "the lock was not free in time: try again, look at the holder, or raise "
-            f"hoodoo.lock.deadline.ms; waited {waited_ms} ms for {self.identity}, "
-            f"held by {holder}{trouble}",
+            message,
+            kind="lock_timeout" if wait.trouble is None else "lock_unanswered",
             provider=self._provider,
             identity=self.identity,
             holder=holder,

@@ -119,6 +119,8 @@ def test_timeout_keeps_the_last_trouble_as_its_cause(machine) -> None:
         machine.lock(client).acquire("publish")
     assert caught.value.__cause__ is client.trouble
     assert "the disk is full" in caught.value.message
+    assert "not free" not in caught.value.message
+    assert caught.value.kind == "lock_unanswered"
 
 
 def test_waiters_do_not_march_in_step(machine) -> None:
