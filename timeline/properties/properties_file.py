@@ -22,6 +22,7 @@ from timeline.places import (
     METADATA_TABLE,
     PROPERTIES,
     PROPERTIES_BACKUP,
+    TABLE_FACTS,
 )
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -78,18 +79,35 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
 
     Raises:
         InvalidInputError: There is a table already (``kind`` ``table_exists``).
+        CorruptTableError: There is one that lost its properties.
         StorageUnavailableError: The storage did not answer; the table may be there.
+
+    Outside: 2 looks at a file, 1 create; 1 look more at a place where a table was.
     """
     config = TableConfig.from_properties(properties)
+    if storage.stat(PROPERTIES_BACKUP) is not None:
+        raise _exists(storage)  # its properties are being changed just now, or that broke off
+    if storage.stat(TABLE_FACTS) is not None and storage.stat(PROPERTIES) is None:
+        raise CorruptTableError(
+            "a table is here whose properties are lost, and a new one would read its files in "
+            f"another way: bring {PROPERTIES} back from a backup, or, when the table was dropped, "
+            f"delete what is left of it: {storage.base_uri}",
+            kind="properties_lost",
+            path=PROPERTIES,
+        )
     try:
         _create(storage, PROPERTIES, _bytes(properties, now))
     except ObjectExistsError:
-        raise InvalidInputError(
-            f"there is a table already; open it or choose another path: {storage.base_uri}",
-            kind="table_exists",
-            path=storage.base_uri,
-        ) from None
+        raise _exists(storage) from None
     return config
+
+
+def _exists(storage: Storage) -> InvalidInputError:
+    return InvalidInputError(
+        f"there is a table already; open it or choose another path: {storage.base_uri}",
+        kind="table_exists",
+        path=storage.base_uri,
+    )
 
 
 def update_properties(

@@ -12,7 +12,7 @@ from timeline.errors import (
     TableNotFoundError,
 )
 from timeline.model.table_config import new_table_properties
-from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP
+from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP, TABLE_FACTS
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.properties_file import (
     create_properties,
@@ -63,6 +63,29 @@ def test_a_table_is_created_once():
         create_properties(storage, new_table_properties("u"), now="now")
     assert caught.value.kind == "table_exists"
     assert load_config(storage).name == "t"
+
+
+def test_nobody_creates_a_table_while_the_properties_of_one_are_changed():
+    """The file is away for a moment, and its backup says all."""
+    storage = made()
+    storage.create(PROPERTIES_BACKUP, storage.read(PROPERTIES))
+    storage.delete(PROPERTIES)
+    with pytest.raises(InvalidInputError) as caught:
+        create_properties(storage, new_table_properties("u"), now="now")
+    assert caught.value.kind == "table_exists"
+    assert load_config(storage).name == "t"
+
+
+def test_a_table_that_lost_its_properties_is_not_made_anew():
+    storage = made()
+    storage.create(TABLE_FACTS, b"{}")
+    storage.delete(PROPERTIES)
+    with pytest.raises(CorruptTableError, match=r"bring .* back") as caught:
+        create_properties(storage, new_table_properties("u"), now="now")
+    assert caught.value.kind == "properties_lost"
+    assert storage.stat(PROPERTIES) is None
+    storage.delete(TABLE_FACTS)  # what was left of a dropped one
+    create_properties(storage, new_table_properties("u"), now="now")
 
 
 def test_no_properties_are_no_table():
