@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hoodoo.explain import Account, accounts_of
+from hoodoo.explain import Account, accounts_of, gave_up
 from timeline.model.times import wall_ms
 from timeline.table import Table
 
@@ -69,9 +69,10 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """The refusals and waits of a table's published writes, most frequent first."""
+    """The refusals and waits of a table's writes, most frequent first."""
 
-    writes: int
+    writes: int  # published
+    gave_up: int  # ended unpublished, of those that are remembered
     refused_attempts: int
     waits: int  # for writes that had announced the same, before anything was computed (BEG-8)
     meetings: tuple[Meeting, ...]
@@ -84,6 +85,8 @@ class Contention:
     def lines(self) -> list[str]:
         """For people."""
         told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
+        if self.gave_up:
+            told[0] += f", {self.gave_up} writes gave up"
         if self.waits:
             told[0] += f", {self.waits} waits for announced writes"
         for one in self.meetings:
@@ -98,16 +101,17 @@ class Contention:
 
 def contention_of(table: Table, *, archived: bool = False) -> Contention:
     """
-    Sum up what the published writes of a table met.
+    Sum up what the writes of a table met, those among them that gave up in the end.
 
-    Writes that gave up in the end left no commit and are not counted; their error told it.
-    Outside: 1 get per completed instant and slot; with ``archived`` the history's files.
+    Outside: 1 get per completed instant, slot and remembered write that gave up; with ``archived``
+    the history's files.
 
     Raises:
         CorruptTableError: A slot cannot be read.
     """
     writes = [one for one in accounts_of(table, archived=archived) if one.attempts is not None]
-    met = [each for one in writes for each in _met_by(one)]
+    lost = gave_up(table.context)
+    met = [each for one in (*writes, *lost) for each in _met_by(one)]
     meetings = sorted(
         (_summed(key, [one for one in met if one[0] == key]) for key in {key for key, *_ in met}),
         key=lambda one: (-one.times, one.loser, one.winner, one.kind),
@@ -115,7 +119,8 @@ def contention_of(table: Table, *, archived: bool = False) -> Contention:
     kinds = dict.fromkeys(one.kind for one in meetings)
     return Contention(
         writes=len(writes),
-        refused_attempts=sum(len(one.refusals) for one in writes),
+        gave_up=len(lost),
+        refused_attempts=sum(len(one.refusals) for one in (*writes, *lost)),
         waits=sum(len(one.waits) for one in writes),
         meetings=tuple(meetings),
         advice=tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hoodoo.given_up import GivenUp, given_up_writes
 from timeline.active import ActiveTimeline
 from timeline.codecs.commit_body import FENCING_TOKEN_KEY
 from timeline.codecs.instant_avro import decode_clean, decode_rollback
@@ -32,7 +33,7 @@ from timeline.publishing.second_look import without_void
 from timeline.publishing.withdrawal import withdrawn_by
 from timeline.table import Table
 
-__all__ = ["Account", "accounts_of", "explain_instant", "moment"]
+__all__ = ["Account", "accounts_of", "explain_instant", "gave_up", "moment"]
 
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
@@ -262,12 +263,42 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
                     remarks=(f"written again as {instant.requested_time}",),
                     **_writer_fields(extra),
                 )
+    for one in given_up_writes(context):
+        if one.has(time):
+            return _given_up(one, time)
     raise InstantNotFoundError(
         "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
-        f"rolled it back and no published write names it as refused: {time}",
+        f"rolled it back and no write names it as refused: {time}",
         kind="instant_unknown",
         requested_time=time,
     )
+
+
+def _given_up(write: GivenUp, time: InstantTime) -> Account:
+    """One attempt of a write that gave up, the last one with all that it met."""
+    last = time == write.requested_time
+    met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
+    told = f"not published, and given up: {write.message}"
+    return Account(
+        requested_time=time,
+        completion_time=None,
+        action=write.action,
+        state="refused",
+        archived=False,
+        operation=write.operation,
+        writer=write.writer,
+        host=write.host,
+        pid=write.pid,
+        application=write.application,
+        attempts=len(write.attempts),
+        refusals=tuple(met),
+        remarks=(told if last else f"written again as {write.requested_time}, which gave up",),
+    )
+
+
+def gave_up(context: TableContext) -> list[Account]:
+    """The writes that ended unpublished, as ``given_up_writes``; of each its last attempt."""
+    return [_given_up(one, one.requested_time) for one in given_up_writes(context)]
 
 
 def _slots_by_instant(context: TableContext) -> dict[InstantTime, Slot]:

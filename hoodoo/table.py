@@ -26,6 +26,7 @@ from hoodoo.assembly import (
     properties_of_table,
 )
 from hoodoo.committing.client import Grouping, grouping_of
+from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import as_arrow
 from hoodoo.registering import join_writers, leave_writers
@@ -397,11 +398,12 @@ class Table(GoingBack):
             partial=partial,
             reads=reads,
         )
-        if self._group is not None:
-            return self._group.write(plan, workload)
-        looked = self._core.context.glance()
-        undone = self._undo_dead(looked)
-        receipt = self._core.write(plan, workload, None if undone else looked)
+        with remembered(self._core.context, plan):
+            if self._group is not None:
+                return self._group.write(plan, workload)
+            looked = self._core.context.glance()
+            undone = self._undo_dead(looked)
+            receipt = self._core.write(plan, workload, None if undone else looked)
         self.after_group()
         return receipt
 

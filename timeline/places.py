@@ -17,6 +17,7 @@ __all__ = [
     "PROPERTIES",
     "PROPERTIES_BACKUP",
     "READERS",
+    "REFUSED",
     "SCHEMAS",
     "SLOTS",
     "TABLE_FACTS",
@@ -47,6 +48,7 @@ BOUNDARIES = ".hoodie/.hoodoo/boundary"
 WRITERS = ".hoodie/.hoodoo/writers"
 READERS = ".hoodie/.hoodoo/readers"
 OWED = ".hoodie/.hoodoo/owed"  # what cleans left to readers
+REFUSED = ".hoodie/.hoodoo/refused"  # what writes met that gave up
 TABLE_FACTS = ".hoodie/.hoodoo/table.json"
 
 

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from hoodoo import given_up
 from hoodoo.contention import contention_of
 from hoodoo.explain import accounts_of, explain_instant, moment
+from hoodoo.given_up import given_up_writes
 from tests.interop import golden_tables
-from timeline.errors import InstantNotFoundError
+from timeline.errors import InstantNotFoundError, WriteConflictError
+from timeline.places import REFUSED
 from timeline.writing.write import Receipt
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
@@ -80,6 +83,71 @@ def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
         table.upsert(ROWS)
         with pytest.raises(InstantNotFoundError):
             explain_instant(table.core, "20200101000000000")
+
+
+def lost_write(path: Path) -> WriteConflictError:
+    """One that meets a rival and may not try again."""
+    rival_properties = {**MANY, "hoodie.write.application.id": "rival"}
+    mine = {
+        **MANY,
+        "hoodie.write.application.id": "loser",
+        "hoodie.write.num.retries.on.conflict.failures": "0",
+    }
+    with (
+        hoodoo.open_table(path, properties=rival_properties) as other,
+        hoodoo.open_table(path, properties=mine, events=Rival(other)) as slow,
+        pytest.raises(WriteConflictError) as refused,
+    ):
+        slow.upsert(ROWS.slice(0, 1), batch_id="load 7")
+    return refused.value
+
+
+def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
+    """Nothing of it is on the timeline, and who was told may be gone."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        error = lost_write(tmp_path / "t")
+        instant = error.fields["report"]["instant"]
+        account = explain_instant(table.core, instant)
+        assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
+        assert "by rival" in account.met[0]
+        lines = account.lines()
+        assert lines[0] == f"commit {instant}: refused"
+        assert lines[-1].startswith("not published, and given up: ")
+        told = contention_of(table.core)
+        assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
+        assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
+        assert told.lines()[0].endswith("1 writes gave up")
+        (kept,) = given_up_writes(table.core.context)
+        assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
+
+
+def test_of_the_writes_that_gave_up_the_newest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_up, "KEPT_MAX", 2)
+    monkeypatch.setattr(given_up, "_SLACK", 1)
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        times = [lost_write(tmp_path / "t").fields["report"]["instant"] for _ in range(4)]
+        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:]
+        (tmp_path / "t" / REFUSED / f"{times[3]}.json").write_text("torn")
+        (tmp_path / "t" / REFUSED / "note.json").write_text("{}")
+        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:3]
+
+
+def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        (tmp_path / "t" / REFUSED).write_text("no folder")
+        assert lost_write(tmp_path / "t").kind == "write_conflict"
+        assert given_up_writes(table.core.context) == []
 
 
 @pytest.mark.spec("UNK-3")
