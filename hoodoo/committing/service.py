@@ -38,7 +38,8 @@ from timeline.grouping.group_messages import (
     offer_texts,
 )
 from timeline.grouping.group_remote import remote_work
-from timeline.grouping.group_write import Left, may_share, not_known_to_meet, write_together
+from timeline.grouping.group_write import Answer, Left, write_together
+from timeline.grouping.sharing import may_share, not_known_to_meet
 from timeline.machine import Started, ThreadExecutor
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import ConcurrencyMode, WriteOperation
@@ -343,8 +344,8 @@ class Committer:
             elif isinstance(answer, Receipt):
                 desk.answered.add(one.channel)
                 self._answer(one, _told(answer))
-            elif isinstance(answer, IsUnknown):
-                self._answer(one, answer)
+            elif isinstance(answer, OutcomeUnknownError):
+                self._answer(one, IsUnknown())
             else:
                 self.report.handed_back += 1
                 self._answer(one, GoAlone(why="it failed in the group, or the group was refused"))
@@ -378,7 +379,7 @@ class Committer:
 
     def _answers(
         self, desk: _Desk, group: list[_Waiting], left: list[Callable[[], None]]
-    ) -> Sequence[Receipt | Left | IsUnknown]:
+    ) -> Sequence[Answer]:
         served = desk.served
         joined = False
 
@@ -396,14 +397,14 @@ class Committer:
                 join=join,
                 later=left.append,
             )
-        except OutcomeUnknownError as error:
-            self._failed(error)
-            return [IsUnknown()] * len(group)
         except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
             if not joined:  # it was not begun, which was tried for these, too
                 group.extend(_others(desk, group[0]))
             self._failed(error)
             return [Left.ALONE] * len(group)
+        unknown = [one for one in answers if isinstance(one, OutcomeUnknownError)]
+        if unknown:
+            self._failed(unknown[0])
         published = sum(isinstance(one, Receipt) for one in answers)
         self.report.groups += published > 0
         self.report.writes += published

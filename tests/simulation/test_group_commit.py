@@ -30,7 +30,7 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, HoodooError
+from timeline.errors import CorruptTableError, HoodooError, OutcomeUnknownError
 from timeline.grouping import group_write
 from timeline.grouping.group_write import write_together
 from timeline.grouping.joint import Joint
@@ -99,6 +99,9 @@ def group(told: Told, *, joined: bool) -> Actor:
             ports.events.emit("sim.group_failed", why=str(error))
             return
         for name, work, answer in zip(MEMBERS, works, answers, strict=True):
+            if isinstance(answer, OutcomeUnknownError):
+                ports.events.emit("sim.member_unknown", why=str(answer))
+                continue
             try:
                 told.receipts[name] = (
                     answer if isinstance(answer, Receipt) else write_prepared(work)

@@ -26,10 +26,9 @@ from timeline.grouping.group_write import (
     Left,
     Outcome,
     Part,
-    may_share,
-    not_known_to_meet,
     write_together,
 )
+from timeline.grouping.sharing import may_share, not_known_to_meet
 from timeline.model.claim import FileGroupId
 from timeline.model.times import InstantTime
 from timeline.reading.snapshot import Snapshot
@@ -231,7 +230,7 @@ class GroupCommitter:
 
     def _lead(self, leader: _Entry) -> None:
         group = [leader]
-        publishing: list[InstantTime] = []
+        publishing: list[tuple[InstantTime, frozenset[int]]] = []
         left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         try:
             keep_pace(self._context)  # others join meanwhile
@@ -243,15 +242,16 @@ class GroupCommitter:
                 self._returning = {one.thread for one in group if one.answered}
                 self._patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
                 _wake(group)
-            self._after()
+            if all(one.failure is None for one in group):
+                self._after()
         except BaseException as error:
-            for entry in group:
+            for number, entry in enumerate(group):
                 if entry.answered:
                     continue
                 if entry is leader or isinstance(error, Exception):
                     entry.failure = copy.copy(error)
-                elif publishing:
-                    entry.failure = _unknown(publishing[0])
+                elif publishing and number in publishing[0][1]:
+                    entry.failure = _unknown(publishing[0][0])
             raise
         finally:
             with self._lock:
@@ -263,7 +263,10 @@ class GroupCommitter:
                 work()
 
     def _run(
-        self, group: list[_Entry], publishing: list[InstantTime], left: list[Callable[[], None]]
+        self,
+        group: list[_Entry],
+        publishing: list[tuple[InstantTime, frozenset[int]]],
+        left: list[Callable[[], None]],
     ) -> None:
         leader = group[0]
         complete = leader.alone  # whether all who are in it are known
@@ -292,7 +295,7 @@ class GroupCommitter:
             answers = write_together(
                 self._context,
                 [leader.work],
-                publishing.append,
+                lambda *told: publishing.append(told),
                 partial(self._side_by_side, group),
                 meeting,
                 join=join,
@@ -307,6 +310,8 @@ class GroupCommitter:
         for entry, answer in zip(group, answers, strict=True):
             if isinstance(answer, Receipt):
                 entry.receipt = answer
+            elif isinstance(answer, OutcomeUnknownError):
+                entry.failure = copy.copy(answer)
             elif answer is Left.ALONE:
                 entry.alone = True
 

@@ -9,11 +9,10 @@ whoever meets one of them is not in this group, but for upserts whose rows can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import TypeVar
 
 from timeline.context import TableContext
 from timeline.errors import (
@@ -51,13 +50,12 @@ from timeline.writing.write import Work, action_of, receipt_of
 from timeline.writing.write_schema import schema_for
 
 __all__ = [
+    "Answer",
     "Left",
     "Meeting",
     "Outcome",
     "Part",
     "SideBySide",
-    "may_share",
-    "not_known_to_meet",
     "write_together",
 ]
 
@@ -65,8 +63,9 @@ __all__ = [
 Outcome = Sequence[tuple[WriteStat, ...]] | Exception
 Part = Callable[[], Outcome]
 SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
+#: Told of an instant that is about to be published, and the numbers of the writes in it.
+Publishing = Callable[[InstantTime, frozenset[int]], object]
 Meeting = Callable[[int, frozenset[FileGroupId]], object]
-_Waiting = TypeVar("_Waiting")
 
 
 class Left(Enum):
@@ -75,6 +74,10 @@ class Left(Enum):
     MEETS = "meets"  # one before it: the next group may have it
     ALONE = "alone"  # it failed, or the group was refused: as its own instant it is told why
     LOST = "lost"  # its writer, another process, is gone or silent: nobody waits for an answer
+
+
+#: What a write of a group is told.
+Answer = Receipt | Left | OutcomeUnknownError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,61 +104,24 @@ class _LostWhileWritingError(Exception):
         self.numbers = tuple(numbers)
 
 
-def may_share(first: Work, other: Work) -> bool:
-    """
-    Whether two writes ask for the same thing with other rows, so that one commit can say it.
-
-    Overwrites claim whole partitions and are never shared; nor are rows of a cluster, whose
-    files only the markers of an instant tell.
-    """
-    if first.plan.operation.replaces or first.workload is None or other.workload is None:
-        return False
-    if first.workload.attempted() is None or other.workload.attempted() is None:
-        return False
-    if first.plan.reads is not None or other.plan.reads is not None:
-        return False  # each is judged by what it read
-    return replace(first.plan, batch_id=None) == replace(other.plan, batch_id=None)
-
-
-def not_known_to_meet(
-    waiting: Iterable[_Waiting], met_on: Callable[[_Waiting], frozenset[FileGroupId]]
-) -> list[_Waiting]:
-    """
-    Those of some waiting writes that did not meet in an earlier group what one before them did.
-
-    Writes that meet are placed anew in each group they are offered to, only to meet again; the
-    first of them goes now, and the others in their order.
-
-    Args:
-        waiting: In their order.
-        met_on: On which file groups one met somebody, when it was last offered.
-    """
-    chosen, taken = [], set[FileGroupId]()
-    for one in waiting:
-        if taken.isdisjoint(met_on(one)):
-            chosen.append(one)
-            taken |= met_on(one)
-    return chosen
-
-
 def write_together(
     context: TableContext,
     works: Sequence[Work],
-    publishing: Callable[[InstantTime], None] = lambda _: None,
+    publishing: Publishing = lambda _time, _numbers: None,
     side_by_side: SideBySide | None = None,
     meeting: Meeting = lambda _number, _groups: None,
     *,
     join: Callable[[], Sequence[Work]] = tuple,
     later: Callable[[Callable[[], None]], object] = lambda work: work(),
-) -> list[Receipt | Left]:
+) -> list[Answer]:
     """
     Publish as many of some writes as do not meet in one instant.
 
     Args:
         context: The table.
         works: Writes that ``may_share`` with the first one; their order is their serial order.
-        publishing: Told the requested time before the publication, from where on an
-            interruption leaves an unknown outcome.
+        publishing: Told the requested time before the publication, and the numbers of the writes
+            in it, from where on an interruption leaves an unknown outcome of these.
         side_by_side: Carries out the members' parts, by their number, where there are better
             threads for them than the executor's; answers when the last one ended (PUB-2).
         meeting: Told the number of a write that met one before it, and on which file groups.
@@ -165,16 +131,17 @@ def write_together(
             it never fails. Done at once where nothing is said.
 
     Returns:
-        For each write, those that joined last, its receipt, or why it has none.
+        For each write, those that joined last, its receipt, or why it has none. An
+        ``OutcomeUnknownError`` of those that are published or not, nobody knows yet.
 
     Raises:
-        OutcomeUnknownError: Published or not, nobody knows yet: true of every member.
         LockTimeoutError, StorageUnavailableError: Nothing of the group was published.
     """
     begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
     published = False
     placed: dict[int, _Member] = {}
-    answers: list[Receipt | Left] = [Left.ALONE] * len(works)
+    written: dict[int, _Member] = {}
+    answers: list[Answer] = [Left.ALONE] * len(works)
     try:
         works = [*works, *join()]
         answers = [Left.ALONE] * len(works)
@@ -185,14 +152,17 @@ def write_together(
         placed = _placed(context, begun, joints, answers, view, meeting=meeting)
         written = _written(context, begun, placed, answers, run) if placed else {}
         if written:
-            publishing(begun.requested_time)
+            publishing(begun.requested_time, _numbers_of(written))
             receipts = _publish(context, begun, written, placed, later)
             published = bool(receipts)
             for number, receipt in receipts.items():
                 answers[number] = receipt
-    except OutcomeUnknownError:
+    except OutcomeUnknownError as error:
         begun.heartbeat.stop()  # UNK-3: nothing of it may be deleted
-        raise
+        if not written:
+            raise
+        # Who left before is not in that instant, whatever becomes of it.
+        return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         abandon(context, begun)  # GRP-3: one abort for all
         context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
@@ -237,9 +207,14 @@ def _is_fresh(context: TableContext, work: Work) -> bool:
     return published_batch(context, work.plan) is None
 
 
-def _tell(answers: list[Receipt | Left], joint: Joint, left: Left) -> None:
+def _tell(answers: list[Answer], joint: Joint, left: Left) -> None:
     for number in joint.numbers:
         answers[number] = left
+
+
+def _numbers_of(members: Mapping[int, _Member]) -> frozenset[int]:
+    """Of all writes that are in some members."""
+    return frozenset(number for one in members.values() for number in one.joint.numbers)
 
 
 def _view_for(
@@ -265,7 +240,7 @@ def _placed(
     context: TableContext,
     begun: Begun,
     joints: Sequence[Joint],
-    answers: list[Receipt | Left],
+    answers: list[Answer],
     view: FileSystemView,
     *,
     meeting: Meeting,
@@ -367,7 +342,7 @@ def _written(
     context: TableContext,
     begun: Begun,
     placed: dict[int, _Member],
-    answers: list[Receipt | Left],
+    answers: list[Answer],
     side_by_side: SideBySide,
 ) -> dict[int, _Member]:
     """Those whose files are written, and stand beside the files of those before them."""

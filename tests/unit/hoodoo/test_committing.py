@@ -420,7 +420,7 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
     heard, real = Heard(), service.write_together
 
     def broken_off(*arguments: Any, **named: Any) -> Any:
-        def interrupt(_: str) -> None:
+        def interrupt(_: str, __: frozenset[int]) -> None:
             raise KeyboardInterrupt
 
         real(*arguments, *([] if published else [interrupt]), **named)

@@ -155,7 +155,7 @@ def test_rows_given_for_one_instant_are_not_looked_for_in_another() -> None:
     channels = [giving(table, row("a", "x", value)) for value in (1, 2)]
     works = [remote(table.context, one) for one in channels]
 
-    def interferes(_: str) -> None:
+    def interferes(_: str, __: frozenset[int]) -> None:
         upsert(table, [row("a", "x", 9)])
 
     assert write_together(table.context, works, publishing=interferes) == [Left.ALONE] * 2

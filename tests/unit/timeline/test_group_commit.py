@@ -23,10 +23,10 @@ from tests.unit.timeline.engine import (
     rows_of,
     wait_for,
 )
-from timeline.errors import InvalidInputError, StorageUnavailableError
-from timeline.grouping import group_commit
+from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
+from timeline.grouping import group_commit, group_write
 from timeline.grouping.group_commit import GroupCommitter
-from timeline.grouping.group_write import not_known_to_meet
+from timeline.grouping.sharing import not_known_to_meet
 from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
@@ -215,6 +215,33 @@ def test_followers_of_an_interrupted_leader_write_themselves() -> None:
     (answer,) = threads.answers()
     assert answer.group == 1
     assert rows_of(threads.table, "id") == [("b",)]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.parametrize(
+    "how", [OutcomeUnknownError("no answer"), Interrupted()], ids=["lost", "interrupted"]
+)
+def test_who_met_somebody_in_a_group_of_unknown_outcome_is_written_later(
+    how: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, real = Threads(), group_write.publish
+    threads.write(row("a", "x", 0))()
+
+    def once(*asked: Any) -> Any:
+        monkeypatch.setattr(group_write, "publish", real)
+        real(*asked)
+        raise how
+
+    monkeypatch.setattr(group_write, "publish", once)
+    with pytest.raises(type(how)):
+        threads.first(
+            *[threads.write(row(*one)) for one in (("a", "x", 1), ("a", "x", 2), ("b", "y", 1))]
+        )
+    met, together = threads.clock.started
+    assert met.wait().group == 1, "it was not in that instant"
+    with pytest.raises(OutcomeUnknownError):
+        together.wait()
+    assert rows_of(threads.table, "id", "v") == [("a", 2), ("b", 1)]
 
 
 def test_a_store_that_fails_fails_for_each_member() -> None:

@@ -392,7 +392,7 @@ def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(how: str) -> 
         for key in ("a", "b")
     ]
 
-    def dies(_: str) -> None:
+    def dies(_: str, __: frozenset[int]) -> None:
         raise KeyboardInterrupt
 
     before = data_files(table)
@@ -422,7 +422,7 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
     )
     receipts: list[Receipt | None] = []
 
-    def times_out(_: str) -> None:
+    def times_out(_: str, __: frozenset[int]) -> None:
         if receipts:
             return
         receipts.append(sleeper.member.find_out(sleeper.member.work.context))

@@ -24,10 +24,12 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import decode_commit
-from timeline.errors import StorageUnavailableError
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.rewrite import FileGroupTask
+from timeline.grouping import group_write
 from timeline.grouping.group_merge import GROUP_KEY
-from timeline.grouping.group_write import Left, may_share, write_together
+from timeline.grouping.group_write import Answer, Left, write_together
+from timeline.grouping.sharing import may_share
 from timeline.machine import ThreadExecutor
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
@@ -68,7 +70,7 @@ def member(
     return prepared(table.context, plan, workload, table.context.glance())
 
 
-def together(table: Table, *works: Work) -> list[Receipt | Left]:
+def together(table: Table, *works: Work) -> list[Answer]:
     return write_together(table.context, works)
 
 
@@ -78,7 +80,7 @@ def newest_slot(table: Table) -> Slot:
     return slot
 
 
-def published(answer: Receipt | Left) -> Receipt:
+def published(answer: Answer) -> Receipt:
     assert isinstance(answer, Receipt)
     return answer
 
@@ -142,6 +144,28 @@ class Together(ThreadExecutor):
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.most = max(self.most, len(calls))
         return [call() for call in calls]
+
+
+@pytest.mark.spec("GRP-6")
+def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever left before would else find the instant published, and take it for its own."""
+    table = new_table()
+    upsert(table, [row("a", "x", 0)])
+    works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("a", "x"), ("b", "y"))]
+    real = group_write.publish
+
+    def unanswered(*asked: Any) -> Any:
+        real(*asked)
+        raise OutcomeUnknownError("no answer", requested_time=asked[1].requested_time)
+
+    monkeypatch.setattr(group_write, "publish", unanswered)
+    first, met, last = together(table, *works)
+    assert isinstance(first, OutcomeUnknownError)
+    assert first is last
+    assert met is Left.MEETS
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
 @pytest.mark.spec("GRP-1")
