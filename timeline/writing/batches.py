@@ -120,9 +120,11 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
 
 def _may_be_published(context: TableContext, batch_id: str) -> bool:
     """Whether a slot or a boundary has the batch, be it void or taken away."""
-    seen, found = context.batches.seen, {}
+    seen, found, head = context.batches.seen, {}, context.chain.head()
+    if seen.boundary > head:  # of a table that was dropped, and it is taken away again (SLOT-10)
+        seen = SeenBatches()
     lowest = 0
-    for slot in context.chain.newest_first():
+    for slot in context.chain.newest_first(head):
         lowest = slot.number
         if lowest <= seen.through:
             break
@@ -133,7 +135,7 @@ def _may_be_published(context: TableContext, batch_id: str) -> bool:
     ids = {
         number: those
         for number, those in {**seen.ids, **found}.items()
-        if those and number > seen.boundary
+        if those and (number > seen.boundary or seen.boundary > head)
     }
     through = max(seen.through, *found, 0)
     context.batches.seen = replace(seen, through=through, ids=ids)

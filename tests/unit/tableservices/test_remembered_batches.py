@@ -350,3 +350,23 @@ def test_an_archiver_whose_clock_is_ahead_forgets_no_id_early():
     assert boundary_of(table).number > 0
     assert [asked(archiver, number) for number in range(17)] == [True] * 16 + [False]
     assert [asked(opened(table, clock=clock), number) for number in range(16)] == [True] * 16
+
+
+@pytest.mark.spec("SLOT-10")
+def test_a_boundary_of_a_dropped_table_makes_nobody_forget():
+    """Whoever had that table open moved it here, and takes it away again when it looks."""
+    table, clock, storage = grown(0)
+    for number in range(4):
+        write(table, number)
+    alien = boundary_path(500)
+    storage.create(alien, encode_boundary(Boundary(number=500, time="20260101000000000")))
+    for each in (table, opened(table, clock=clock)):
+        assert [asked(each, number) for number in range(5)] == [True] * 4 + [False]
+        assert [asked(each, number) for number in range(5)] == [True] * 4 + [False], "again"
+    storage.delete(alien)
+    for number in range(4, 20):
+        assert not write(table, number)
+        archive(table.context, RULES)
+    assert 0 < boundary_of(table).number < 500
+    for each in (table, opened(table, clock=clock)):
+        assert [asked(each, number) for number in range(21)] == [True] * 20 + [False]
