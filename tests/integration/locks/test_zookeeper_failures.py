@@ -38,6 +38,7 @@ CONNECTION_MS, REFUSED_MS = 8_000, 1_000  # the shorter one where nobody is ther
 LONG_MS = 4 * SESSION_MS  # where no session has to end
 PREFIX = "hoodie.write.lock.zookeeper."
 NUMBERS = itertools.count()
+TRIES = 4
 
 
 def properties(
@@ -212,14 +213,21 @@ def _ask_quietly(waiter: OtherProcess) -> None:
 def test_lock_survives_a_restart_of_the_server(
     tmp_path: Path, key: str, new_lock: Callable[..., ProviderLock]
 ) -> None:
-    with ZooKeeperServer(tmp_path) as server:
-        lease = new_lock(server.address, session_ms=5 * LONG_MS).acquire("publish")
-        server.restart()
-        assert is_held(lease), "within its session a restart is a delay"
-        with pytest.raises(LockTimeoutError):
-            new_lock(server.address, deadline_ms=500).acquire("other")
-        lease.release()
-        new_lock(server.address).acquire("other").release()
+    for number in range(TRIES):
+        with ZooKeeperServer(tmp_path / str(number)) as server:
+            lease = new_lock(server.address, session_ms=5 * LONG_MS).acquire("publish")
+            ends_s = time.monotonic() + (lease.remaining_ms() or 0) / 1000
+            server.restart()
+            held = is_held(lease)
+            if time.monotonic() > ends_s:  # the machine starved: it has ended by right
+                continue
+            assert held, "within its session a restart is a delay"
+            with pytest.raises(LockTimeoutError):
+                new_lock(server.address, deadline_ms=500).acquire("other")
+            lease.release()
+            new_lock(server.address).acquire("other").release()
+            return
+    pytest.fail("no restart came within a session's time")
 
 
 def test_lease_ends_while_the_server_is_away_and_waiters_come_back(
