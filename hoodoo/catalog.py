@@ -108,6 +108,10 @@ def create_table(
     }
     layers = layers.with_code({key: value for key, value in told.items() if value})
     settings = WriteSettings.from_properties(layers.load())
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise InvalidInputError(
+            f"a schema is a pyarrow.Schema, not {type(schema).__name__}", kind="schema"
+        )
     planned = new_table_config(path, settings, schema)
     world = assemble(path, layers.load(), events=events)
     core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))

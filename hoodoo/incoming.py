@@ -1,4 +1,4 @@
-"""From whatever a caller hands over to Arrow: the Arrow C stream, pandas, or a list of dicts."""
+"""What a caller hands over: rows of any kind become Arrow, words become what they mean."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.errors import InvalidInputError
+from timeline.model.operations import WriteOperation
+from timeline.reading.read_set import ReadSet
 
-__all__ = ["as_arrow"]
+__all__ = ["as_arrow", "as_operation", "refuse_other_types"]
 
 
 def as_arrow(data: object) -> pa.Table:
@@ -54,3 +56,38 @@ def _taken(data: Any) -> pa.Table:
         f"DataFrame or a list of dicts, not {type(data).__name__}",
         kind="data",
     )
+
+
+def as_operation(operation: WriteOperation | str | None) -> WriteOperation | None:
+    """
+    An operation by itself or by Hudi's word for it; None stays None.
+
+    Raises:
+        InvalidInputError: There is no such operation.
+    """
+    if operation is None or isinstance(operation, WriteOperation):
+        return operation
+    try:
+        return WriteOperation(str(operation).lower())
+    except ValueError:
+        known = ", ".join(one.value for one in WriteOperation)
+        raise InvalidInputError(
+            f"an operation is one of {known}, not {operation!r}", kind="operation"
+        ) from None
+
+
+def refuse_other_types(batch_id: object, reads: object) -> None:
+    """
+    Pass what a write may be told beside its rows.
+
+    Raises:
+        InvalidInputError: A batch id is no text, or what was read is no read set.
+    """
+    if batch_id is not None and not isinstance(batch_id, str):
+        raise InvalidInputError(f"a batch id is a text, not {batch_id!r}", kind="batch_id")
+    if reads is not None and not isinstance(reads, ReadSet):
+        raise InvalidInputError(
+            "what a write was made from is told as snapshot.reads(...) of the state that was "
+            f"read, not as {type(reads).__name__}",
+            kind="reads",
+        )

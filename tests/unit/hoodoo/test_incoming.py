@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import hoodoo
 from hoodoo.incoming import as_arrow
 from timeline.errors import InvalidInputError
 
@@ -73,3 +77,33 @@ def test_row_labels_of_pandas_never_become_a_column():
 def test_a_pandas_series_is_no_table():
     with pytest.raises(InvalidInputError):
         as_arrow(pd.Series([1, 2], name="v"))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda table: table.write(ROWS, operation="merge"), "operation"),
+        (lambda table: table.would_conflict(ROWS, "merge"), "operation"),
+        (lambda table: table.upsert(ROWS, reads="all"), "reads"),
+        (lambda table: table.upsert(ROWS, batch_id=5), "batch_id"),
+    ],
+)
+def test_what_is_of_another_type_is_told(tmp_path: Path, call: Any, kind: str) -> None:
+    with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
+        with pytest.raises(InvalidInputError) as caught:
+            call(table)
+        assert caught.value.kind == kind
+        assert not table.timeline
+
+
+def test_a_schema_is_one_of_arrow(tmp_path: Path) -> None:
+    wrong: Any = {"id": "string"}
+    with pytest.raises(InvalidInputError, match=r"pyarrow\.Schema, not dict"):
+        hoodoo.create_table(tmp_path / "t", schema=wrong, record_key="id")
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_operation_may_be_told_by_its_word(tmp_path: Path) -> None:
+    with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
+        assert table.write(ROWS, "INSERT").operation == "insert"
+        assert table.would_conflict(ROWS, "upsert") == ()
