@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
 from hoodoo.conflicts import conflict_strategy
+from hoodoo.incoming import Operation, as_operation
 from hoodoo.sealing import sealing_of
 from lockproviders.registry import build_lock, registry_for
 from lockproviders.slot_stores import with_slot_store
@@ -378,8 +379,18 @@ def _partial_columns(
         ) from error
 
 
-def operation_of(settings: WriteSettings, record_key_fields: Sequence[str]) -> WriteOperation:
-    """The configured operation; rows without keys are only ever added, unless said otherwise."""
+def operation_of(
+    settings: WriteSettings, record_key_fields: Sequence[str], said: Operation = None
+) -> WriteOperation:
+    """
+    What a caller said, else the configured operation; rows without keys are only ever added,
+    unless said otherwise.
+
+    Raises:
+        InvalidInputError: There is no such operation.
+    """
+    if said is not None:
+        return as_operation(said)
     if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
         return WriteOperation.INSERT  # as Java does
     return settings.operation

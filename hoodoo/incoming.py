@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -11,7 +11,10 @@ from timeline.errors import InvalidInputError
 from timeline.model.operations import WriteOperation
 from timeline.reading.read_set import ReadSet
 
-__all__ = ["as_arrow", "as_operation", "refuse_other_types"]
+__all__ = ["Operation", "as_arrow", "as_operation", "refuse_other_types"]
+
+#: An operation, Hudi's word for it, or None for the configured one.
+Operation: TypeAlias = WriteOperation | str | None
 
 
 def as_arrow(data: object) -> pa.Table:
@@ -58,14 +61,14 @@ def _taken(data: Any) -> pa.Table:
     )
 
 
-def as_operation(operation: WriteOperation | str | None) -> WriteOperation | None:
+def as_operation(operation: WriteOperation | str) -> WriteOperation:
     """
-    An operation by itself or by Hudi's word for it; None stays None.
+    An operation by itself or by Hudi's word for it.
 
     Raises:
         InvalidInputError: There is no such operation.
     """
-    if operation is None or isinstance(operation, WriteOperation):
+    if isinstance(operation, WriteOperation):
         return operation
     try:
         return WriteOperation(str(operation).lower())

@@ -28,7 +28,7 @@ from hoodoo.assembly import (
 from hoodoo.committing.client import Grouping, grouping_of
 from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
-from hoodoo.incoming import as_arrow, as_operation, refuse_other_types
+from hoodoo.incoming import Operation, as_arrow, refuse_other_types
 from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services
 from timeline.errors import InvalidInputError
@@ -337,25 +337,21 @@ class Table(GoingBack):
     def write(
         self,
         data: object,
-        operation: WriteOperation | str | None = None,
+        operation: Operation = None,
         *,
         reads: ReadSet | None = None,
     ) -> Receipt:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
-        chosen = as_operation(operation) or operation_of(
-            self._settings, self.config.record_key_fields
-        )
+        chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         if chosen is WriteOperation.DELETE_PARTITION:
             return self.delete_partitions(self._settings.partitions_to_delete, reads=reads)
         return self._write(chosen, data, None, reads=reads)
 
     def would_conflict(
-        self, data: object, operation: WriteOperation | str | None = None
+        self, data: object, operation: Operation = None
     ) -> tuple[RefusalReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
-        chosen = as_operation(operation) or operation_of(
-            self._settings, self.config.record_key_fields
-        )
+        chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         context, plan = self._core.context, plan_of(self._settings, self.config, chosen)
         return rehearse(context, plan, LocalWorkload(context.world, as_arrow(data)))
 
