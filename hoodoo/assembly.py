@@ -383,8 +383,9 @@ def operation_of(
     settings: WriteSettings, record_key_fields: Sequence[str], said: Operation = None
 ) -> WriteOperation:
     """
-    What a caller said, else the configured operation; rows without keys are only ever added,
-    unless said otherwise.
+    What a caller said, else the configured operation.
+
+    Rows without keys are only ever added, unless said otherwise.
 
     Raises:
         InvalidInputError: There is no such operation.
