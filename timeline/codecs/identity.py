@@ -42,5 +42,6 @@ def decode_facts(data: bytes) -> TableFacts:
         return TableFacts(table_id=str(document["id"]), slots=str(document["slots"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptTableError(
-            f"the table's identity cannot be read: {TABLE_FACTS}", path=TABLE_FACTS
+            f"the table's identity cannot be read, bring the file back from a backup: {TABLE_FACTS}",
+            path=TABLE_FACTS,
         ) from error

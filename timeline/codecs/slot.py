@@ -104,6 +104,10 @@ def is_signed_by(data: bytes, key: bytes) -> bool:
 
 
 _REMEMBERED_BYTES: Final = 32_768
+_BACK: Final = (
+    "nobody can publish behind it until its file is brought back from a backup ('hoodoo table "
+    "verify' looks at the others)"
+)
 
 
 def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
@@ -128,7 +132,7 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
 def _decoded(data: bytes, path: str, number: int) -> Slot:
     line, _, trailer = data.partition(b"\n")
     if trailer != f"{zlib.crc32(line):08x} {len(line)}\n".encode():
-        raise ChecksumError(f"a commit slot is torn or was edited: {path}", path=path)
+        raise ChecksumError(f"a commit slot is torn or was edited, {_BACK}: {path}", path=path)
     try:
         document = json.loads(line)
         layout, kind = int(document["v"]), str(document["kind"])
@@ -141,11 +145,11 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
         slot = _from_document(document, digest_of(data))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise CorruptTableError(
-            f"a commit slot cannot be read ({error!r}): {path}", path=path
+            f"a commit slot cannot be read ({error!r}), {_BACK}: {path}", path=path
         ) from error
     if slot.number != number:
         raise CorruptTableError(
-            f"a commit slot was moved: {path} says it is number {slot.number}", path=path
+            f"a commit slot was moved, {_BACK}: {path} says it is number {slot.number}", path=path
         )
     return slot
 
