@@ -76,10 +76,15 @@ class Fault:
 
 
 def counts_for(seconds: float, possible: Sequence[Kind]) -> dict[Kind, int]:
-    """How many of each kind belong to a run of this length, where such faults are possible."""
+    """
+    How many of each kind belong to a run of this length, where such faults are possible.
+
+    Of a long run as many in all, whatever is not possible: a lock without a server has no wire.
+    """
     if seconds <= SMOKE_S_MAX:
         return {kind: count for kind, count in _SMOKE.items() if kind in possible}
-    share = seconds / 1_200
+    there = sum(count for kind, count in _IN_20_MINUTES.items() if kind in possible)
+    share = seconds / 1_200 * sum(_IN_20_MINUTES.values()) / max(there, 1)
     return {
         kind: max(1, round(count * share))
         for kind, count in _IN_20_MINUTES.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.chaos.crew import Crew
-from tests.chaos.faults import Fault, Kind, counts_for, schedule
+from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
 from tests.chaos.judge import check_rows
 from tests.chaos.locks import LockSide
@@ -131,6 +132,14 @@ def test_a_seed_gives_the_same_faults_and_calm_at_the_end_of_every_two_minutes()
     assert max(one.starts_s for one in faults) <= 1_001
     assert {one.kind for one in faults} == set(Kind)
     assert min(one.lasts_s for one in faults if one.kind is Kind.PAUSE) > 4
+
+
+@pytest.mark.parametrize("without", [(), ON_THE_WIRE, (Kind.DISK,), (*ON_THE_WIRE, Kind.SERVER)])
+def test_a_long_run_has_as_many_faults_whatever_is_not_possible(without: Sequence[Kind]) -> None:
+    possible = [one for one in Kind if one not in without]
+    counts = counts_for(1_200, possible)
+    assert set(counts) == set(possible)
+    assert 222 <= sum(counts.values()) <= 232
 
 
 def test_a_run_that_goes_on_counts_the_times_of_more_faults_from_then(tmp_path: Path) -> None:
