@@ -263,6 +263,10 @@ class SqliteDatabase(Database):
             return NoTable(str(error))
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT):
             return AnswerLost(str(error))
+        if code == sqlite3.SQLITE_CANTOPEN and not self._path.parent.is_dir():
+            return self._setup("its folder is missing")
+        if code == sqlite3.SQLITE_CANTOPEN and not self._path.exists():
+            return self._setup("there is no such file; hoodoo.lock.sql.create_table=true makes it")
         return self._setup(str(error))
 
 

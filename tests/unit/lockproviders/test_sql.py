@@ -463,3 +463,14 @@ def test_provider_is_found_by_name_and_names_its_row_by_the_table(machine, tmp_p
     )
     assert client.identity == f"sql:sqlite:{tmp_path}/l.db#hoodoo_locks#file:/data/t"
     assert client.margin_ms == 6_000
+
+
+def test_a_missing_file_and_a_missing_folder_are_told_apart(tmp_path, machine) -> None:
+    def refused(path) -> str:
+        database = SqliteDatabase(str(path), may_create=False, ids=machine.ids, timeout_ms=100)
+        with pytest.raises(UnsafeSetupError) as caught:
+            database.rows("SELECT 1")
+        return caught.value.message
+
+    assert "hoodoo.lock.sql.create_table=true makes it" in refused(tmp_path / "x.db")
+    assert refused(tmp_path / "no" / "x.db").endswith("its folder is missing")
