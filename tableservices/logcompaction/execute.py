@@ -22,7 +22,7 @@ from tableservices.scheduling import schedule
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.context import TableContext
-from timeline.errors import UnsupportedTableError
+from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.blocks import find_blocks
 from timeline.files.log_files import LogRead
@@ -81,7 +81,11 @@ def plan_log_compaction(
     """
     What a log compaction of this snapshot would put together; None for nothing.
 
-    Outside: 1 list per partition, 1 get per pending plan, 1 open_input for each log file.
+    Outside: 1 list per partition, 1 get per pending plan, 1 open_input for each log file; where one
+    is gone 1 snapshot and 1 list.
+
+    Raises:
+        MissingFileError: A log file is gone, and nothing has taken the place of its slice.
     """
     oldest = min((one.requested_time for one in snapshot.active.pending_ingestion), default=None)
     found = candidates(
@@ -92,11 +96,25 @@ def plan_log_compaction(
     visible = VisibleInstants.of(snapshot)
     worth = []
     for one in found:
-        blocks = find_blocks(context.world.storage, one.log_files, visible)
+        try:
+            blocks = find_blocks(context.world.storage, one.log_files, visible)
+        except MissingFileError:
+            if not _is_superseded(context, one):
+                raise
+            continue  # compacted and cleaned since it was listed
         partial_blocks = any(block.is_partial for block in blocks)
         if len(blocks) >= settings.blocks_min and not partial_blocks:
             worth.append(one)
     return log_compaction_plan(worth)
+
+
+def _is_superseded(context: TableContext, seen: FileSlice) -> bool:
+    """Whether a newer slice, or another file group, has taken the place of one by now."""
+    snapshot = context.snapshot()
+    if seen.file_group in snapshot.replaced:
+        return True
+    newest = view_of(context, snapshot).latest_slice(seen.file_group)
+    return newest is not None and newest.base_instant_time > seen.base_instant_time
 
 
 def schedule_log_compaction(

@@ -7,6 +7,7 @@ import pytest
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.plan import compaction_plan, operations_of
 from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction import execute
 from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
 from tableservices.logcompaction.plan import is_due
 from tableservices.logcompaction.settings import LogCompactionSettings
@@ -22,7 +23,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
-from timeline.errors import UnsupportedTableError
+from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.blocks import find_blocks
 from timeline.model.instant import Action, Instant, State
@@ -199,3 +200,30 @@ def test_what_needs_its_base_file_is_refused(table: Table, said: dict[str, str])
     with pytest.raises(UnsupportedTableError) as refused:
         schedule_log_compaction(table.context, SETTINGS)
     assert refused.value.kind == "partial_updates"
+
+
+@pytest.mark.spec("LC-1")
+@pytest.mark.parametrize("compacted", [True, False])
+def test_logs_that_are_cleaned_while_a_plan_is_made_are_nothing_to_put_together(
+    table: Table, compacted: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A planner that slept between its listing and the logs; one that is lost is told."""
+    other, real = opened(table), execute.find_blocks
+
+    def slept(storage, logs, visible):
+        monkeypatch.setattr(execute, "find_blocks", real)
+        if compacted:
+            planned = schedule_compaction(other.context, CompactionSettings(), SMALL)
+            execute_compaction(other.context, planned, SMALL)
+        for log in logs:
+            storage.delete(log.path)
+        return real(storage, logs, visible)
+
+    monkeypatch.setattr(execute, "find_blocks", slept)
+    if compacted:
+        assert schedule_log_compaction(table.context, SETTINGS) is None
+        assert rows_of(table, "id") == [("a",), ("b",), ("d",)]
+    else:
+        with pytest.raises(MissingFileError):
+            schedule_log_compaction(table.context, SETTINGS)
+    assert table.context.active().pending == ()
