@@ -8,12 +8,12 @@ writers that are configured otherwise, and holds commit slots back from the arch
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import registry_for
-from timeline.machine import wait_at_exit
+from timeline.machine import await_exit
 from timeline.properties.agreement import agreement_of
 from timeline.properties.options import PropertySet
 from timeline.properties.settings import WriteSettings
@@ -25,6 +25,8 @@ _LEAVING_MS_MAX = 5_000  # a program must end, whether its storage answers or no
 
 _entered: dict[Table, int] = {}
 """Tables whose registries this process is in, and its number: a fork's child is in none."""
+_at_exit: dict[int, Callable[[int], None]] = {}
+"""By process, what leaves them when it ends."""
 
 
 def join_writers(
@@ -43,7 +45,10 @@ def join_writers(
     world = core.context.world
     refuse_unshared_lock(settings, world.lock, registry_for(properties))
     core.register(agreement_of(settings, world), buckets)
-    _entered[core] = world.ids.identity().pid
+    pid = world.ids.identity().pid
+    _entered[core] = pid
+    if pid not in _at_exit:
+        _at_exit[pid] = await_exit(_leave)
 
 
 def leave_writers(core: Table) -> None:
@@ -54,13 +59,16 @@ def leave_writers(core: Table) -> None:
 @atexit.register
 def _leave_all() -> None:
     """A program ends that did not close its tables, or was interrupted before."""
-    mine = [core for core, pid in _entered.items() if pid == core.context.world.ids.identity().pid]
-    _entered.clear()
-    if mine:
-        wait_at_exit(partial(_leave, mine), _LEAVING_MS_MAX)
+    for pid in {pid for core, pid in _entered.items() if pid == _pid_of(core)}:
+        _at_exit[pid](_LEAVING_MS_MAX)
 
 
-def _leave(tables: list[Table]) -> None:
-    for core in tables:
-        with suppress(Exception):  # then it is given up after its silence, as ever
-            core.leave()
+def _leave() -> None:
+    for core, pid in tuple(_entered.items()):
+        if pid == _pid_of(core):
+            with suppress(Exception):  # then it is given up after its silence, as ever
+                core.leave()
+
+
+def _pid_of(core: Table) -> int:
+    return core.context.world.ids.identity().pid

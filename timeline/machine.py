@@ -33,8 +33,8 @@ __all__ = [
     "SystemClock",
     "SystemIds",
     "ThreadExecutor",
+    "await_exit",
     "start_beside",
-    "wait_at_exit",
 ]
 
 Task = TypeVar("Task")
@@ -435,15 +435,21 @@ def start_beside(work: Callable[[], Result]) -> Started[Result]:
     return Started(_BESIDE.submit(work))
 
 
-def wait_at_exit(work: Callable[[], object], ms_max: int) -> None:
-    """Do some work while the program ends, and wait so long for it; it may not come to its end."""
-    thread = threading.Thread(target=work, name="hoodoo-exit", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # newer Pythons start no thread any more at this point
-        work()
-    else:
+def await_exit(work: Callable[[], object]) -> Callable[[int], None]:
+    """
+    Work for the program's end: what comes back does it, and waits so many milliseconds at most.
+
+    Its daemon thread waits from now on, because newer Pythons start none any more at the end.
+    """
+    ends = threading.Event()
+    thread = threading.Thread(target=lambda: (ends.wait(), work()), name="hoodoo-exit", daemon=True)
+    thread.start()
+
+    def end(ms_max: int) -> None:
+        ends.set()
         thread.join(ms_max / 1000)
+
+    return end
 
 
 class _Run:

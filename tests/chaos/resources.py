@@ -27,10 +27,6 @@ GROWTH_MAX = 0.1
 ENDS_AT = 0.9  # share of the later looks that a leak must outlast
 #: More than so much besides, as one more of ten open files is a tenth.
 ALLOWED: Mapping[str, int] = {"files": 2, "threads": 2, "rss_kb": 16 * 1_024}
-#: And so much for each row that the tables gained. Every operation leaves one, so the file groups
-#: grow, and with them what reading and writing one takes; Arrow keeps the memory. Measured without
-#: faults: 14,000 commits with a row each, 1.8 KB a row; without new rows, none of it.
-KB_OF_A_ROW = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +124,6 @@ class Grown:
     seconds: float
     first: Held
     last: Held
-    rows: int = 0  # that the tables gained in the second half
 
     @property
     def is_old(self) -> bool:
@@ -155,11 +150,8 @@ class Grown:
             f"{getattr(self.first, what)}, then {getattr(self.last, what)}"
             for what, share in self.shares.items()
             if share > GROWTH_MAX
-            and getattr(self.last, what) - getattr(self.first, what) > self._allowed(what)
+            and getattr(self.last, what) - getattr(self.first, what) > ALLOWED[what]
         ]
-
-    def _allowed(self, what: str) -> float:
-        return ALLOWED[what] + (KB_OF_A_ROW * self.rows if what == "rss_kb" else 0)
 
     def as_document(self) -> dict[str, Any]:
         """For the report."""
@@ -167,7 +159,6 @@ class Grown:
             "name": self.name,
             "seconds": round(self.seconds),
             "judged": self.is_old,
-            "rows": self.rows,
             **{
                 what: [getattr(self.first, what), getattr(self.last, what)]
                 for what in ("files", "threads", "rss_kb")
@@ -176,14 +167,8 @@ class Grown:
         }
 
 
-def growth(watch: Watch, written_at: Sequence[float] = ()) -> list[Grown]:
-    """
-    Every process that lived long enough to have two halves, oldest first.
-
-    Args:
-        watch: All looks.
-        written_at: When operations were acknowledged, by the same clock, in seconds.
-    """
+def growth(watch: Watch) -> list[Grown]:
+    """Every process that lived long enough to have two halves, oldest first."""
     found = []
     for (name, _), looks in watch.seen.items():
         born, died = looks[0].at + WARM_S, looks[-1].at
@@ -193,15 +178,7 @@ def growth(watch: Watch, written_at: Sequence[float] = ()) -> list[Grown]:
         if died - born < TOLD_S or not first:
             continue
         ends = _share_of(last, ENDS_AT)
-        found.append(
-            Grown(
-                name=name,
-                seconds=died - born,
-                first=_share_of(first, 1.0),
-                last=ends,
-                rows=sum(middle <= at <= died for at in written_at),
-            )
-        )
+        found.append(Grown(name=name, seconds=died - born, first=_share_of(first, 1.0), last=ends))
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
 

@@ -19,7 +19,7 @@ from tests.chaos.locks import LOCKS, LockSide
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.passing import pass_line
 from tests.chaos.report import answers_of, figures, machine, recovery
-from tests.chaos.resources import Grown, Watch, growth
+from tests.chaos.resources import Watch, growth
 from tests.chaos.setup import BEAT_MS, BY_TYPE, MISSES, RETAINED, SERVED, SHORT, Setup, hold_ms
 from tests.chaos.throughput import recovered
 from tests.chaos.work import NUMBERS, SCHEMA, Op, first_rows
@@ -105,7 +105,6 @@ class _Run:
         self.started = self.ends = 0.0
         self.rounds = 0  # of more faults
         self.watch = Watch()
-        self.grown: list[Grown] = []
         local = wanted.disk or folder / "tables"
         addresses = {
             name: side.address(name) if side.address else str(local / name) for name in TABLES
@@ -272,8 +271,7 @@ class _Run:
                     self.setup.properties[name],
                     self._histories(name, operations),
                 )
-        self.grown = growth(self.watch, answers_of(operations))
-        self.violations += [leak for one in self.grown for leak in one.leaks]
+        self.violations += [leak for one in growth(self.watch) for leak in one.leaks]
         for name, audit in self.audits.items():
             audit.look()
             self.violations += [f"{name}: {one}" for one in audit.violations(RETAINED)]
@@ -294,7 +292,7 @@ class _Run:
             lease_s=hold_ms(self.side.lease_ms) / 1_000,
             ends=self.started + self.seconds,
         )
-        grown = self.grown
+        grown = growth(self.watch)
         lines = pass_line(
             seconds=self.seconds,
             commits=counted["ok"],

@@ -171,18 +171,6 @@ def test_a_burst_that_few_looks_met_is_no_growth(often: int, leaks: int) -> None
     assert len(found.leaks) == leaks
 
 
-@pytest.mark.parametrize(("more_kb", "leaks"), [(26_000, 0), (27_000, 1)])
-def test_a_process_may_hold_more_of_tables_that_gained_rows(more_kb: int, leaks: int) -> None:
-    """Of those that came in the second half, which begins at 330 + 30 s."""
-    later = looks(range(360, 665, 5), rss_kb=100_000 + more_kb)
-    watch = Watch({("write-0", 7): [*looks(range(0, 360, 5)), *later]})
-    written = [*[100.0] * 9_000, *[400.0] * 4_000]
-    [found] = growth(watch, written)
-    assert (found.rows, len(found.leaks)) == (4_000, leaks)
-    [found] = growth(watch)
-    assert len(found.leaks) == 1
-
-
 def test_what_a_process_gathers_in_its_first_minute_is_no_growth() -> None:
     warm = looks(range(60, 665, 5), rss_kb=400_000)
     [found] = growth(Watch({("serve-0", 7): [*looks(range(0, 60, 5)), *warm]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ def test_an_entry_of_a_program_that_is_killed_stays(tmp_path: Path) -> None:
     assert len(left) == 1
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="Windows has none")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_the_child_of_a_fork_leaves_its_parents_entry_alone(tmp_path: Path) -> None:
     seen = """
 child = os.fork()
