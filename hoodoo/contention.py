@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hoodoo.explain import Account, accounts_of, gave_up
+from hoodoo.account import Account
+from hoodoo.explain import accounts_of, gave_up
 from timeline.model.times import wall_ms
 from timeline.table import Table
 

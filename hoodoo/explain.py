@@ -10,30 +10,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from hoodoo.account import Account, moment
 from hoodoo.given_up import GivenUp, given_up_writes
 from timeline.active import ActiveTimeline
 from timeline.codecs.commit_body import FENCING_TOKEN_KEY
-from timeline.codecs.instant_avro import decode_clean, decode_rollback
+from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
 from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
 from timeline.grouping.group_merge import GROUP_KEY
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.filenames import instant_file_name
+from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.plans import CleanMetadata
-from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime, wall_ms
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.second_look import without_void
 from timeline.publishing.withdrawal import withdrawn_by
 from timeline.table import Table
 
-__all__ = ["Account", "accounts_of", "explain_instant", "gave_up", "moment"]
+__all__ = ["accounts_of", "explain_instant", "gave_up"]
 
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
@@ -66,125 +66,6 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
         ),
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """One instant, told. Empty texts and None mean that nobody wrote it down."""
-
-    requested_time: InstantTime
-    completion_time: InstantTime | None
-    action: str
-    state: str
-    archived: bool
-    operation: str = ""
-    writer: str = ""
-    host: str = ""
-    pid: int | None = None
-    application: str = ""
-    slot_number: int | None = None
-    fencing_token: int | None = None
-    attempts: int | None = None
-    refusals: tuple[Mapping[str, Any], ...] = ()
-    waits: tuple[Mapping[str, Any], ...] = ()  # for writes that had announced the same (BEG-8)
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    files_written: int = 0
-    files_deleted: int = 0
-    bytes_written: int = 0
-    partitions: tuple[str, ...] = ()
-    file_groups: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def who(self) -> str:
-        """The application if it has a name, else process and host."""
-        if self.application:
-            return self.application
-        return f"pid {self.pid} on {self.host}" if self.host else ""
-
-    @property
-    def seconds(self) -> float | None:
-        """From the request to the completion."""
-        if self.completion_time is None:
-            return None
-        return (wall_ms(self.completion_time) - wall_ms(self.requested_time)) / 1000
-
-    @property
-    def rows_text(self) -> str:
-        """``+inserted ~updated -deleted``, what is zero left out."""
-        parts = (("+", self.rows_inserted), ("~", self.rows_updated), ("-", self.rows_deleted))
-        return " ".join(f"{sign}{count}" for sign, count in parts if count)
-
-    @property
-    def met(self) -> tuple[str, ...]:
-        """In short, for each refused attempt: the rule and the winner."""
-        return tuple(
-            f"{each.get('rule', '?')} {'; '.join(each.get('winners', ())) or 'nobody known'}"
-            for each in self.refusals
-        )
-
-    @property
-    def refusals_text(self) -> tuple[str, ...]:
-        """One line for each refused attempt: the rule, who won, what is done again."""
-        return tuple(
-            f"{each.get('rule', '?')} {each.get('why', '')}; won by "
-            + ("; ".join(each.get("winners", ())) or "nobody known")
-            + f"; redone: {each.get('redo', '?')}"
-            for each in self.refusals
-        )
-
-    @property
-    def waits_text(self) -> tuple[str, ...]:
-        """One line for each wait: how long, for whom."""
-        return tuple(
-            f"{each.get('wait_ms', '?')} ms for what was announced before: "
-            + ("; ".join(each.get("winners", ())) or "nobody known")
-            for each in self.waits
-        )
-
-    def as_document(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        document = asdict(self)
-        document["seconds"] = self.seconds
-        return document
-
-    def lines(self) -> list[str]:
-        """The story for people."""
-        told = [f"{self.action} {self.requested_time}: {self.state}"]
-        if self.archived:
-            told.append("archived")
-        if self.operation:
-            told.append(f"operation {self.operation.lower()}")
-        if self.host or self.application:
-            told.append(f"by {self.application or '-'} (pid {self.pid} on {self.host})")
-        told.append(f"requested {moment(self.requested_time)} UTC")
-        if self.completion_time is not None:
-            told.append(f"completed {moment(self.completion_time)} UTC, after {self.seconds} s")
-        if self.slot_number is not None:
-            token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
-            told.append(f"published as number {self.slot_number} of this table{token}")
-        if self.rows_text or self.files_written:
-            told.append(
-                f"rows {self.rows_text or 0}; {self.files_written} files, "
-                f"{self.bytes_written} bytes, in {len(self.partitions)} partitions"
-            )
-        if self.files_deleted:
-            told.append(f"{self.files_deleted} files deleted")
-        if self.attempts is not None:
-            told.append(f"attempts {self.attempts}")
-        told.extend(f"refused: {text}" for text in self.refusals_text)
-        told.extend(f"waited: {text}" for text in self.waits_text)
-        told.extend(self.remarks)
-        return told
-
-
-def moment(time: InstantTime) -> str:
-    """An instant time as people read it: ``2026-11-21 10:09:56.962``."""
-    text = time if len(time) == 17 else f"{time}000"
-    date = f"{text[:4]}-{text[4:6]}-{text[6:8]}"
-    return f"{date} {text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"
 
 
 def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
@@ -339,8 +220,11 @@ def _account(
                 remarks.extend(_members(metadata, slot if in_full else None))
         else:
             fields |= _upkeep_fields(context, instant)
-    elif in_full and active is not None:
-        remarks.extend(_pending_remarks(context, instant))
+    else:
+        if instant.action in WRITE_ACTIONS:
+            fields |= _announced_by(context, instant)
+        if in_full and active is not None:
+            remarks.extend(_pending_remarks(context, instant))
     return Account(
         requested_time=instant.requested_time,
         completion_time=instant.completion_time,
@@ -395,14 +279,14 @@ def _commit_fields(metadata: CommitMetadata, *, in_full: bool) -> dict[str, Any]
 
 
 def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
-    if "hoodoo.writer" not in extra:
+    who = SlotOwner.told_in(extra)
+    if who is None:
         return {}
-    pid = extra.get("hoodoo.pid", "")
     fields: dict[str, Any] = {
-        "writer": extra["hoodoo.writer"],
-        "host": extra.get("hoodoo.host", ""),
-        "pid": int(pid) if pid.isdigit() else None,
-        "application": extra.get("hoodoo.application", ""),
+        "writer": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
     }
     token = extra.get(FENCING_TOKEN_KEY, "")
     if token.isdigit():  # outlives the slot, which archiving removes
@@ -441,6 +325,16 @@ def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
 def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
     told = {"files_deleted": clean.total_files_deleted, "operation": "clean"}
     return {**told, **_writer_fields(clean.extra_metadata)}
+
+
+def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
+    """Whose a pending write is, by what it shows before its first data file (BEG-6)."""
+    path = context.instant_path(pending_file_names(instant.action, instant.requested_time)[0])
+    try:
+        announced = decode_commit(context.world.storage.read(path), path=path)
+    except (CorruptTableError, ObjectMissingError):
+        return {}  # not there yet, or of a plan
+    return {"operation": announced.operation_type, **_writer_fields(announced.extra_metadata)}
 
 
 def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from hoodoo.account import Account, moment
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
-from hoodoo.explain import Account, accounts_of, moment
+from hoodoo.explain import accounts_of
 from hoodoo.table import Table
 
 __all__ = ["print_accounts", "timeline"]

@@ -21,13 +21,14 @@ from typing import Any
 import pyarrow as pa
 
 import hoodoo
+from hoodoo.account import Account
 from hoodoo.assembly import Layers
 from hoodoo.demo.check import Comparison, compare, expected_rows
 from hoodoo.demo.flights import batches, corrections, load_flights
 from hoodoo.demo.processes import Cast
 from hoodoo.demo.stage import CLEANER_PROPERTIES, WRITER_PROPERTIES, ready_properties, set_up
 from hoodoo.demo.writer import pairs_of
-from hoodoo.explain import Account, accounts_of
+from hoodoo.explain import accounts_of
 from hoodoo.verify import Verification, verify_at
 from timeline.errors import UnavailableError
 

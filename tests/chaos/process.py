@@ -18,6 +18,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _FILES_KEPT = 64
+_BYTES_KEPT = 1 << 20
 
 
 class _WithoutPandas(importlib.abc.MetaPathFinder):
@@ -52,13 +53,17 @@ def _small_caches() -> None:
     """
     Let what the engine keeps be full after the first minute, so that what still grows is a leak.
 
-    The engine keeps 512 small files decoded, which takes a writer of a busy machine longer than
-    it lives here.
+    The engine keeps 512 small files decoded and, of each table in an object store, 16 MiB of data
+    files, which takes a writer of a busy machine longer than it lives here.
     """
     from timeline.files import small_files
+    from timeline.storage import object_store
+    from timeline.storage.kept_files import KeptFiles
 
     module: Any = small_files
     module._decoded = functools.lru_cache(_FILES_KEPT)(module._decoded.__wrapped__)
+    store: Any = object_store
+    store.KeptFiles = functools.partial(KeptFiles, _BYTES_KEPT)
 
 
 def _end_with_parent() -> None:

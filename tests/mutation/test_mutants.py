@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutation.exclusions import RULES, kept_equivalents
 from tests.mutation.farm import Choice
-from tests.mutation.groups import groups
+from tests.mutation.groups import BATCHES, groups
 from tests.mutation.imports import apart_from
 from tests.mutation.mutants import compiled, mutants_of
 from tests.mutation.reach import IMPORTED
@@ -112,12 +112,16 @@ def test_every_kept_equivalent_has_a_reason():
     assert all(kept_equivalents().values())
 
 
-def test_every_rule_of_the_engine_is_in_one_group():
+def test_every_rule_and_every_step_of_a_publication_is_in_one_group():
     paths = [path for several in groups().values() for path in several]
-    rules = {f.relative_to(ROOT).as_posix() for f in (ROOT / "timeline/rules").glob("*.py")}
-    expected = {*rules, "timeline/publishing/publish.py", "timeline/slots.py"}
+    expected = {
+        file.relative_to(ROOT).as_posix()
+        for folder in ("timeline/rules", "timeline/publishing")
+        for file in (ROOT / folder).glob("*.py")
+        if file.name != "__init__.py"
+    }
     assert len(paths) == len(set(paths))
-    assert set(paths) == expected - {"timeline/rules/__init__.py"}
+    assert set(paths) == {*expected, *BATCHES, "timeline/slots.py"}
 
 
 def test_what_is_imported_before_the_forks_never_leads_to_the_changed_module():

@@ -8,6 +8,7 @@ the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -63,6 +64,19 @@ class SlotOwner:
         """One line for people."""
         name = f"{self.application} " if self.application else ""
         return f"{name}(pid {self.pid} on {self.host})"
+
+    @classmethod
+    def told_in(cls, metadata: Mapping[str, str]) -> SlotOwner | None:
+        """Who writes an instant, as its extra metadata says; None where it does not say."""
+        pid = metadata.get("hoodoo.pid", "")
+        if "hoodoo.writer" not in metadata or not pid.isdecimal():
+            return None
+        return cls(
+            host=metadata.get("hoodoo.host", ""),
+            pid=int(pid),
+            writer_id=metadata["hoodoo.writer"],
+            application=metadata.get("hoodoo.application", ""),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

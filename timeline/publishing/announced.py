@@ -25,9 +25,9 @@ from timeline.model.filenames import (
     pending_file_names,
 )
 from timeline.model.instant import Action
+from timeline.model.slot import SlotOwner
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
-from timeline.publishing.begin import WRITER_KEY
 from timeline.publishing.rivals import claim_of
 from timeline.rules.conflicts import Rival
 
@@ -62,13 +62,14 @@ def announced_rivals(
             profile = decode_commit(context.world.storage.read(path), path=path)
         except ObjectMissingError:
             continue  # it has not said yet what it touches, or has ended
+        writer = SlotOwner.told_in(profile.extra_metadata)
         found.append(
             Rival(
                 action=one.action,
                 requested_time=one.requested_time,
                 completion_time=one.requested_time,
                 claim=_announced_claim(context, profile, one.requested_time, one.action),
-                writer=profile.extra_metadata.get(WRITER_KEY, ""),
+                writer=writer.text if writer is not None else "",
             )
         )
     return found

@@ -28,7 +28,7 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import RequestedReplaceMetadata
-from timeline.model.slot import SlotKind, SlotOwner
+from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import (
@@ -46,10 +46,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
 
-__all__ = ["WRITER_KEY", "Begun", "begin", "make_inflight"]
-
-WRITER_KEY = "hoodoo.writer"
-"""Key in the inflight file, where writers give way: who writes, for those that wait for it."""
+__all__ = ["Begun", "begin", "make_inflight"]
 
 _REDRAWS_WITHOUT_LOCK = 3
 _DRAWS_WITHOUT_QUEUE = 12  # where the lock keeps nobody from publishing
@@ -317,7 +314,9 @@ def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
 
 def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
     """
-    Show what the write intends before its first data file (BEG-6). Outside: 1 create.
+    Show what the write intends, and whose it is, before its first data file (BEG-6).
+
+    Outside: 1 create.
 
     Not forced to the disk: a power cut ends the writer too, and the requested file, which
     is, keeps its instant known to a rollback.
@@ -329,10 +328,8 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
     path = timeline_path(begun.file_name(State.INFLIGHT))
-    if context.limits.gives_way:
-        told = {**profile.extra_metadata, WRITER_KEY: _writer_of(context)}
-        profile = replace(profile, extra_metadata=told)
-    data = encode_commit(profile)
+    told = {**profile.extra_metadata, **context.world.ids.identity().as_metadata}
+    data = encode_commit(replace(profile, extra_metadata=told))
     try:
         begun.made_durable()
         context.world.storage.create(path, data, durable=False)
@@ -354,10 +351,3 @@ def _content(world: World, path: str) -> bytes | None:
         return world.storage.read(path)
     except ObjectMissingError:
         return None
-
-
-def _writer_of(context: TableContext) -> str:
-    who = context.world.ids.identity()
-    return SlotOwner(
-        host=who.host, pid=who.pid, writer_id=who.writer_id, application=who.application
-    ).text

@@ -10,8 +10,9 @@ import pytest
 
 import hoodoo
 from hoodoo import given_up
+from hoodoo.account import moment
 from hoodoo.contention import contention_of
-from hoodoo.explain import accounts_of, explain_instant, moment
+from hoodoo.explain import accounts_of, explain_instant
 from hoodoo.given_up import given_up_writes
 from tests.interop import golden_tables
 from timeline.errors import InstantNotFoundError, WriteConflictError
@@ -56,6 +57,33 @@ def test_an_account_says_who_published_what(tmp_path: Path) -> None:
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
     assert account.requested_time == receipt.requested_time
     assert any("by loader (pid " in line for line in account.lines())
+
+
+@pytest.mark.spec("BEG-6")
+def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
+    """Who finds it in the way wants to know whom to ask."""
+
+    class Onlooker:
+        def __init__(self, table: hoodoo.Table) -> None:
+            self.table, self.seen = table, dict[str, list[str]]()
+
+        def emit(self, name: str, /, **_: Any) -> None:
+            for one in accounts_of(self.table.core):
+                if one.state == "inflight":
+                    account = explain_instant(self.table.core, one.requested_time)
+                    assert account.who == one.who
+                    self.seen[one.who] = account.lines()
+
+    with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
+        loader = {**MANY, "hoodie.write.application.id": "loader"}
+        onlooker = Onlooker(table)
+        with hoodoo.open_table(tmp_path / "t", properties=loader, events=onlooker) as other:
+            other.upsert(ROWS)
+    (lines,) = onlooker.seen.values()
+    assert list(onlooker.seen) == ["loader"]
+    assert lines[1] == "operation upsert"
+    assert lines[2].startswith("by loader (pid ")
+    assert lines[-1] == "its writer gives signs of life"
 
 
 def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
