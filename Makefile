@@ -76,6 +76,7 @@ bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their 
 	$(RUN) $(PY) benchmarks/locks.py $(ARGS)
 
 nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
+	$(RUN) $(VENV)/bin/hoodoo demo --quiet # its table is what interop carries on
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
 	$(PY) -m tests.simulation.campaign --nightly --workers $(WORKERS) --schedules $(SCHEDULES) --twice 10000
 	$(PY) -m tests.simulation.kill_mutants --search --workers $(WORKERS)
