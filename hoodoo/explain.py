@@ -30,7 +30,7 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.second_look import without_void
-from timeline.publishing.withdrawal import withdrawn_by
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.table import Table
 
 __all__ = ["accounts_of", "explain_instant", "gave_up"]

@@ -31,9 +31,9 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import HISTORY
 from timeline.publishing.second_look import without_void
-from timeline.publishing.withdrawal import withdrawn_by
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.anomalies import Anomaly, judge_run
 
 __all__ = ["check_history", "record_table", "record_versions"]

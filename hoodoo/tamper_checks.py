@@ -32,6 +32,8 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.places import boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.settle import unsettled
+from timeline.reading.withdrawal import fileless_since
 
 __all__ = ["Evidence", "Witness", "check_seals"]
 
@@ -134,7 +136,7 @@ class _Seals:
                 newest = slots[-1].number if slots else boundary.number + 1
                 self.report.problem("slot_unsealed", slot_path(newest), "no slot is sealed")
             return None
-        self._collected(slots, boundary)
+        self._collected(boundary)
         below = boundary.digest if slots[0].number == boundary.number + 1 else ""
         if slots[0].number == 1:
             below = NOTHING_BEFORE
@@ -142,7 +144,8 @@ class _Seals:
             if slot.number - 1 not in digests and slot is not slots[0]:
                 below = ""  # collected while the others were read
             if slot.seal is not None:
-                self._linked(slot, slot.seal, below)
+                if not self.context.chain.is_of_another(slot):  # SLOT-8: sealed upon another chain
+                    self._linked(slot, slot.seal, below)
                 self._signed(slot, slot.seal, data)
             elif slot.number > first.number:
                 self._unsealed(slot)
@@ -211,11 +214,12 @@ class _Seals:
             f"no seal, although slots before it have one; taken by {slot.owner.text}",
         )
 
-    def _collected(self, slots: Sequence[Slot], boundary: Boundary) -> None:
+    def _collected(self, boundary: Boundary) -> None:
         """The boundary is what a cut of the chain says, to the byte (GC-2)."""
-        cuts = [slot for slot in slots if slot.kind is SlotKind.CUT]
-        if not boundary.number or not cuts:
+        if not boundary.number:
             return
+        # Looked for anew: an archiver may have cut since. The cut of a boundary lies above it.
+        cuts = [one for one in self.context.chain.newest_first() if one.kind is SlotKind.CUT]
         path = boundary_path(boundary.number)
         try:
             data = self.context.world.storage.read(path)
@@ -230,6 +234,7 @@ class _Seals:
         """Where nobody else writes, what is completed has a slot, or it was cut off the chain."""
         if self.context.limits.foreign_writers is not ForeignWriters.NONE or not self.demanded:
             return
+        self._hidden(slots, first)
         told = {(slot.instant_time, slot.completion_time) for slot in slots}
         since = first.completion_time
         for instant in timeline.instants:
@@ -240,6 +245,25 @@ class _Seals:
                     timeline_path(instant_file_name(instant)),
                     "it is completed, and no slot of the chain says so: slots were removed, or "
                     "something else wrote it",
+                )
+
+    def _hidden(self, slots: Sequence[Slot], first: Slot) -> None:
+        """And the other way round: what a commit slot shows is on the timeline, or archived."""
+        now = self.context.active()
+        ended = {one.requested_time for one in now.instants if one.completed}
+        ended.update(self.context.history.times().completions)
+        left = unsettled(self.context, slots[-1].number, now)
+        gone = fileless_since(slots)
+        for slot in slots:
+            if slot.kind is not SlotKind.COMMIT or slot.number < first.number - 1:
+                continue
+            if slot.number in gone or slot in left or self.context.chain.is_of_another(slot):
+                continue
+            if slot.instant_time not in ended:
+                self.report.problem(
+                    "slot_without_instant",
+                    slot_path(slot.number),
+                    f"its completed file was taken out, nobody took {slot.instant_time} back",
                 )
 
     def _witnessed(self, witness: Witness, digests: dict[int, str], boundary: Boundary) -> None:

@@ -42,9 +42,9 @@ from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.settle import is_settled
-from timeline.publishing.withdrawal import fileless_since
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import list_partition_paths
+from timeline.reading.withdrawal import fileless_since
 from timeline.rules.anomalies import Anomaly
 from timeline.table import Table
 
@@ -273,7 +273,8 @@ class _Run:
         missing = slots[0].number - 1 if slots else 0
         if missing > collected:
             self.problem("slot_missing", slot_path(missing), "a number of the chain is missing")
-        for before, after in itertools.pairwise(slots):
+        own = [slot for slot in slots if not chain.is_of_another(slot)]  # SLOT-8
+        for before, after in itertools.pairwise(own):
             if after.completion_time <= before.newest_time:
                 self.problem(
                     "slot_order",

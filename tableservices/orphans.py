@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tableservices.cleaning.leftovers import ended_times
 from tableservices.restoring.savepoints import savepoints
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
@@ -39,6 +38,7 @@ from timeline.properties.properties_file import load_config
 from timeline.readable import refuse_unwritable
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.reading.view import list_partition_paths
+from timeline.reading.withdrawal import ended_times
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
 

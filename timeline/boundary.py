@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from timeline.codecs.boundary import decode_boundary
-from timeline.errors import HeartbeatExpiredError, MissingFileError
+from timeline.errors import CorruptTableError, HeartbeatExpiredError, MissingFileError
 from timeline.model.boundary import NO_BOUNDARY, Boundary, PublishedBatch
 from timeline.model.slot import UNSETTLED_MAX, Slot
 from timeline.model.times import InstantTime
@@ -103,9 +103,14 @@ def read_boundary(storage: Storage) -> Boundary:
             return NO_BOUNDARY
         path = boundary_path(number)
         try:
-            return decode_boundary(storage.read(path), path=path)
+            boundary = decode_boundary(storage.read(path), path=path)
         except ObjectMissingError:
             continue  # a greater one came and this one was tidied away
+        if boundary.number != number:
+            raise CorruptTableError(
+                f"a boundary was moved: {path} says it is number {boundary.number}", path=path
+            )
+        return boundary
 
 
 def read_batches(storage: Storage, number: int) -> tuple[PublishedBatch, ...]:

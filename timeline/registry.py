@@ -179,8 +179,11 @@ def forget(
 def _writer(
     document: dict[str, Any], beat_ms: int, silent_ms: int, silence: int
 ) -> RegisteredWriter:
+    writer_id = str(document["writer_id"])
+    grace_ms = int(document.get("grace_ms", GRACE_OF_SILENCES * silence))
+    silence = max(silence, grace_ms // GRACE_OF_SILENCES)  # it may beat more slowly than we do
     return RegisteredWriter(
-        writer_id=str(document["writer_id"]),
+        writer_id=writer_id,
         host=str(document["host"]),
         pid=int(document["pid"]),
         application=str(document["application"]),
@@ -190,7 +193,7 @@ def _writer(
         last_beat_ms=beat_ms,
         alive=silent_ms <= silence,
         pin=int(document.get("pin", 0)),
-        silent=silent_ms > int(document.get("grace_ms", GRACE_OF_SILENCES * silence)),
+        silent=silent_ms > grace_ms,
     )
 
 

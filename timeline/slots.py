@@ -141,7 +141,8 @@ class SlotChain:
         return self._proven(seen, glanced)  # what was seen there may have been collected since
 
     def _found(self, seen: _Seen) -> int:
-        for named in self._ends_listed():
+        listed = self._listed()
+        for named in sorted({*listed} - {number - 1 for number in listed}, reverse=True):
             head = self._proven(seen, named)
             if not self._is_detached(named):
                 return head
@@ -343,13 +344,19 @@ class SlotChain:
         seen.head = max(seen.head, head)
 
     def _listed(self) -> frozenset[int]:
-        names = self._world.storage.names(SLOTS)
-        return frozenset(int(name) for name in names if _NAME.fullmatch(name))
+        return frozenset(map(int, filter(_NAME.fullmatch, self._world.storage.names(SLOTS))))
 
-    def _ends_listed(self) -> Iterator[int]:
-        """The listed numbers that none follows, the greatest first."""
-        listed = self._listed()
-        return (number for number in sorted(listed, reverse=True) if number + 1 not in listed)
+    def deciding(self, last: int) -> Slot | None:
+        """The newest slot up to ``last`` that is of this table: what others took hides none."""
+        for number in range(last, 0, -1):
+            slot = self.read(number)
+            if slot is None or not self.is_of_another(slot):
+                return slot
+        return None
+
+    def is_of_another(self, slot: Slot) -> bool:
+        """Whether one who had an earlier table open took it, and it decides nothing (SLOT-8)."""
+        return slot.table_id != self._table_id
 
     def _is_detached(self, last: int) -> bool:
         """
@@ -358,8 +365,7 @@ class SlotChain:
         Who had an earlier table open counted on from its last slot. The chain begins with a slot
         of this table, and only what follows without a gap belongs to it.
         """
-        number = last
-        while number > 0:
+        for number in range(last, 0, -1):
             try:
                 slot = self.read(number)
             except (CorruptTableError, UnsupportedTableError):
@@ -368,7 +374,6 @@ class SlotChain:
                 return number < last
             if slot.table_id == self._table_id:
                 return False
-            number -= 1
         return False
 
     def restart(self) -> None:

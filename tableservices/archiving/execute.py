@@ -42,7 +42,7 @@ from timeline.publishing.look import Turn
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import data_files_of, settle, unmove_boundary
 from timeline.publishing.turn import take_turn
-from timeline.publishing.withdrawal import withdrawn_in
+from timeline.reading.withdrawal import withdrawn_in
 from timeline.rules.succession import Residue
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]

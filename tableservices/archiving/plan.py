@@ -18,7 +18,7 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.publishing.withdrawal import withdrawn_by, withdrawn_in
+from timeline.reading.withdrawal import withdrawn_by, withdrawn_in
 from timeline.writing.batches import batches_of
 
 __all__ = [

@@ -15,14 +15,13 @@ from timeline.files.markers import delete_markers
 from timeline.heartbeat import stray_heartbeats
 from timeline.model.filenames import pending_file_names
 from timeline.model.slot import SlotKind
-from timeline.model.times import InstantTime
 from timeline.places import MARKERS, heartbeat_path
 from timeline.ports.storage import Storage
 from timeline.publishing.settle import data_files_of, settle
-from timeline.publishing.withdrawal import withdrawn_in
 from timeline.reading.reader_lease import sweep_leased
+from timeline.reading.withdrawal import ended_times
 
-__all__ = ["ended_times", "remove_leftovers"]
+__all__ = ["remove_leftovers"]
 
 
 def remove_leftovers(context: TableContext) -> int:
@@ -82,14 +81,6 @@ def _sweep_late_plans(context: TableContext) -> None:
         inflight = pending_file_names(action, requested_time)[0]
         context.world.storage.delete(context.instant_path(inflight))
     context.world.events.emit("cleaning.late_plans", plans=len(late))
-
-
-def ended_times(context: TableContext) -> frozenset[InstantTime]:
-    """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
-    slots = tuple(context.chain.newest_first())
-    ended = (SlotKind.ABORT, SlotKind.CANCEL)
-    aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
-    return aborted | withdrawn_in(slots)
 
 
 def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:

@@ -30,12 +30,13 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
 from timeline.publishing.look import Turn
+from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of
 from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_unwritable
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
-from timeline.undoing.left_upkeep import pending_rollback_of, plan_bytes, seems_left
+from timeline.undoing.left_upkeep import plan_bytes, seems_left
 from timeline.undoing.rollback_documents import plan_document, result_document
 from timeline.undoing.undo import rollback as undo
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from timeline.active import ActiveTimeline
 from timeline.boundary import renew_pin
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
 from timeline.context import TableContext
@@ -46,7 +47,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
 
-__all__ = ["Begun", "begin", "make_inflight"]
+__all__ = ["Begun", "begin", "make_inflight", "refuse_while_restored"]
 
 _REDRAWS_WITHOUT_LOCK = 3
 _DRAWS_WITHOUT_QUEUE = 12  # where the lock keeps nobody from publishing
@@ -152,7 +153,7 @@ def _try_begin(
     before = _without_restore(context, before or context.snapshot())
     timeline = before.active
     # The newest slot may still lack the file that shows its times.
-    last = context.chain.read(before.head) if before.head else None
+    last = context.chain.deciding(before.head)
     decided = None if last is None else last.newest_time
     known = (timeline.newest_time, decided, least, context.drawn.newest)
     newest = max(filter(None, known), default=None)
@@ -260,18 +261,28 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     One of ours is finished first, since its owner may be dead: its slot says all that is left
     to do. Another engine's is waited for.
     """
-    last = context.chain.read(snapshot.head) if snapshot.head else None
+    last = context.chain.deciding(snapshot.head)
     if last is not None and last.kind is SlotKind.RESTORE and not is_settled(last, snapshot.active):
         context.world.events.emit("begin.finished_restore", number=last.number)
         finish(context, last)
         snapshot = context.snapshot()
-    if any(i.action is Action.RESTORE for i in snapshot.active.pending):
+    refuse_while_restored(snapshot.active)
+    return snapshot
+
+
+def refuse_while_restored(timeline: ActiveTimeline) -> None:
+    """
+    Another engine's restore takes away what it planned to, and whatever came since.
+
+    Raises:
+        TableConfigConflictError: One is under way.
+    """
+    if any(i.action is Action.RESTORE for i in timeline.pending):
         raise TableConfigConflictError(
             "a restore of this table is under way; wait for it to finish, or when its engine has "
             "ended finish it by 'hoodoo restore TABLE --finish', then write again",
             kind="restore_pending",
         )
-    return snapshot
 
 
 def _decided_since(context: TableContext, begun: Begun, head_before: int) -> InstantTime | None:

@@ -126,7 +126,7 @@ def look(
         )
         looked = None
         assert_not_overrun(context)
-        last = context.chain.read(head) if head else None
+        last = context.chain.deciding(head)
         gone = last is not None and _is_gone(context, last, timeline)
         if last is None or (is_settled(last, timeline) and not gone):
             return replace(_turn(context, head, last, timeline, lease), config=config)
@@ -222,15 +222,15 @@ def _turn(
     timeline: ActiveTimeline,
     lease: Lease | None,
 ) -> Turn:
-    newest = max(
-        filter(None, (timeline.newest_time, last.newest_time if last else None)), default=None
-    )
+    top = context.chain.read(head) if head else None  # SLOT-8: may be another than the last
+    times = [one.newest_time for one in (top, last) if one is not None]
+    newest = max(filter(None, (timeline.newest_time, *times)), default=None)
     who = context.world.ids.identity()
     return Turn(
         head=head,
         timeline=timeline,
         newest_time=newest,
-        before=last.digest if last else "",
+        before=top.digest if top else "",
         config=partial(load_config, context.world.storage),
         owner=SlotOwner(
             host=who.host,

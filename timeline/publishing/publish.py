@@ -30,14 +30,21 @@ from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
-from timeline.publishing.begin import Begun
+from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.begin import Begun, refuse_while_restored
 from timeline.publishing.cleaned import cleaned_by_others, cleaned_by_slots
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.held_queue import is_held
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.queue import Looked, has_queue
-from timeline.publishing.rivals import RIVAL_KINDS, foreign_rivals, rival_of_slot
+from timeline.publishing.rivals import (
+    RIVAL_KINDS,
+    archived_rivals,
+    foreign_rivals,
+    pending_rollback_of,
+    rival_of_slot,
+)
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import is_settled, newest_slots, unsettled
 from timeline.publishing.turn import take_turn
@@ -66,11 +73,15 @@ class Seen:
 
     head: int
     completed: frozenset[tuple[InstantTime, InstantTime]]
+    first: InstantTime | None = None  # where the timeline began: what is below was archived before
 
     @staticmethod
     def by(snapshot: Snapshot) -> Seen:
         """Everything a snapshot shows."""
-        return Seen(head=snapshot.head, completed=snapshot.active.completed_times)
+        active = snapshot.active
+        return Seen(
+            head=snapshot.head, completed=active.completed_times, first=active.first_write_time
+        )
 
 
 #: With the timeline, the rivals since the last look, and how the table's properties are got.
@@ -198,7 +209,8 @@ def _try_publish(
         nonlocal unread
         begun.heartbeat.check()
         assert_held(context, begun.requested_time)
-        _assert_still_pending(begun, turn.timeline)
+        refuse_while_restored(turn.timeline)
+        _assert_still_pending(context, begun, turn.timeline)
         unread = begins_unread(context, turn.timeline, begun.requested_time)
         if unread:
             return None
@@ -298,10 +310,17 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
             )
 
 
-def _assert_still_pending(begun: Begun, timeline: ActiveTimeline) -> None:
-    """PUB-6: whoever rolled this instant back removed its pending files."""
+def _assert_still_pending(context: TableContext, begun: Begun, timeline: ActiveTimeline) -> None:
+    """
+    PUB-6: whoever rolled this instant back removed its pending files, or another engine is about to.
+
+    That one plans under the lock and deletes later without it. Outside: 1 get per pending rollback.
+    """
     missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
-    if missing:
+    planned = begun.action is begun.action.completes_as and pending_rollback_of(
+        context, timeline, begun.requested_time
+    )
+    if missing or planned:
         raise RolledBackError(
             "this write was rolled back by another process, which took it for dead; write "
             f"again: {begun.requested_time}",
@@ -334,8 +353,17 @@ def rivals_since(
         fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
     if fresh:
         rivals.extend(foreign_rivals(context, timeline, fresh))
-        rivals.sort(key=lambda rival: rival.completion_time)
-    return rivals, Seen(head=head, completed=completed | ours | seen.completed)
+    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    archived: frozenset[tuple[InstantTime, InstantTime]] = frozenset()
+    if shared and seen.first and timeline.first_write_time != seen.first:
+        # Java archives what began before a pending write, whenever it completed.
+        known = seen.completed | ours | completed
+        theirs = archived_rivals(context, seen.first, known)
+        archived = frozenset((one.requested_time, one.completion_time) for one in theirs)
+        rivals.extend(theirs)
+    rivals.sort(key=lambda rival: rival.completion_time)
+    all_seen = completed | ours | seen.completed | archived
+    return rivals, Seen(head=head, completed=all_seen, first=seen.first)
 
 
 def judge_since(

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
 from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.history import ARCHIVED_WRITES
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import pending_file_names
-from timeline.model.instant import Action, Instant
+from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import WriteOperation
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
@@ -23,7 +25,15 @@ from timeline.places import slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.rules.conflicts import Rival
 
-__all__ = ["RIVAL_KINDS", "claim_of", "foreign_rivals", "rival_of_slot", "rollback_target"]
+__all__ = [
+    "RIVAL_KINDS",
+    "archived_rivals",
+    "claim_of",
+    "foreign_rivals",
+    "pending_rollback_of",
+    "rival_of_slot",
+    "rollback_target",
+]
 
 #: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
 RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
@@ -66,6 +76,34 @@ def foreign_rivals(
             context.world.events.emit("publish.foreign", rt=requested_time)
             found.append(_foreign_rival(context, instant))
     return found
+
+
+def archived_rivals(
+    context: TableContext,
+    first: InstantTime,
+    known: frozenset[tuple[InstantTime, InstantTime]],
+) -> list[Rival]:
+    """
+    Writes from ``first`` on that are archived and were never seen completed (FOR-6).
+
+    Outside: the history, and what of it was not read before.
+    """
+    return [
+        _foreign_rival(
+            context,
+            Instant(
+                action=Action(row.action),
+                requested_time=row.requested_time,
+                state=State.COMPLETED,
+                completion_time=row.completion_time,
+            ),
+        )
+        for row in context.history.instants()
+        if row.action in ARCHIVED_WRITES
+        and row.requested_time >= first
+        and row.completion_time
+        and (row.requested_time, row.completion_time) not in known
+    ]
 
 
 def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
@@ -120,6 +158,25 @@ def rollback_target(context: TableContext, instant: Instant) -> InstantTime | No
     except ObjectMissingError:
         return None
     return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
+
+
+def pending_rollback_of(
+    context: TableContext, timeline: ActiveTimeline, target: InstantTime
+) -> Instant | None:
+    """
+    The pending rollback whose plan names this write; within a turn it is no rollback of ours.
+
+    A damaged plan is its owner's matter. Outside: 1 get per pending rollback.
+    """
+    for instant in timeline.pending:
+        if instant.action is not Action.ROLLBACK:
+            continue
+        try:
+            if rollback_target(context, instant) == target:
+                return instant
+        except CorruptTableError:
+            continue
+    return None
 
 
 _COMPACTING = frozenset({"COMPACT", "LOG_COMPACT"})  # rows move, none is new

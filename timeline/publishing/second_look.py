@@ -54,17 +54,22 @@ def still_stands(slot: Slot, timeline: ActiveTimeline) -> bool:
         one.newest_time > slot.completion_time for one in _others(timeline, slot.requested_time)
     ):
         return False
+    mine = timeline.find(slot.requested_time, slot.action, slot.action.completes_as)
+    if mine is not None and mine.completed and mine.completion_time != slot.completion_time:
+        return False  # another engine carried the same plan out
     return seen_by(timeline, slot.requested_time) == slot.foreign
 
 
 def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
     """The slots of a chain, from the newest down, but for those that were called void."""
-    void = 0
+    void = ""
     for slot in newest_first:
         if slot.kind is SlotKind.VOID:
-            void = slot.number - 1
-        if slot.number != void:
-            yield slot
+            void = slot.requested_time
+        elif slot.kind is SlotKind.COMMIT and slot.requested_time == void:
+            void = ""  # slots of others may lie between the two (SLOT-8)
+            continue
+        yield slot
 
 
 def _others(timeline: ActiveTimeline, requested_time: InstantTime) -> Iterator[Instant]:

@@ -8,7 +8,7 @@ same name. For upkeep (abort, clean, restore) settling repeats the deletes, then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from timeline.active import ActiveTimeline
@@ -30,9 +30,10 @@ from timeline.ports.storage import (
     Storage,
     staged,
 )
-from timeline.publishing.withdrawal import withdrawn_by, withdrawn_files
+from timeline.properties.setting_names import ForeignWriters
 from timeline.reading.reader_lease import spare_leased
 from timeline.reading.view import list_partition_paths
+from timeline.reading.withdrawal import withdrawn_by, withdrawn_files
 
 __all__ = [
     "SHOWN_BY_A_FILE",
@@ -130,10 +131,10 @@ def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
     The last one, and where that is a commit the commit before it as well; all others were
     settled before the last number was taken. Outside: those of the two that were never read.
     """
-    last = context.chain.read(head) if head else None
+    last = context.chain.deciding(head)
     if last is None:
         return ()
-    before = context.chain.read(head - 1) if head > 1 and may_overlap(last) else None
+    before = context.chain.deciding(last.number - 1) if may_overlap(last) else None
     return (last,) if before is None or not may_overlap(before) else (before, last)
 
 
@@ -165,10 +166,9 @@ def settle(
     overruns = context.pin.overruns
     if slot.kind in _BORN_IN_SLOT:
         _write_pending(context, slot)
-    if slot.kind is SlotKind.ABORT:
-        _undo_target(context, slot.requested_time, _BEGUN)
-    elif slot.kind is SlotKind.CANCEL:
-        _undo_target(context, slot.requested_time, (slot.action,))
+    if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL):
+        if not _end_target(context, slot):
+            return True
     elif slot.kind is SlotKind.RESTORE:
         _withdraw(context, slot)
     elif slot.kind is SlotKind.CUT:
@@ -270,6 +270,37 @@ def _create_surely(
             pause = min(pause * 2, 1_000)
         else:
             return True
+
+
+def _end_target(context: TableContext, slot: Slot) -> bool:
+    """
+    Undo what an abort or a cancel ends; False where another engine completed it, which stands.
+
+    Outside: as ``_has_completed`` and ``_undo_target``.
+    """
+    aborts = slot.kind is SlotKind.ABORT
+    actions = _BEGUN if aborts else (slot.action,)
+    if not _has_completed(context, slot.requested_time, actions):
+        _undo_target(context, slot.requested_time, actions)
+        return True
+    if aborts:  # the rollback comes to nothing
+        for name in pending_file_names(slot.own_action, slot.instant_time):
+            context.world.storage.delete(timeline_path(name))
+    return False
+
+
+def _has_completed(context: TableContext, target: InstantTime, actions: Sequence[Action]) -> bool:
+    """
+    Whether another engine completed what is to be undone: it knows no slots (RB-12).
+
+    It completes only what is inflight, so that goes first. Outside: 1 delete per action, 1 list.
+    """
+    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
+        return False
+    for action in actions:
+        context.world.storage.delete(timeline_path(pending_file_names(action, target)[0]))
+    now = context.active().find(target, *actions, *(action.completes_as for action in actions))
+    return now is not None and now.completed
 
 
 def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[Action]) -> None:

@@ -322,6 +322,13 @@ def _unknown(slot: Slot, why: str) -> OutcomeUnknownError:
     )
 
 
+def _next_of_this_table(context: TableContext, slot: Slot) -> Slot | None:
+    number = slot.number + 1
+    while (found := context.chain.read(number)) and context.chain.is_of_another(found):
+        number += 1  # it decides nothing (SLOT-8)
+    return found
+
+
 def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) -> bool:
     """
     Whether a slot that was left undecided counts, told by the slot after it (FOR-4).
@@ -329,7 +336,8 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
     Where there is none its file has appeared by now. Taking the number keeps out whoever
     looked before that, lost the lock and is about to call it void.
     """
-    if turn.head == mine.number:
+    last = context.chain.deciding(turn.head)
+    if last is not None and last.number == mine.number:
         requested_time = turn.draw(context, Residue.SLOT_REQUESTED)
         nonce = context.world.ids.nonce()
         assert_lease(lease)
@@ -338,7 +346,7 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
             context.chain.take(turn.sealed(context, noop))
         except OutcomeUnknownError as error:
             raise _unknown(mine, "the storage did not answer") from error
-    after = context.chain.read(mine.number + 1)
+    after = _next_of_this_table(context, mine)
     if after is None or after.kind is not SlotKind.VOID:
         return True
     settle(context, after)  # once more: the own file may have appeared after it

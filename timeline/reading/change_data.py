@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive, retained_since
 from timeline.reading.view import FileSystemView
+from timeline.reading.withdrawal import ended_times
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
 __all__ = ["ChangePlan", "plan_changes", "stream_changes"]
@@ -265,6 +266,7 @@ class _Groups:
             snapshot=snapshot,
             pending_compactions={},
             history=context.history,
+            ended=partial(ended_times, context),
             show_replaced=True,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.schema_history import schema_history
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView
+from timeline.reading.withdrawal import ended_times
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
@@ -74,6 +76,7 @@ def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
         snapshot=snapshot,
         pending_compactions=plans,
         history=context.history,
+        ended=partial(ended_times, context),
         together=context.world.together,
     )
 

@@ -27,6 +27,7 @@ from timeline.places import OURS, OWED, READERS, owed_path, reader_path
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError, Storage
 from timeline.reading.snapshot import Snapshot
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.liveness import LEASE_BEATS, lease_is_over, lease_is_trusted
 
 __all__ = [
@@ -97,7 +98,7 @@ class ReaderLease:
     ) -> None:
         self._context = context
         self._head = snapshot.head
-        self._ended = snapshot.active.file_names  # what they took was gone before the look
+        self._shown = snapshot.active
         self._newest = until or snapshot.as_of or snapshot.newest_completion or ""
         self._oldest = self._newest if since is None else since
         self._lease_ms = context.limits.reader_lease_ms
@@ -235,8 +236,20 @@ class ReaderLease:
         if boundary > self._head:
             chain.restart()  # slots that nobody looked at are gone: anything may have been cleaned
             return None
-        since = [slot for slot in since if slot.file_name not in self._ended]
-        return any(_takes_from(slot, self._oldest) for slot in since)
+        return any(_takes_from(slot, self._oldest) for slot in since if not self._came_after(slot))
+
+    def _came_after(self, slot: Slot) -> bool:
+        """
+        Whether the look came after what the slot takes: it ended, or its instants were not seen.
+
+        A restore unlists what it takes before it deletes a file, and its owner may be dead.
+        """
+        if slot.file_name in self._shown.file_names:
+            return True
+        if slot.kind is not SlotKind.RESTORE:
+            return False
+        seen = {one.requested_time for one in self._shown.completed_writes}
+        return seen.isdisjoint(withdrawn_by(slot))
 
 
 def _takes_from(slot: Slot, moment: InstantTime) -> bool:

@@ -77,6 +77,8 @@ class FileSystemView:
     ``together`` lists several partitions side by side, where that pays (``World.together``).
     ``history`` tells which instants are archived, and when they completed, which decides the
     slice of their logs.
+    ``ended`` tells which ones slots ended (``ended_times``); asked for what neither it nor the
+    timeline knows.
     """
 
     storage: Storage
@@ -84,6 +86,7 @@ class FileSystemView:
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     show_replaced: bool = False
     history: History | None = None
+    ended: Callable[[], frozenset[InstantTime]] = frozenset
     together: Callable[..., tuple[Stats, ...]] | None = None
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
@@ -217,7 +220,13 @@ class FileSystemView:
         """
         if time in whole.completions or whole.slicing is not Slicing.BY_COMPLETION:
             return False
-        return self.archived.rules_out(time)
+        if self.archived.rules_out(time):
+            return True
+        return time not in self.archived.completions and time in self._ended_times
+
+    @cached_property
+    def _ended_times(self) -> frozenset[InstantTime]:
+        return self.ended()
 
     @cached_property
     def archived(self) -> ArchivedTimes:

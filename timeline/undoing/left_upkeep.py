@@ -15,7 +15,7 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.filenames import pending_file_names
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant import WRITE_ACTIONS, Instant
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
@@ -23,7 +23,6 @@ from timeline.publishing.rivals import rollback_target
 from timeline.publishing.settle import data_files_of
 
 __all__ = [
-    "pending_rollback_of",
     "plan_bytes",
     "requested_age_ms",
     "seems_left",
@@ -32,25 +31,6 @@ __all__ = [
 ]
 
 _TIME = re.compile(r"\d{17}|\d{14}", re.ASCII)
-
-
-def pending_rollback_of(
-    context: TableContext, timeline: ActiveTimeline, target: InstantTime
-) -> Instant | None:
-    """
-    The pending rollback whose plan names this write; within a turn it is no rollback of ours.
-
-    A damaged plan is its owner's matter. Outside: 1 get per pending rollback.
-    """
-    for instant in timeline.pending:
-        if instant.action is not Action.ROLLBACK:
-            continue
-        try:
-            if rollback_target(context, instant) == target:
-                return instant
-        except CorruptTableError:
-            continue
-    return None
 
 
 def seems_left(context: TableContext, instant: Instant) -> bool:

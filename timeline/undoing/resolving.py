@@ -20,7 +20,7 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.publishing.settle import unsettled
 from timeline.publishing.turn import take_turn
-from timeline.publishing.withdrawal import withdrawn_by
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.undoing.undo import rollback
 
 __all__ = ["Outcome", "Resolution", "resolve"]
@@ -91,6 +91,8 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
 def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Resolution | None:
     """What the newest slot about it says; times ascend, so older ones cannot be about it."""
     for slot in context.chain.newest_first():
+        if context.chain.is_of_another(slot):
+            continue  # SLOT-8: of another table's times
         if slot.newest_time < requested_time:
             return None
         if requested_time in withdrawn_by(slot):
@@ -127,7 +129,9 @@ def _settle_last(context: TableContext, slot: Slot) -> bool:
     Returns whether another slot came of that.
     """
     head = context.chain.known_head
-    if slot.number != head and slot not in unsettled(context, head, context.active()):
+    if slot != context.chain.deciding(head) and slot not in unsettled(
+        context, head, context.active()
+    ):
         return False
     take_turn(context, f"resolve {slot.instant_time}", lambda _: None)
     return context.chain.known_head != head

@@ -31,11 +31,12 @@ from timeline.places import timeline_path
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.begin import Begun
 from timeline.publishing.look import Turn
+from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of, settle
 from timeline.publishing.turn import take_turn
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.succession import Residue
 from timeline.undoing.left_upkeep import (
-    pending_rollback_of,
     plan_bytes,
     seems_left,
     vanished_target,
@@ -109,14 +110,17 @@ def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack
     time = target.requested_time
     for number in range(turn.head, 0, -1):
         slot = context.chain.read(number)
+        if slot is not None and context.chain.is_of_another(slot):
+            continue  # SLOT-8: of another table's times
         if slot is None or slot.completion_time < time:
             break  # every slot of the target was taken after its begin: times ascend
+        if time in withdrawn_by(slot):
+            break  # its commit slot, if it has one, is below and counts no more (RST-1)
         if slot.requested_time != time:
             continue
         if slot.kind is SlotKind.VOID:
             break  # its commit slot right below never happened (FOR-4)
-        if slot.kind is SlotKind.COMMIT:
-            settle(context, slot)
+        if slot.kind is SlotKind.COMMIT:  # the turn's look settled it, if nobody took it away since
             return RolledBack(target=time, slot=None, why="it was published")
         if slot.kind is SlotKind.ABORT:
             settle(context, slot)  # RB-5: repeat the deletes

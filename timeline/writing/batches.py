@@ -24,9 +24,9 @@ from timeline.places import boundary_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.second_look import without_void
-from timeline.publishing.settle import is_settled, settle
+from timeline.publishing.settle import settle, unsettled
 from timeline.publishing.turn import take_turn
-from timeline.publishing.withdrawal import withdrawn_by
+from timeline.reading.withdrawal import withdrawn_by
 from timeline.writing.receipt import Receipt, WritePlan
 
 __all__ = ["batches_of", "published_batch", "receipt_of_batch"]
@@ -98,6 +98,7 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
         _decide_last(context)
     if not _may_be_published(context, plan.batch_id):
         return None
+    _decide_last(context)  # what is told as published is there to be read (PUB-8)
     withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
     for one in _published_batches(context, plan.batch_id, withdrawn):
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
@@ -214,10 +215,9 @@ def _forgotten(
 
 def _decide_last(context: TableContext) -> None:
     """A slot whose file is missing may still become void (FOR-4). Outside: 1 get, 1 list."""
-    head = context.chain.head()
-    last = context.chain.read(head) if head else None
-    if last is not None and not is_settled(last, context.active()):
-        take_turn(context, f"settle {last.instant_time}", lambda _: None)
+    left = unsettled(context, context.chain.head(), context.active())
+    if left:
+        take_turn(context, f"settle {left[-1].instant_time}", lambda _: None)
 
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:

@@ -56,7 +56,7 @@ from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.model.times import WallMs, instant_time
 from timeline.properties.properties_file import update_properties
-from timeline.publishing.withdrawal import fileless_since, withdrawn_in
+from timeline.reading.withdrawal import fileless_since, withdrawn_in
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.table import Table
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.timeline.engine import (
+    BRISK,
     Behind,
     Far,
     StillClock,
@@ -257,3 +259,30 @@ def test_a_table_registers_once_and_leaves_on_close():
     table.close()
     assert table.context.world.storage.names(WRITERS) == []
     assert heard(table, "background.failed") == []
+
+
+SLOW = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=60_000, misses=2))
+QUICK = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=2_000, misses=2))
+
+
+@pytest.mark.spec("REG-1")
+def test_a_newcomer_that_tolerates_less_silence_meets_one_that_beats_slowly():
+    """By its own limits it would take what the other one has pending for dead."""
+    clock = StillClock()
+    table = new_table(storage_at(clock), limits=SLOW, clock=clock)
+    enter(table.context, {"lock": "a", "heartbeat_expiry_ms": "120000"})
+    clock.sleep_ms(30_000)
+    quick = opened(table, limits=QUICK, clock=clock)
+    with pytest.raises(WriterDisagreementError):
+        enter(quick.context, {"lock": "a", "heartbeat_expiry_ms": "4000"})
+
+
+@pytest.mark.spec("REG-1")
+def test_one_that_beats_slowly_is_not_forgotten_by_one_that_tolerates_less():
+    clock = StillClock()
+    table = new_table(storage_at(clock), limits=SLOW, clock=clock)
+    enter(table.context, {"lock": "a"})
+    (entry,) = registered_writers(table.context)
+    clock.sleep_ms(30_000)
+    with pytest.raises(InvalidInputError):
+        forget(opened(table, limits=QUICK, clock=clock).context, entry.writer_id)

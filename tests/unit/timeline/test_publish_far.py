@@ -35,7 +35,7 @@ from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.setting_names import PublishLock
 from timeline.publishing.held_queue import holding_the_queue
 from timeline.publishing.look import Turn
-from timeline.publishing.publish import Candidate, Met, Published, Seen, judge_early, publish
+from timeline.publishing.publish import Candidate, Met, Published, judge_early, publish
 from timeline.publishing.queue import look_in_line
 from timeline.publishing.settle import unsettled
 from timeline.publishing.turn import take_turn
@@ -335,7 +335,7 @@ def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> N
     assert judge_early(mine.context, begun, touching(A), seen) == (Clean(), seen)
     assert judge_early(mine.context, begun, touching(B), seen) == (
         Clean(),
-        Seen(head=1, completed=frozenset({shown})),
+        replace(seen, head=1, completed=frozenset({shown})),
     )
 
 

@@ -35,7 +35,6 @@ from timeline.publishing.publish import (
     Candidate,
     Met,
     Published,
-    Seen,
     judge_early,
     publish,
     rivals_since,
@@ -213,9 +212,8 @@ def test_what_is_met_is_told_with_what_was_seen():
     met = publish(mine.context, begun, candidate(A), seen_by(begun))
     assert isinstance(met, Met)
     assert [one.requested_time for one in met.verdict.rivals] == [won.slot.requested_time]
-    assert met.seen == Seen(
-        head=1, completed=frozenset({(won.slot.requested_time, won.completion_time)})
-    )
+    completed = frozenset({(won.slot.requested_time, won.completion_time)})
+    assert met.seen == replace(seen_by(begun), head=1, completed=completed)
     assert numbers(mine) == [1]
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from timeline.codecs.instant_avro import decode_restore_plan, decode_rollback_plan
+from timeline.context import TableContext
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, is_between
 from timeline.ports.storage import Storage
 
-__all__ = ["fileless_since", "withdrawn_by", "withdrawn_files", "withdrawn_in"]
+__all__ = ["ended_times", "fileless_since", "withdrawn_by", "withdrawn_files", "withdrawn_in"]
 
 
 def withdrawn_by(slot: Slot) -> frozenset[InstantTime]:
@@ -36,6 +37,14 @@ def withdrawn_by(slot: Slot) -> frozenset[InstantTime]:
 def withdrawn_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
     """Requested times of the instants that any of the slots took away."""
     return frozenset[InstantTime]().union(*(withdrawn_by(slot) for slot in slots))
+
+
+def ended_times(context: TableContext) -> frozenset[InstantTime]:
+    """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
+    slots = tuple(context.chain.newest_first())
+    ended = (SlotKind.ABORT, SlotKind.CANCEL)
+    aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
+    return aborted | withdrawn_in(slots)
 
 
 def fileless_since(slots: Sequence[Slot]) -> frozenset[int]:

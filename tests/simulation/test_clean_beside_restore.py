@@ -1,0 +1,75 @@
+"""RST-1: who looks while a restore is at its deletes brings nothing back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tableservices.restoring.restore import restore
+from tableservices.restoring.rollback import rollback
+from tests.simulation.engine_kit import (
+    CLEANING,
+    TOLERATED_MS,
+    Job,
+    do_write,
+    open_table,
+    outside,
+    plan_for,
+    ports_of,
+    rows_now,
+    seeded,
+)
+from tests.simulation.test_compaction import serving
+from timeline.context import TableContext
+from timeline.model.operations import TableType, WriteOperation
+from timeline.testing.faults import Faults
+from timeline.testing.ports import make_ports
+from timeline.testing.scheduler import run
+from timeline.testing.script import Script, Until, UntilEnd
+from timeline.writing.write import write
+
+
+def restores(context: TableContext) -> None:
+    restore(context, context.active().completed_writes[0].requested_time)
+
+
+def rolls_back(context: TableContext) -> None:
+    rollback(context, context.active().completed_writes[-1].requested_time)
+
+
+@pytest.mark.spec("RST-1")
+@pytest.mark.parametrize("what", [restores, rolls_back])
+@pytest.mark.parametrize("table_type", list(TableType))
+def test_a_clean_beside_a_restore_brings_nothing_back(
+    what: Callable[[TableContext], None], table_type: TableType
+) -> None:
+    """What has pending files and no completed one any more is no dead write that published."""
+    world = seeded("beside", ("a1", "b1"), table_type=table_type)
+    context = open_table(outside(world, "old"))
+    plan = plan_for("gone", WriteOperation.DELETE_PARTITION, delete_partitions=("a",))
+    write(context, plan, None)
+    world.now_ms += 10 * TOLERATED_MS
+    script = Script(
+        [
+            Until("R", "list .hoodie/.temp"),
+            Until("R", "delete .hoodie/timeline/"),  # the completed file goes
+            Until("R", "list .hoodie/.temp"),
+            Until("K", "acquire"),  # it takes what has no completed file for a dead write
+            UntilEnd("R"),
+            UntilEnd("K"),
+        ]
+    )
+    actors = [serving("R", what), serving("K", lambda context: clean(context, CLEANING))]
+    trace = run(world, actors, faults=Faults(time_jump_ms=1_000), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    found = [rows_now(world)]
+    ports = make_ports(world, world.new_actor("later", seed=0))
+    for _ in range(4):  # a clean deletes what is hidden for good
+        later = open_table(ports_of(ports))
+        do_write(ports, later, Job(operation="later", keys=("b1",)))
+        clean(later, CLEANING)
+    found.append(rows_now(world))
+    assert found == [{"a1": "seed", "b1": "seed"}, {"a1": "seed", "b1": "later"}]

@@ -1,0 +1,136 @@
+"""RB-12, FOR-4: another engine completes what ours ended or carried out; it reads no slots."""
+
+from __future__ import annotations
+
+import pytest
+
+from tableservices.scheduling import pending_plans
+from tests.simulation import test_compaction as compactions
+from tests.simulation.engine_kit import (
+    TOLERATED_MS,
+    Job,
+    do_write,
+    ports_of,
+    rows_now,
+    seeded,
+    writer,
+)
+from tests.simulation.test_second_look import LOOK, SLOT, foreign, shared, survive
+from timeline.errors import HoodooError
+from timeline.heartbeat import Heartbeat
+from timeline.publishing import publish
+from timeline.publishing.plan_ending import cancel
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.scheduler import run
+from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
+from timeline.testing.world import World
+from timeline.undoing.undo import rollback_dead_writers
+from timeline.writing.write import Receipt
+
+FAULTS = pytest.mark.parametrize("fault", [(), (Fault.CRASH_BEFORE,)], ids=["stopped", "died"])
+
+
+def play(world: World, actors: list[Actor], *stages: Stage) -> None:
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=TOLERATED_MS), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+
+
+def java_compacts(ports: ActorPorts) -> None:
+    compactions.execute_unclaimed(foreign(ports_of(ports)))
+
+
+def write_later(world: World) -> None:
+    world.now_ms += 4 * TOLERATED_MS
+    ports = make_ports(world, world.new_actor("survivor", seed=0))
+    do_write(ports, shared(ports_of(ports)), Job(operation="S", keys=("b9",)))
+
+
+@pytest.mark.spec("RB-12")
+@FAULTS
+@pytest.mark.parametrize(
+    "call", ["create .hoodie/timeline/", "delete "], ids=["before the plan", "before the deletes"]
+)
+def test_a_write_that_woke_and_completed_is_not_deleted(
+    fault: tuple[Fault, ...], call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Java's: a late beat revives it, and it asks for no rollback that is planned.
+    monkeypatch.setattr(Heartbeat, "fenced", lambda _: False)
+    monkeypatch.setattr(publish, "pending_rollback_of", lambda *_: None)
+    world, answers = seeded("woke", ("a1",)), {}
+
+    def undo(ports: ActorPorts) -> None:
+        try:
+            rollback_dead_writers(shared(ports_of(ports)))
+        except HoodooError as error:
+            ports.events.emit("sim.failed", why=str(error))
+
+    job = Job(operation="J", keys=("a1", "a3"))
+    play(
+        world,
+        [
+            writer("J", [job], make_context=foreign, answers=answers),
+            Actor(name="R", body=undo),
+        ],
+        Until("J", "acquire"),
+        Pause(3),
+        Until("R", SLOT),
+        Until("R", call, *fault),
+        Fault.LEASE_LOST,
+        UntilEnd("J"),
+    )
+    survive(world)
+    assert isinstance(answers["J"], Receipt)
+    assert rows_now(world)["a3"] == "J"
+
+
+@pytest.mark.spec("RB-12")
+@FAULTS
+def test_a_plan_that_was_completed_beside_its_cancel_keeps_its_files(
+    fault: tuple[Fault, ...],
+) -> None:
+    world = compactions.planned("cancelled")
+
+    def call_off(ports: ActorPorts) -> None:
+        context = shared(ports_of(ports))
+        for one in pending_plans(context.active()):
+            cancel(context, one)
+
+    play(
+        world,
+        [Actor(name="J", body=java_compacts), Actor(name="R", body=call_off)],
+        Until("J", "acquire"),
+        Until("R", SLOT),
+        Until("R", "delete ", *fault),
+        Fault.LEASE_LOST,
+        UntilEnd("J"),
+    )
+    write_later(world)
+    assert rows_now(world) == {"a1": "old", "a2": "seed", "b1": "old", "b9": "S"}
+    (done,) = (name for name in world.paths_below(".hoodie/timeline") if name.endswith(".commit"))
+    time = done.rpartition("/")[2][:17]
+    assert [name for name in world.paths_below("a") if time in name]
+
+
+@pytest.mark.spec("FOR-4")
+@FAULTS
+def test_one_plan_that_both_engines_carry_out_has_one_end(fault: tuple[Fault, ...]) -> None:
+    world = compactions.planned("both")
+
+    def ours(ports: ActorPorts) -> None:
+        compactions.execute_unclaimed(shared(ports_of(ports)))
+
+    play(
+        world,
+        [Actor(name="J", body=java_compacts), Actor(name="C", body=ours)],
+        Until("J", "acquire"),
+        Until("C", SLOT),
+        Until("C", LOOK, *fault),
+        Fault.LEASE_LOST,
+        UntilEnd("J"),
+    )
+    write_later(world)
+    names = world.paths_below(".hoodie/timeline")
+    assert len([name for name in names if name.endswith(".commit")]) == 1

@@ -1,0 +1,87 @@
+"""SLOT-7, the other way round: what the chain published is not hidden, and old slots left by a cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from tests.unit.hoodoo.test_sealed_slots import (
+    FEW,
+    HASH,
+    KEY,
+    Properties,
+    boundary,
+    check,
+    digest,
+    document,
+    keyed,
+    made,
+    slot_file,
+    told,
+)
+from timeline.codecs.boundary import encode_boundary
+from timeline.model.boundary import Boundary
+
+pytestmark = pytest.mark.spec("SLOT-7")
+
+
+@pytest.fixture(params=["hash", "hmac"])
+def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> Properties:
+    return HASH if request.param == "hash" else keyed(tmp_path, KEY)
+
+
+@pytest.mark.spec("GC-2")
+def test_slots_that_go_under_a_boundary_which_nobody_cut_are_missed(
+    sealed: Properties, tmp_path: Path
+) -> None:
+    path = made(tmp_path, *[sealed] * 5)
+    time = document(slot_file(path, 2))["ct"]
+    forged = Boundary(number=2, time=time, digest=digest(slot_file(path, 2)))
+    folder = path / ".hoodie" / ".hoodoo" / "boundary"
+    folder.mkdir()
+    (folder / f"{2:020d}").write_bytes(encode_boundary(forged))
+    for number in (1, 2):
+        slot_file(path, number).unlink()
+    assert not check(path, sealed).ok
+
+
+@pytest.mark.spec("GC-2")
+def test_a_boundary_under_a_greater_name_is_not_believed(tmp_path: Path) -> None:
+    """Whoever counts from there would take a number that nobody looks at."""
+    path = made(tmp_path, *[FEW] * 6)
+    with hoodoo.open_table(path, properties=FEW) as table:
+        table.services.archive()
+    moved = boundary(path).parent / f"{100:020d}"
+    moved.write_bytes(boundary(path).read_bytes())
+    found = check(path, FEW)
+    assert not found.ok
+    assert "says it is number" in str(found.problems)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("data", [False, True], ids=["its timeline files", "its data, too"])
+def test_a_commit_that_is_taken_out_is_missed_by_its_slot(
+    sealed: Properties, tmp_path: Path, number: int, data: bool
+) -> None:
+    path = made(tmp_path, *[sealed] * 4)
+    time = document(slot_file(path, number))["rt"]
+    gone = list((path / ".hoodie" / "timeline").glob(f"{time}*"))
+    gone += path.glob(f"*_{time}.parquet") if data else []
+    for file in gone:
+        file.unlink()
+    assert ("slot_without_instant", str(number)) in told(check(path, sealed))
+
+
+def test_a_completed_file_alone_is_missed_unless_it_may_still_come(tmp_path: Path) -> None:
+    """Of the two newest commits whoever writes next makes it (PUB-3): that is a note."""
+    for number, missed in ((1, True), (2, True), (3, False), (4, False)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = made(folder, *[HASH] * 4)
+        time = document(slot_file(path, number))["rt"]
+        (completed,) = (path / ".hoodie" / "timeline").glob(f"{time}_*.commit")
+        completed.unlink()
+        found = told(check(path, HASH))
+        assert (("slot_without_instant", str(number)) in found) is missed
