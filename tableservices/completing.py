@@ -28,6 +28,7 @@ from timeline.places import HISTORY
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, how_it_ended
 from timeline.publishing.publish import Published
+from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of
 from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
@@ -76,6 +77,8 @@ def complete(
         nonlocal ended
         heartbeat.check()
         why = how_it_ended(turn.timeline, plan)
+        if why is None and pending_rollback_of(context, turn.timeline, plan.requested_time):
+            why = Ended.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
         if why is None and check is not None and not check(turn):
             why = Ended.REFUSED
         if why is not None:

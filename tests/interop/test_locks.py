@@ -244,7 +244,16 @@ def test_our_filesystem_lock_counts_right(tmp_path: Path) -> None:
 
 @slow
 def test_javas_filesystem_lock_does_not_exclude_even_two_jvms(tmp_path: Path) -> None:
-    """Why its class name is taken with a warning; should Java mend it, this test says so."""
-    number, said = Arena("filesystem", tmp_path, {}).counter(java=4, python=0, times=100)
-    print(said)
-    assert number < 400, said
+    """
+    Why its class name is taken with a warning; should Java mend it, this test says so.
+
+    On a machine where the four seldom run at the same moment one game may end well.
+    """
+    for game in range(5):
+        folder = tmp_path / str(game)
+        folder.mkdir()
+        number, said = Arena("filesystem", folder, {}).counter(java=4, python=0, times=100)
+        print(said)
+        if number < 400:
+            return
+    pytest.fail(said)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from tableservices.planned_service import Part, run_round
 from tableservices.scheduling import pending_plans
 from tests.simulation import test_compaction as compactions
 from tests.simulation.engine_kit import (
     TOLERATED_MS,
     Job,
     do_write,
+    open_table,
+    outside,
     ports_of,
     rows_now,
     seeded,
     writer,
 )
 from tests.simulation.test_second_look import LOOK, SLOT, foreign, shared, survive
+from timeline.codecs.instant_avro import encode_restore, encode_rollback_plan
+from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.heartbeat import Heartbeat
+from timeline.model.instant import Instant
+from timeline.model.plans import InstantInfo, RestoreMetadata, RollbackPlan
+from timeline.places import TIMELINE, timeline_path
+from timeline.ports.storage import Storage
+from timeline.ports.world import World as EngineWorld
 from timeline.publishing import publish
 from timeline.publishing.plan_ending import cancel
+from timeline.publishing.settle import data_files_of
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor, ActorPorts, make_ports
 from timeline.testing.scheduler import run
@@ -112,6 +125,75 @@ def test_a_plan_that_was_completed_beside_its_cancel_keeps_its_files(
     (done,) = (name for name in world.paths_below(".hoodie/timeline") if name.endswith(".commit"))
     time = done.rpartition("/")[2][:17]
     assert [name for name in world.paths_below("a") if time in name]
+
+
+@pytest.mark.spec("RST-3")
+@pytest.mark.parametrize("make", [open_table, shared], ids=["ours", "shared"])
+def test_a_plan_that_java_restored_away_stays_away(
+    make: Callable[[EngineWorld], TableContext],
+) -> None:
+    """Its files are gone, so nobody could carry it out."""
+    world = compactions.logged("restored")
+    context = make(outside(world, "planner"))
+    first, second = context.active().completed_writes
+    run_round(context, compactions.SERVICE, Part.SCHEDULE, now=True)
+    [plan] = pending_plans(context.active())
+    restore_as_java(context.world.storage, first, (second, plan))
+    world.now_ms += 5_000
+    ports = make_ports(world, world.new_actor("later", seed=0))
+    later = make(ports_of(ports))
+    do_write(ports, later, Job(operation="S", keys=("b9",)))
+    assert not pending_plans(later.active())
+
+
+def restore_as_java(storage: Storage, kept: Instant, gone: tuple[Instant, ...]) -> None:
+    """What came after an instant goes, with its files, and one restore is left."""
+    names = [n for n in storage.names(TIMELINE) if n[:17] > kept.requested_time]
+    times = tuple(one.requested_time for one in gone)
+    for path in data_files_of(storage, *times):
+        storage.delete(path)
+    for name in names:
+        storage.delete(timeline_path(name))
+    time = int(max(times)) + 1_000
+    done = RestoreMetadata(
+        start_restore_time=str(time),
+        instants_to_rollback=times,
+        restore_instant_info=tuple(
+            InstantInfo(requested_time=one.requested_time, action=one.action.value) for one in gone
+        ),
+    )
+    for name, data in (
+        (f"{time}.restore.requested", b""),
+        (f"{time}.restore.inflight", b""),
+        (f"{time}_{time + 8}.restore", encode_restore(done)),
+    ):
+        storage.create(timeline_path(name), data)
+
+
+@pytest.mark.spec("PUB-6")
+def test_a_plan_whose_rollback_is_planned_is_not_completed() -> None:
+    """Its files would be deleted when that rollback is carried out."""
+    world = compactions.planned("planned")
+
+    def ours(ports: ActorPorts) -> None:
+        compactions.execute_unclaimed(shared(ports_of(ports)))
+
+    def java_plans(ports: ActorPorts) -> None:
+        context = foreign(ports_of(ports))
+        [plan] = pending_plans(context.active())
+        info = InstantInfo(requested_time=plan.requested_time, action="compaction")
+        name = f"{int(plan.requested_time) + 40}.rollback.requested"
+        data = encode_rollback_plan(RollbackPlan(instant_to_rollback=info))
+        context.world.storage.create(timeline_path(name), data)
+
+    play(
+        world,
+        [Actor(name="C", body=ours), Actor(name="J", body=java_plans)],
+        Until("C", "acquire"),
+        UntilEnd("J"),
+        UntilEnd("C"),
+    )
+    assert not [n for n in world.paths_below(".hoodie/timeline") if n.endswith(".commit")]
 
 
 @pytest.mark.spec("FOR-4")

@@ -30,6 +30,7 @@ from timeline.publishing.settle import (
     finish,
     is_settled,
     may_overlap,
+    take_back,
     unsettled,
 )
 from timeline.rules.succession import Residue, next_instant_time
@@ -153,6 +154,7 @@ def _helped(
     for slot in left:
         if slot is not unshown and (line is None or line.settled < slot.number):
             finish(context, slot)
+            take_back(context, slot, lease)
     turn = _turn(context, head, left[-1], _with_shown(context, left, timeline), lease)
     return replace(turn, unshown=unshown)
 

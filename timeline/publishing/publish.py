@@ -317,10 +317,7 @@ def _assert_still_pending(context: TableContext, begun: Begun, timeline: ActiveT
     That one plans under the lock and deletes later without it. Outside: 1 get per pending rollback.
     """
     missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
-    planned = begun.action is begun.action.completes_as and pending_rollback_of(
-        context, timeline, begun.requested_time
-    )
-    if missing or planned:
+    if missing or pending_rollback_of(context, timeline, begun.requested_time):
         raise RolledBackError(
             "this write was rolled back by another process, which took it for dead; write "
             f"again: {begun.requested_time}",

@@ -23,6 +23,7 @@ from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
+from timeline.ports.lock import Lease
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -33,7 +34,7 @@ from timeline.ports.storage import (
 from timeline.properties.setting_names import ForeignWriters
 from timeline.reading.reader_lease import spare_leased
 from timeline.reading.view import list_partition_paths
-from timeline.reading.withdrawal import withdrawn_by, withdrawn_files
+from timeline.reading.withdrawal import fileless_since, withdrawn_by, withdrawn_files
 
 __all__ = [
     "SHOWN_BY_A_FILE",
@@ -45,6 +46,7 @@ __all__ = [
     "may_overlap",
     "newest_slots",
     "settle",
+    "take_back",
     "unmove_boundary",
     "unsettled",
 ]
@@ -55,6 +57,9 @@ _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, S
 
 #: One file is all that shows them, and they delete nothing.
 SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
+
+#: What a restore, a cancel or the end of a savepoint takes away again.
+_TAKEN_BACK = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT})
 
 #: Upkeep that another engine may finish from its pending files.
 _ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
@@ -80,7 +85,7 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     and without pending files: a rollback or clean whose owner died between its deletes and
     its completed file may also lie below the first write that is left. A commit without any
     file is over, too: its requested file stays until it is archived, so another engine's
-    restore took it away, and its data with it.
+    restore took it away, and its data with it. So is a plan without a file once there was one.
 
     Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
     and completes it under a time of its own: one end is enough.
@@ -106,7 +111,16 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     if not timeline.file_names.isdisjoint(pending):
         return False
     first = timeline.first_write_time
-    return slot.kind is SlotKind.COMMIT or (first is not None and slot.instant_time < first)
+    is_archived = first is not None and slot.instant_time < first
+    return slot.kind is SlotKind.COMMIT or is_archived or _was_restored_away(slot, timeline)
+
+
+def _was_restored_away(slot: Slot, timeline: ActiveTimeline) -> bool:
+    """Whether a plan without a file went with another engine's restore: its files are gone (RST-3)."""
+    return slot.kind is SlotKind.PLAN and any(
+        one.action is Action.RESTORE and (one.completion_time or "") > slot.completion_time
+        for one in timeline.instants
+    )
 
 
 def is_shown(slot: Slot, timeline: ActiveTimeline) -> bool:
@@ -185,6 +199,28 @@ def settle(
     if is_archived_since(context, slot, overruns):  # it came too late: take it away again
         context.world.storage.delete(timeline_path(name))
     return True
+
+
+def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+    """
+    Take the file of a slot away again that a later slot had ended before the file was there.
+
+    Whoever slept between a slot and its file, and lost the lock or has none, may come behind a
+    restore, a cancel or the end of a savepoint that others settled (RST-4). While nobody else can
+    have had the lock nobody can have taken a later slot. Outside: nothing then, else 1 get per
+    later slot and 1 delete.
+    """
+    if slot.kind not in _TAKEN_BACK or slot.file_name is None:
+        return
+    if lease is not None and not lease.is_shared and lease.remaining_ms() != 0:
+        return
+    later, number = [], slot.number + 1
+    while (found := context.chain.read(number)) is not None:
+        later.append(found)
+        number += 1
+    if slot.number in fileless_since([slot, *later]):
+        context.world.events.emit("publish.taken_back", number=slot.number)
+        context.world.storage.delete(timeline_path(slot.file_name))
 
 
 def _move_boundary(context: TableContext, slot: Slot) -> None:

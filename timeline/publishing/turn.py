@@ -47,6 +47,7 @@ from timeline.publishing.settle import (
     finish,
     may_overlap,
     settle,
+    take_back,
     unmove_boundary,
 )
 from timeline.rules.retry import pause_ms
@@ -245,6 +246,8 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
         settle(context, slot)
     else:
         context.world.together(partial(settle, context, slot), lease.release)
+        lease = None
+    _insist(context, slot, partial(take_back, context, slot, lease))
 
 
 def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> _Answer:
