@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
+from timeline.errors import MissingFileError
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
@@ -30,7 +31,7 @@ from timeline.properties.properties_file import (
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
 from timeline.reading.change_data import plan_changes, stream_changes
 from timeline.reading.incremental import changed_since, range_of
-from timeline.reading.leased_scan import PlannedRead, Replan, collect, leased
+from timeline.reading.leased_scan import PlannedRead, Replan, anything_taken, collect, leased
 from timeline.reading.overtaken import is_overtaken
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
@@ -176,7 +177,12 @@ class Table(TableSnapshot):
                 raise
 
         pinned = self.pin()
-        return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
+        try:
+            return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
+        except MissingFileError:  # a restore took an instant away before it was read
+            if not anything_taken(pinned.snapshot.active, self._context.active()):
+                raise
+        return again(), again
 
     def as_of(self, time: str) -> TableSnapshot:
         """

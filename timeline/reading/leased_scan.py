@@ -24,7 +24,7 @@ from timeline.reading.read import ScanPlan, scan
 from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.snapshot import Snapshot
 
-__all__ = ["PlannedRead", "Replan", "collect", "leased", "stream"]
+__all__ = ["PlannedRead", "Replan", "anything_taken", "collect", "leased", "stream"]
 
 _TRIES: Final = 4
 _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
@@ -169,13 +169,14 @@ def _expired(
     Raises:
         MissingFileError: The same, where nothing was taken away since the snapshot.
     """
-    if not _anything_taken(snapshot.active, context.active()):
+    if not anything_taken(snapshot.active, context.active()):
         raise error
     moment = snapshot.as_of or snapshot.newest_completion or ""
     return expired(context, moment, path=error.fields.get("path"))
 
 
-def _anything_taken(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
+def anything_taken(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
+    """Whether instants or their files may have gone between two looks without being damage."""
     ended = {(one.action, one.requested_time) for one in seen.instants if one.completed}
     if any(
         one.action in _TAKING and (one.action, one.requested_time) not in ended

@@ -10,6 +10,7 @@ import pytest
 
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -18,11 +19,13 @@ from tests.unit.timeline.engine import (
     files_below,
     new_table,
     opened,
+    put,
     rows_of,
     upsert,
 )
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.errors import SnapshotExpiredError
+from timeline.model.operations import WriteOperation
 from timeline.model.plans import (
     ActionInstant,
     CleanerPlan,
@@ -246,3 +249,25 @@ def test_a_write_is_done_again_whose_base_snapshot_another_engine_cleaned(
     assert receipt.attempts == (2 if rewritten else 1)
     if rewritten:
         assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
+
+
+@pytest.mark.spec("RST-1")
+def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it asks an instant for is gone with the instant: that is no damage."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
+    pin, restored = Table.pin, []
+
+    def pinned(self: Table) -> Any:
+        state = pin(self)
+        if not restored:
+            restored.append(restore(opened(table).context, kept.requested_time))
+        return state
+
+    monkeypatch.setattr(Table, "pin", pinned)
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    assert restored
