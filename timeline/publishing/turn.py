@@ -246,8 +246,8 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
         settle(context, slot)
     else:
         context.world.together(partial(settle, context, slot), lease.release)
-        lease = None
-    _insist(context, slot, partial(take_back, context, slot, lease))
+    if not _is_asked_later(context, slot):
+        _insist(context, slot, partial(take_back, context, slot, lease))
 
 
 def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> _Answer:
@@ -272,16 +272,24 @@ def assert_landed(context: TableContext, slot: Slot) -> None:
     SLOT-10: an own slot counts if the table is still the one for which it was taken.
 
     Asked when what shows the slot is there: a table that is dropped and made again between the
-    last look and that is noticed only afterwards. Outside: 1 get.
+    last look and that is noticed only afterwards. Outside: 1 get, far away 1 more beside it.
 
     Raises:
         TableReplacedError: Others take the slot for nobody's, and what showed it is gone again.
         OutcomeUnknownError: The storage did not answer.
     """
-    _land(context, slot, partial(_insist, context, slot, context.chain.assert_same_table))
+    looks = [partial(_insist, context, slot, context.chain.assert_same_table)]
+    if _is_asked_later(context, slot):
+        looks.append(partial(_insist, context, slot, partial(take_back, context, slot, None)))
+    _land(context, slot, partial(context.world.together, *looks))
 
 
-def _land(context: TableContext, slot: Slot, look: Callable[[], None]) -> None:
+def _is_asked_later(context: TableContext, slot: Slot) -> bool:
+    """Whether RST-4 is asked beside the table's identity, where a round for it costs much."""
+    return context.world.storage.capabilities.far and slot.kind in SHOWN_BY_A_FILE
+
+
+def _land(context: TableContext, slot: Slot, look: Callable[[], object]) -> None:
     try:
         look()
     except TableReplacedError:
