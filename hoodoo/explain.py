@@ -32,6 +32,7 @@ from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.second_look import without_void
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.table import Table
+from timeline.undoing.undone import undoings
 
 __all__ = ["accounts_of", "explain_instant", "gave_up"]
 
@@ -147,6 +148,17 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
     for one in given_up_writes(context):
         if one.has(time):
             return _given_up(one, time)
+    for undoing in undoings(context, active, context.history.instants(times_only=False)):
+        if time in undoing.targets:
+            ended = f"rolled back at {moment(undoing.completion_time)} UTC, as instant "
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=undoing.action.value,
+                state="rolled back",
+                archived=False,
+                remarks=(ended + undoing.requested_time,),
+            )
     raise InstantNotFoundError(
         "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
         f"rolled it back and no write names it as refused: {time}",

@@ -27,6 +27,7 @@ from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteSt
 __all__ = [
     "decode_bare_clean",
     "decode_bare_commit",
+    "decode_bare_rollback",
     "decode_clean",
     "decode_clean_plan",
     "decode_commit",
@@ -376,6 +377,11 @@ def decode_rollback(
     if not data:
         raise _empty(path)
     return _ROLLBACK.decode(data, path=path, bytes_max=bytes_max)
+
+
+def decode_bare_rollback(data: bytes, *, path: str = "") -> plans.RollbackMetadata:
+    """Read a rollback without container, as ``decode_bare_commit``; `CorruptTableError` if damaged."""
+    return _ROLLBACK.decode_bare(data, path=path)
 
 
 def encode_restore_plan(plan: plans.RestorePlan) -> bytes:

@@ -19,15 +19,18 @@ from timeline.codecs.avro_container import BYTES_MAX, damaged
 from timeline.codecs.instant_avro import (
     decode_bare_clean,
     decode_bare_commit,
+    decode_bare_rollback,
     decode_clean,
     decode_commit,
+    decode_rollback,
 )
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
-from timeline.model.plans import CleanMetadata
+from timeline.model.plans import CleanMetadata, RollbackMetadata
 
 __all__ = [
     "decode_archived_clean",
     "decode_archived_commit",
+    "decode_archived_rollback",
     "decode_legacy_commit",
     "encode_legacy_commit",
 ]
@@ -120,6 +123,18 @@ def decode_archived_clean(data: bytes, *, path: str = "") -> CleanMetadata:
     if data.startswith(_CONTAINER):
         return decode_clean(data, path=path)
     return decode_bare_clean(data, path=path)
+
+
+def decode_archived_rollback(data: bytes, *, path: str = "") -> RollbackMetadata:
+    """
+    Read the metadata of an archived rollback, with or without a container, as of commits.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    if data.startswith(_CONTAINER):
+        return decode_rollback(data, path=path)
+    return decode_bare_rollback(data, path=path)
 
 
 def _object(item: Any) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from timeline.publishing.settle import unsettled
 from timeline.publishing.turn import take_turn
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.undoing.undo import rollback
+from timeline.undoing.undone import undoings
 
 __all__ = ["Outcome", "Resolution", "resolve"]
 
@@ -53,6 +54,7 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
     """
     Decide whether a write counts. The answers published and not published never change.
 
+    They outlive the slots: what was published is archived, and so is the rollback of what was not.
     A publication that died half-way is finished, a write without sign of life is rolled back.
     Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
     history where no other trace is left.
@@ -62,7 +64,9 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
         requested_time: The write's; ``OutcomeUnknownError.requested_time``.
 
     Raises:
-        InstantNotFoundError: No trace of it is left, so nobody can say.
+        InstantNotFoundError: No trace of it is left, so nobody can say. So it is with a cancelled
+            plan, and where a restore took its rollback away, once the slots are archived.
+        CorruptTableError: A rollback or restore that may tell is damaged.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``rollback``; nothing was decided, ask again.
 
@@ -80,6 +84,10 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
     for row in context.history.instants():
         if row.requested_time == requested_time:
             return _published(requested_time, row.completion_time, "it is archived")
+    for one in undoings(context, active, context.history.instants(times_only=False)):
+        if requested_time in one.targets:
+            why = f"the {one.action.value} {one.requested_time} took it away"
+            return _not_published(requested_time, why)
     raise InstantNotFoundError(
         "no trace of this write is left: it is neither on the timeline nor archived and nobody "
         f"rolled it back; was it another table's? {requested_time}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hoodoo.assembly import Layers
 from hoodoo.explain import explain_instant
 from hoodoo.verify import verify_at
 from tests.acceptance.cli import contents, run
+from timeline.model.instant import Action
+from timeline.publishing.begin import begin
+from timeline.undoing.resolving import Outcome
 
 FEW = {
     "hoodie.clean.commits.retained": "1",
@@ -60,6 +64,40 @@ def test_what_is_archived_is_verified_and_explained(table: hoodoo.Table, tmp_pat
     account = explain_instant(table.core, first)
     assert account.archived
     assert account.state == "completed"
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("completed", [True, False])
+def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
+    tmp_path: Path, *, completed: bool
+):
+    rows = pa.table({"id": [1], "name": ["a"]})
+    with hoodoo.create_table(
+        tmp_path / "t", schema=rows.schema, record_key=["id"], properties=KEEP
+    ) as table:
+        table.upsert(rows)
+        if completed:
+            gone = table.upsert(rows).requested_time
+            table.rollback(gone)
+        else:
+            begun = begin(table.core.context, Action.COMMIT)
+            begun.heartbeat.stop()
+            gone = begun.requested_time
+            table.core.context.pin.release(gone)
+        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+        head = table.core.context.chain.head()
+        for _ in range(5):
+            table.upsert(rows)
+        slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
+        for slot in slots.iterdir():
+            os.utime(slot, (0, 0))
+        table.services.archive()
+        assert min(int(slot.name) for slot in slots.iterdir()) > head
+        answer = table.resolve(gone)
+        assert answer.outcome is Outcome.NOT_PUBLISHED
+        assert explain_instant(table.core, gone).state == "rolled back"
+        (rollback,) = (one for one in table.timeline if one.action == "rollback")
+        assert answer.why == f"the rollback {rollback.requested_time} took it away"
 
 
 def test_the_command_line_tells_what_it_would_archive_and_does_it(

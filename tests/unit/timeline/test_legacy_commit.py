@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from tests.interop import golden_tables
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.instant_avro import encode_clean
+from timeline.codecs.instant_avro import encode_clean, encode_rollback
 from timeline.codecs.legacy_commit import (
     decode_archived_clean,
+    decode_archived_rollback,
     decode_legacy_commit,
     encode_legacy_commit,
 )
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
-from timeline.model.plans import CleanMetadata
+from timeline.model.plans import CleanMetadata, RollbackMetadata
 
 STAT: dict[str, Any] = {
     "fileId": "f-0",
@@ -172,6 +173,25 @@ def test_an_archived_clean_is_read_with_and_without_a_container() -> None:
     assert decode_archived_clean(bare.getvalue()).earliest_commit_to_retain == "20250101000000000"
     with pytest.raises(CorruptTableError):
         decode_archived_clean(bare.getvalue()[:-1])
+
+
+def test_an_archived_rollback_is_read_with_and_without_a_container() -> None:
+    told = RollbackMetadata(start_rollback_time="2", commits_rollback=("1",))
+    assert decode_archived_rollback(encode_rollback(told)) == told
+    bare = io.BytesIO()
+    record = {
+        "startRollbackTime": "2",
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": 0,
+        "commitsRollback": ["1"],
+        "partitionMetadata": {},
+        "version": 1,
+        "instantsRollback": [],
+    }
+    fastavro.schemaless_writer(bare, schemas.ROLLBACK_METADATA, record)
+    assert decode_archived_rollback(bare.getvalue()) == told
+    with pytest.raises(CorruptTableError):
+        decode_archived_rollback(bare.getvalue()[:-1])
 
 
 def test_what_is_encoded_is_spelled_as_java_spells_it() -> None:
