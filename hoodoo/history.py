@@ -9,8 +9,9 @@ update shows where two of them do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.anomalies import Anomaly, judge_run
+from timeline.undoing.undone import undoings
 
 __all__ = ["check_history", "record_table", "record_versions"]
 
@@ -80,25 +82,29 @@ def record_table(context: TableContext, run: RunRecorder) -> None:
     deletes = run.deletes()
     snapshot = context.snapshot()
     archived = context.history.instants(times_only=False)
-    times = []
+    committed: dict[InstantTime, int] = {}
     for name, position, metadata in _commits(snapshot, archived):
         run.transaction(name, position=position, places=sorted(metadata.partition_paths()))
-        times.append(name)
+        committed[name] = position
         if _clears(metadata, deletes.get(name, 0)):
             run.cleared = max(run.cleared, position)
-    run.known_since = min(times, default="")
-    committed, withdrawn = frozenset(times), set[InstantTime]()
+    run.known_since = min(committed, default="")
+    # Until when each may have hidden rows, so that readers saw them gone.
+    taken_back = _taken_back(context, snapshot, archived, committed)
     claims: list[tuple[InstantTime, Claim]] = []
     for slot in without_void(context.chain.newest_first(snapshot.head)):
         if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
             _record_batches(run, slot)
             claims.append((slot.requested_time, slot.claim))
         for name in withdrawn_by(slot):
-            run.transaction(name, undone=True)
-            withdrawn.add(name)
-        if slot.kind is SlotKind.COMMIT and slot.requested_time in withdrawn:
-            # Until then it may have hidden rows, and readers saw them gone.
-            run.cleared = max(run.cleared, int(slot.completion_time))
+            taken_back[name] = int(slot.completion_time)
+        if slot.kind is SlotKind.COMMIT and slot.requested_time in taken_back:
+            taken_back[slot.requested_time] = int(slot.completion_time)
+        if slot.kind is SlotKind.ABORT:
+            taken_back.pop(slot.requested_time, None)  # never committed, so never seen
+    for name in taken_back.keys() - committed.keys():
+        run.transaction(name, undone=True)
+        run.cleared = max(run.cleared, taken_back[name])
     # Beside logs a base file may be made while others append: only whole files form a chain.
     if context.config.table_type is TableType.COPY_ON_WRITE:
         record_versions(run, claims)
@@ -109,8 +115,34 @@ def record_table(context: TableContext, run: RunRecorder) -> None:
     ]
     restores += [one.requested_time for one in archived if one.action == Action.RESTORE.value]
     run.taken_back(max(restores, default=""))
-    if context.config.populate_meta_fields and times:
+    if context.config.populate_meta_fields and committed:
         _record_rows(context, run, snapshot)
+
+
+def _taken_back(
+    context: TableContext,
+    snapshot: Snapshot,
+    archived: Sequence[HistoryInstant],
+    committed: Mapping[InstantTime, int],
+) -> dict[InstantTime, int]:
+    """
+    What rollbacks and restores took back that may have been committed, and when each was.
+
+    Only the newest write is rolled back when it was committed; nothing that began after it is.
+    """
+    begun = sorted(committed)
+    ends = list(accumulate((committed[name] for name in reversed(begun)), min))[::-1]
+
+    def was_newest(name: InstantTime, at: int) -> bool:
+        later = bisect_right(begun, name)
+        return later == len(begun) or ends[later] > at
+
+    return {
+        name: int(one.completion_time)
+        for one in undoings(context, snapshot.active, archived)
+        for name in one.targets
+        if one.action is Action.RESTORE or was_newest(name, int(one.requested_time))
+    }
 
 
 def _commits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,19 @@ from hoodoo.history import check_history, record_versions
 from timeline.codecs.journal import read_line, record_journal, write_line
 from timeline.errors import InvalidInputError
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.instant import Action
 from timeline.model.recorded_run import RunRecorder
+from timeline.publishing.begin import begin
 from timeline.rules.anomalies import AnomalyKind, judge_run
 
 NEVER = "20200101000000000"
+ARCHIVING = {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.archive.automatic": "false",
+    "hoodoo.storage.durability": "relaxed",
+}
 
 
 def rows(*keys: str, value: int = 0) -> pa.Table:
@@ -31,10 +41,34 @@ def table(tmp_path: Path) -> Iterator[Any]:
         schema=rows("a").schema,
         record_key="id",
         partition_by="part",
-        properties={"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"},
+        properties={"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING", **ARCHIVING},
     )
     with made:
         yield made
+
+
+def archive(table: Any, tmp_path: Path) -> None:
+    """Everything so far, and its slots."""
+    head = table.core.context.chain.head()
+    for value in range(5):
+        table.upsert(rows("a", value=value))
+    slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
+    for slot in slots.iterdir():
+        os.utime(slot, (0, 0))
+    table.services.archive()
+    assert min(int(slot.name) for slot in slots.iterdir()) > head
+
+
+def ended_pending(table: Any, *, beside: bool) -> str:
+    """A write that was rolled back before it was committed; another was, ``beside`` it."""
+    context = table.core.context
+    begun = begin(context, Action.COMMIT)
+    if beside:
+        table.upsert(rows("a", value=9))
+    begun.heartbeat.stop()
+    context.pin.release(begun.requested_time)
+    table.services.rollback_dead_writers()
+    return begun.requested_time
 
 
 def journal(tmp_path: Path, *lines: str) -> list[Path]:
@@ -137,6 +171,48 @@ def test_a_rollback_of_a_completed_write_excuses_it(table: Any, tmp_path: Path) 
     assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
     never = journal(tmp_path, write_line("one", "ok", ["b"], instant=NEVER))
     assert found(table, never) == [(AnomalyKind.LOST_UPDATE, "")]
+
+
+def test_a_rollback_of_a_completed_write_excuses_it_when_it_is_archived(
+    table: Any, tmp_path: Path
+) -> None:
+    table.upsert(rows("a"))
+    gone = table.upsert(rows("b")).requested_time
+    table.rollback(gone)
+    archive(table, tmp_path)
+    assert found(table, journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))) == []
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_a_withdrawn_delete_hid_was_gone_for_those_who_read_in_between(
+    table: Any, tmp_path: Path, *, archived: bool
+) -> None:
+    kept = table.upsert(rows("a", "b")).requested_time
+    table.savepoint(kept)
+    gone = table.delete(rows("b").select(["id", "part"]))
+    table.restore(kept)
+    table.delete_savepoint(kept)
+    if archived:
+        archive(table, tmp_path)
+    told = journal(
+        tmp_path,
+        write_line("one", "ok", ["a", "b"], instant=kept),
+        read_line("r", [("a", kept), ("b", None)], at=gone.completion_time),
+    )
+    assert found(table, told) == []
+
+
+@pytest.mark.parametrize(("beside", "archived"), [(False, False), (True, True)])
+def test_a_rollback_excuses_no_answer_about_a_write_that_was_never_committed(
+    table: Any, tmp_path: Path, *, beside: bool, archived: bool
+) -> None:
+    """Its abort slot tells, or a write that began after it: then it was not the newest one."""
+    table.upsert(rows("a"))
+    gone = ended_pending(table, beside=beside)
+    if archived:
+        archive(table, tmp_path)
+    told = journal(tmp_path, write_line("one", "ok", ["b"], instant=gone))
+    assert found(table, told) == [(AnomalyKind.LOST_UPDATE, "")]
 
 
 def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None:
