@@ -38,7 +38,8 @@ def applied(rows: pa.Table, op: Op) -> pa.Table:
 
 
 def record(op: Op, answer: str | None) -> OpRecord:
-    return OpRecord(op=op, invoked=1.0, reads=[], answered=2.0, answer=answer, instant="1")
+    time = "20260102000000000"
+    return OpRecord(op=op, invoked=1.0, reads=[], answered=2.0, answer=answer, instant=time)
 
 
 @pytest.fixture

@@ -23,13 +23,14 @@ wants that judged appends one line per event to a file of its own::
     }
 
 ``answer`` is ``ok``, ``fail`` or ``unknown``; ``instant`` (a receipt's requested time) may be
-missing only where it is not ``ok``. Versions are the ``_hoodie_commit_time`` of rows, null for
+missing only where it is not ``ok``; writes of a group share it. Versions are the ``_hoodie_commit_time`` of rows, null for
 no row; keys are as in ``_hoodie_record_key``. ``at`` is the completion time that was read as of.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from timeline.model.times import InstantTime
 __all__ = ["read_line", "record_journal", "write_line"]
 
 _ANSWERS: Final = ("ok", "fail", "unknown")
+_TIME: Final = re.compile(r"\d{17}", re.ASCII)
 
 Versions = Sequence[tuple[str, InstantTime | None]]
 
@@ -128,23 +130,30 @@ def _record(run: RunRecorder, event: dict[str, Any], place: str) -> None:
     if event["event"] == "read":
         name = f"{event.get('name') or 'read'} ({place})"
         rows = _pairs(event["rows"])
-        at = event.get("at")
+        at = _time(event, "at")
         run.transaction(name, snapshot=int(at) if at else None, full=bool(event.get("full", False)))
         run.reads(name, rows)
         return
     if event["event"] != "write" or event["answer"] not in _ANSWERS:
         raise ValueError(event["event"])
-    instant = event.get("instant")
+    instant = _time(event, "instant")
     if instant is None and event["answer"] == "ok":
         raise KeyError("instant")
-    name = str(instant or f"{event.get('name') or 'write'} ({place})")
+    line = f"{event.get('name') or 'write'} ({place})"
+    name = instant or line
     keys = [str(key) for key in event["keys"]]
     reads = _pairs(event.get("reads") or [])
     answer = None if event["answer"] == "unknown" else event["answer"]
-    run.transaction(name, answer=answer, batch=event.get("batch"))
+    run.account(name, line, answer=answer, batch=event.get("batch"), reads=reads)
     rank = None if instant is None else int(instant)
     run.writes(name, keys, deletes=bool(event.get("deletes", False)), rank=rank)
-    run.reads(name, reads)
+
+
+def _time(event: dict[str, Any], field: str) -> InstantTime | None:
+    time = event.get(field)
+    if time is not None and not _TIME.fullmatch(str(time)):
+        raise ValueError(field)
+    return None if time is None else str(time)
 
 
 def _pairs(found: list[Any]) -> list[tuple[str, str | None]]:

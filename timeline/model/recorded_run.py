@@ -79,6 +79,14 @@ class RecordedRun:
     taken_back: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Account:
+    source: str
+    answer: str | None
+    batch: str | None
+    reads: Sequence[tuple[str, str | None]]
+
+
 @dataclass(slots=True)
 class RunRecorder:
     """
@@ -96,6 +104,7 @@ class RunRecorder:
     _transactions: dict[str, dict[str, object]] = field(default_factory=dict)
     _writes: list[pa.Table] = field(default_factory=list)
     _reads: list[pa.Table] = field(default_factory=list)
+    _accounts: dict[str, list[_Account]] = field(default_factory=dict)
 
     def transaction(
         self,
@@ -121,6 +130,24 @@ class RunRecorder:
         }
         known = self._transactions.setdefault(name, {"name": name})
         known.update({key: value for key, value in told.items() if value is not None})
+
+    def account(
+        self,
+        name: str,
+        source: str,
+        *,
+        answer: str | None,
+        batch: str | None,
+        reads: Sequence[tuple[str, str | None]],
+    ) -> None:
+        """
+        What one client tells of a transaction, under a name of its own for this ``source``.
+
+        Where several tell of one, each tells of a part of it (GRP-1).
+        """
+        self.transaction(name)
+        told = _Account(source=source, answer=answer, batch=batch, reads=reads)
+        self._accounts.setdefault(name, []).append(told)
 
     def writes(
         self,
@@ -165,7 +192,9 @@ class RunRecorder:
         return count
 
     def finish(self) -> RecordedRun:
-        """The run."""
+        """The run; once."""
+        for name, accounts in self._accounts.items():
+            self._join(name, accounts)
         told = list(self._transactions.values())
         for known in told:
             if "position" in known:
@@ -186,6 +215,22 @@ class RunRecorder:
             cleared=self.cleared,
             taken_back=self._taken_back,
         )
+
+    def _join(self, name: str, accounts: Sequence[_Account]) -> None:
+        """Of several accounts the one that is wrong counts, and each read on its own snapshot."""
+        known = self._transactions[name]
+        answers = [one.answer for one in accounts if one.answer is not None]
+        wrong = "fail" if "position" in known else "ok"
+        if answers:
+            known["answer"] = wrong if wrong in answers else answers[0]
+        place = {key: known[key] for key in ("position",) if key in known}
+        for one in accounts:
+            reader = name if len(accounts) == 1 else one.source
+            self.transaction(reader)
+            self.reads(reader, one.reads)
+            if one.batch is not None and known.setdefault("batch", one.batch) != one.batch:
+                part = f"{name} ({one.batch})"
+                self._transactions[part] = {"name": part, "batch": one.batch, **place}
 
 
 def _typed(columns: Sequence[Sequence[object]], schema: pa.Schema) -> list[pa.Array]:

@@ -237,6 +237,11 @@ def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None
         '{"event": "write", "answer": "maybe", "keys": []}\n',
         '{"event": "write", "answer": "ok", "keys": ["a"]}\n',
         '{"event": "read"}\n',
+        write_line("w", "ok", ["a"], instant="9" * 19),
+        write_line("w", "ok", ["a"], instant="9" * 20),
+        write_line("w", "ok", ["a"], instant=""),
+        read_line("r", [], at="9" * 20),
+        read_line("r", [], at="2026-01-01"),
         "[]\n",
     ],
 )
@@ -244,6 +249,72 @@ def test_a_line_of_another_form_is_refused(line: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         record_journal(RunRecorder(), [line.encode()], source="j")
     assert caught.value.fields["line"] == 1
+
+
+# ---------------------------------------------------------------- writes of a group
+
+GROUP_TIME, OTHER_TIME = "20260101000009000", "20260101000008000"
+
+
+def of_lines(*lines: str, committed: tuple[str, ...]) -> list[tuple[AnomalyKind, str]]:
+    run = RunRecorder(ordered=True, by_commits=True)
+    record_journal(run, [line.encode() for line in lines], source="j")
+    for name in committed:
+        run.transaction(name, position=int(name) + 1, places=["p"])
+    return [(one.kind, one.item) for one in judge_run(run.finish())]
+
+
+@pytest.mark.spec("GRP-1")
+@pytest.mark.parametrize("one_write", [False, True])
+def test_writes_of_a_group_have_each_read_a_snapshot_of_their_own(*, one_write: bool) -> None:
+    """One read a key before it was written again; the one that writes it read it after that."""
+    first, second = "20260101000001000", "20260101000002000"
+    lines = [
+        write_line("p", "ok", ["a"], instant=first),
+        write_line("q", "ok", ["a"], instant=second),
+        write_line("A", "ok", ["x"], instant=GROUP_TIME, reads=[("a", first)]),
+        write_line("B", "ok", ["a"], instant=GROUP_TIME, reads=[("a", second)]),
+    ]
+    if one_write:
+        lines[2:] = [write_line("A", "ok", ["x", "a"], instant=GROUP_TIME, reads=[("a", first)])]
+    told = of_lines(*lines, committed=(first, second, GROUP_TIME))
+    assert told == ([(AnomalyKind.LOST_UPDATE, "a")] if one_write else [])
+
+
+@pytest.mark.spec("GRP-1")
+def test_a_write_of_a_group_that_saw_what_was_never_committed_read_dirty() -> None:
+    lines = [
+        write_line("A", "ok", ["x"], instant=GROUP_TIME, reads=[("a", "29990101000000000")]),
+        write_line("B", "ok", ["y"], instant=GROUP_TIME),
+    ]
+    assert of_lines(*lines, committed=(GROUP_TIME,)) == [(AnomalyKind.DIRTY_READ, "a")]
+
+
+@pytest.mark.spec("GRP-1")
+@pytest.mark.parametrize("answers", [("ok", "fail"), ("fail", "ok")])
+@pytest.mark.parametrize(
+    ("committed", "kind"),
+    [((GROUP_TIME,), AnomalyKind.WRONG_ANSWER), ((), AnomalyKind.LOST_UPDATE)],
+)
+def test_of_a_group_each_answer_is_compared_with_what_was_committed(
+    answers: tuple[str, str], committed: tuple[str, ...], kind: AnomalyKind
+) -> None:
+    lines = [write_line(one, one, [one], instant=GROUP_TIME) for one in answers]
+    assert of_lines(*lines, committed=committed) == [(kind, "")]
+
+
+@pytest.mark.spec("GRP-1")
+@pytest.mark.parametrize(
+    ("batches", "kinds"),
+    [(("b", "c"), [AnomalyKind.DUPLICATE]), (("c", "b"), [AnomalyKind.DUPLICATE]), ("cd", [])],
+)
+def test_a_batch_of_a_group_that_another_commit_has_is_there_twice(
+    batches: tuple[str, str], kinds: list[AnomalyKind]
+) -> None:
+    lines = [write_line(one, "ok", [one], instant=GROUP_TIME, batch=one) for one in batches]
+    lines += [write_line("b", "ok", ["b"], instant=OTHER_TIME, batch="b")] * 2  # asked again
+    told = of_lines(*lines, committed=(GROUP_TIME, OTHER_TIME))
+    assert [kind for kind, _ in told] == kinds
 
 
 # ---------------------------------------------------------------- versions of file groups
