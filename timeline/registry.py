@@ -113,6 +113,8 @@ def registered_writers(context: TableContext, *, but: str = "") -> list[Register
     """
     Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry.
 
+    Those of another table are left out: who had a dropped one open still beats where it was.
+
     Args:
         context: The table.
         but: The id of a writer that is left out, and whose entry is not read.
@@ -120,17 +122,22 @@ def registered_writers(context: TableContext, *, but: str = "") -> list[Register
     world, silence = context.world, context.limits.heartbeat.tolerated_ms
     now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
     others = [one for one in listed[:_ENTRIES_MAX] if one.name != f"{but}.json"]
-    looks = (partial(_entry, world.storage, one, now, silence) for one in others)
+    known = context.identity.known
+    table_id = None if known is None else known.table_id
+    looks = (partial(_entry, world.storage, one, now, silence, table_id) for one in others)
     found = [writer for writer in world.together(*looks) if writer is not None]
     return sorted(found, key=lambda writer: writer.last_beat_ms)
 
 
-def _entry(storage: Storage, entry: FileStat, now: int, silence: int) -> RegisteredWriter | None:
+def _entry(
+    storage: Storage, entry: FileStat, now: int, silence: int, table_id: str | None
+) -> RegisteredWriter | None:
     try:
         document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
-        return _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
+        writer = _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
     except (ObjectMissingError, ValueError, KeyError, TypeError):
         return None  # it left meanwhile, or is no entry of ours
+    return writer if table_id in (None, document.get("table", table_id)) else None
 
 
 def forget(
@@ -212,7 +219,7 @@ def enter(
     """
     Register this process as a writer.
 
-    Outside: 3 lists, 1 get per entry and list, 1 put, chain probes.
+    Outside: 3 lists, 1 get per entry and list, 1 put, chain probes; the identity where it is new.
 
     Args:
         context: The table.
@@ -224,7 +231,7 @@ def enter(
         WriterDisagreementError: A writer that seems alive is configured differently, or has
             some of the same buckets for itself; nothing was changed.
     """
-    world = context.world
+    world, table_id = context.world, context.table_id
     who = world.ids.identity()
     compare = partial(_compare, context, agreement, buckets, who.writer_id)
     *_, head = world.together(prove or _nothing, compare, context.chain.look_anew)
@@ -238,6 +245,7 @@ def enter(
         "since_ms": world.storage.now_ms(),
         "agreement": dict(agreement),
         "buckets": buckets,
+        "table": table_id,
     }
     shown_at_ms = show_pin(context, head)
     try:

@@ -209,6 +209,36 @@ def test_entries_of_writers_long_silent_are_ignored():
     other.leave()
 
 
+@pytest.mark.spec("REG-1")
+def test_the_entry_of_a_dropped_table_s_writer_counts_for_nothing_in_the_new_one():
+    clock = StillClock()
+    storage = storage_at(clock)
+    idle = enter(new_table(storage, clock=clock).context, MINE)
+    storage.delete_folder(".hoodie")
+    table = new_table(storage, clock=clock)
+    mine = enter(table.context, {"lock": "b"})
+    idle.beat()
+    assert len(storage.names(WRITERS)) == 2
+    (entry,) = registered_writers(table.context)
+    assert entry.writer_id == table.context.world.ids.identity().writer_id
+    enter(opened(table, clock=clock).context, {"lock": "b"})
+    idle.leave()
+    mine.leave()
+
+
+@pytest.mark.spec("REG-1")
+def test_an_entry_that_names_no_table_counts():
+    table = new_table()
+    enter(table.context, MINE)
+    (name,) = table.context.world.storage.names(WRITERS)
+    path = f"{WRITERS}/{name}"
+    document = json.loads(table.context.world.storage.read(path))
+    assert document.pop("table") == table.context.table_id
+    table.context.world.storage.write(path, json.dumps(document).encode())
+    with pytest.raises(WriterDisagreementError):
+        enter(opened(table).context, {"lock": "b"})
+
+
 def test_a_writer_that_ended_without_a_word_can_be_forgotten():
     clock = StillClock()
     table = new_table(storage_at(clock), clock=clock)
