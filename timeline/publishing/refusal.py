@@ -26,7 +26,7 @@ from timeline.rules.conflicts import Rebaseable, Refused, RuleId
 __all__ = ["KINDS", "RefusalReport", "Waited", "as_error", "report_of"]
 
 _SHOWN_MAX = 20
-_AGAIN = "write again, which hoodie.write.num.retries.on.conflict.failures lets happen by itself"
+_BOUND = "hoodie.write.num.retries.on.conflict.failures"
 
 #: Rule -> its error and the error's kind. A class says what a caller does, a kind what it met.
 _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
@@ -119,8 +119,10 @@ def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalRep
     )
 
 
-def as_error(report: RefusalReport, rule: RuleId) -> ConflictError | RolledBackError:
-    """The error of a rule, with its kind and the report (field ``report``)."""
+def as_error(
+    report: RefusalReport, rule: RuleId, bound: str = _BOUND
+) -> ConflictError | RolledBackError:
+    """The error of a rule, with its kind and the report; ``bound`` is what forbids a retry."""
     error, kind = _ERRORS[rule]
     document = report.as_document()
     if issubclass(error, RolledBackError):
@@ -130,6 +132,10 @@ def as_error(report: RefusalReport, rule: RuleId) -> ConflictError | RolledBackE
             requested_time=report.instant,
             report=document,
         )
-    again = f"; {_AGAIN}" if report.retry_can_succeed else ""
+    again = (
+        f"; write again, which a greater {bound} lets happen by itself"
+        if report.retry_can_succeed
+        else ""
+    )
     message = f"instant {report.instant} was refused by a conflict: {report.text}{again}"
     return error(message, kind=kind, report=document)

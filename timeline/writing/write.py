@@ -182,7 +182,7 @@ def _given_up(
     refusals: Sequence[RefusalReport], rule: RuleId, bound: str
 ) -> ConflictError | RolledBackError:
     if len(refusals) == 1:
-        return as_error(refusals[-1], rule)
+        return as_error(refusals[-1], rule, bound)
     return BudgetSpentError(
         "every attempt met a conflict; write less at once, write at another time, or raise "
         f"{bound}; last: {refusals[-1].text}",

@@ -25,7 +25,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.errors import BudgetSpentError, LeaseLostError, SettingError
+from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
 from timeline.model.operations import WriteOperation
 from timeline.properties.options import as_property_set
 from timeline.properties.settings import WriteSettings
@@ -143,7 +143,9 @@ def test_a_receipt_tells_how_much_was_done_again() -> None:
 def test_bytes_written_in_vain_end_the_retries() -> None:
     mine, other = two_writers(wasted_bytes_max=1)
     acts = [lambda: upsert(other, [row("a", "x", 2, 7)])] * 2
-    with pytest.raises(Exception, match=r"was refused by a conflict.*num.retries"):
+    with pytest.raises(
+        WriteConflictError, match=r"a greater hoodoo\.retry\.wasted\.bytes\.max lets"
+    ):
         upsert(mine, [row("a", "x", 3, 3)], *acts)
     assert rows_of(mine, "id", "v") == [("a", 7), ("b", 1)]
 
