@@ -168,7 +168,8 @@ def unexplained(world: World, trace: Trace, log: Log, level: Isolation) -> str:
     if trace.failure is not None:
         return f"{trace.failure}\n{trace.story()}"
     context = open_table(outside(world))
-    # A survivor's write makes visible what a dead one decided.
+    # A survivor's write makes visible what a dead one decided, whose lock may outlive it.
+    context.world.clock.sleep_ms(world.lease_ms)
     write(context, plan_for("last"), LocalWorkload(context.world, rows_of("last", ["z1"])))
     rows = Table(context).to_arrow(columns=["id", "operation"]).to_pylist()
     last = {row["id"]: row["operation"] for row in rows if row["id"] != "z1"}
