@@ -425,7 +425,14 @@ def _stands(context: TableContext, begun: Begun, member: _Member, rivals: list[R
     candidate, written = _files_of(member)
     if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), Clean):
         return False
-    mine = facts_of(begun, member.work.plan, written, candidate.claim, candidate.batches)
+    mine = facts_of(
+        begun,
+        member.work.plan,
+        written,
+        candidate.claim,
+        candidate.batches,
+        read_only=candidate.read_only,
+    )
     return refused_by(context, mine, rivals) is None
 
 

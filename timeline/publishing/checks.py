@@ -18,7 +18,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.files.parquet import read_base_file
 from timeline.files.virtual_keys import read_virtual_keys
-from timeline.model.claim import Claim, FileGroupId, Touch
+from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
@@ -45,6 +45,7 @@ class WhatIPublish:
     claim: Claim
     missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+    read_only: tuple[TouchedFileGroup, ...] = ()  # of the candidate
     whole_table: bool = False  # a key is unique in the table, not in its partition
     in_buckets: bool = False  # a bucket has one file group in its partition
 
@@ -193,19 +194,23 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
 
 def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     """
-    Whether a compaction left keys out of a file group in which I may bring them back.
+    Whether the other took keys out of a file group in which I may bring them back.
 
-    Whoever began after it looks for such a key in vain there, and inserts it elsewhere. In the
-    whole table a deleted key is found by nobody. Not exact: the keys are not compared.
+    Whoever began after it looks for such a key in vain there, and inserts it elsewhere, so that
+    merging my rows with what it left is not enough. In the whole table no key is brought back:
+    a log's deleted keys are not found, and nothing is merged again. Not exact: the keys are not
+    compared.
     """
-    mine_in_logs = {item.file_group for item in mine.claim.file_groups if item.touch is Touch.LOG}
+    if mine.whole_table:
+        return None
+    mine_there = {item.file_group for item in (*mine.claim.file_groups, *mine.read_only)}
     for rival in rivals:
-        met = tuple(sorted(mine_in_logs & rival.dropped))
-        if met and not mine.whole_table:
+        shared = mine_there & {item.file_group for item in rival.claim.file_groups}
+        met = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
+        if met:
             return Refused(
                 RuleId.KEYS_DROPPED,
-                "the other compacted the file group and left deleted keys out; mine must be "
-                "looked up again",
+                "the other took keys out of the file group; mine must be looked up again",
                 (rival,),
                 met,
             )

@@ -7,7 +7,8 @@ slot and are read from their commit metadata (FOR-2, concurrency 3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import cache, partial
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
@@ -41,9 +42,6 @@ RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 
 def rival_of_slot(slot: Slot) -> Rival:
     """What a slot of ours means to others."""
-    dropped: frozenset[FileGroupId] = frozenset()
-    if slot.kind is SlotKind.COMMIT and slot.action is Action.COMPACTION:
-        dropped = _dropped_by(decode_commit(slot.body, path=slot_path(slot.number)))
     return Rival(
         action=slot.action,
         requested_time=slot.instant_time,
@@ -53,7 +51,7 @@ def rival_of_slot(slot: Slot) -> Rival:
         restores=slot.kind is SlotKind.RESTORE,
         writer=slot.owner.text,
         is_compaction=slot.action in (Action.COMPACTION, Action.LOGCOMPACTION),
-        dropped=dropped,
+        dropped=cache(partial(_dropped_by_slot, slot)),
         schema=slot.schema_after,
         batches=tuple(batch.batch_id for batch in slot.batches),
     )
@@ -111,13 +109,13 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
     aborts = None
     schema = ""
     is_compaction = False
-    dropped: frozenset[FileGroupId] = frozenset()
+    dropped: Collection[FileGroupId] = frozenset()
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         metadata = context.commits.read(instant)
         claim = claim_of(metadata)
         schema = metadata.schema_json or ""
         is_compaction = metadata.operation_type in _COMPACTING
-        dropped = _dropped_by(metadata) if is_compaction else dropped
+        dropped = _dropped_by(metadata)
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
     return Rival(
@@ -130,12 +128,24 @@ def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
         writer="another engine",
         schema=schema,
         is_compaction=is_compaction,
-        dropped=dropped,
+        dropped=lambda: dropped,
     )
 
 
+def _dropped_by_slot(slot: Slot) -> frozenset[FileGroupId]:
+    if slot.kind is not SlotKind.COMMIT:
+        return frozenset()
+    return _dropped_by(decode_commit(slot.body, path=slot_path(slot.number)))
+
+
 def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
-    """The file groups from which a compaction left keys out that logs had deleted."""
+    """
+    The file groups out of which a commit took keys.
+
+    A compaction takes those that logs had deleted; one of logs alone keeps them as deleted.
+    """
+    if metadata.operation_type == _LOG_COMPACT:
+        return frozenset()
     return frozenset(
         FileGroupId(partition_path, stat.file_id)
         for partition_path, stats in metadata.partition_to_write_stats.items()
@@ -179,7 +189,8 @@ def pending_rollback_of(
     return None
 
 
-_COMPACTING = frozenset({"COMPACT", "LOG_COMPACT"})  # rows move, none is new
+_LOG_COMPACT = "LOG_COMPACT"
+_COMPACTING = frozenset({"COMPACT", _LOG_COMPACT})  # rows move, none is new
 _CLAIMING = frozenset(
     {
         WriteOperation.INSERT_OVERWRITE.hudi_name,

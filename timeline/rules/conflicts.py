@@ -9,8 +9,8 @@ time (hole 2, 20): the caller passes everything that became visible after my bas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
@@ -126,7 +126,8 @@ class Rival:
     restores: bool = False  # it took published instants away
     writer: str = ""  # host, pid, application, as far as known
     is_compaction: bool = False  # it moved rows only: no conflict for logs and replacing (PUB-4)
-    dropped: frozenset[FileGroupId] = frozenset()  # where it left deleted keys out
+    #: Where it took keys out. Asked where that decides only: it may mean to read its commit.
+    dropped: Callable[[], Collection[FileGroupId]] = field(default=frozenset, compare=False)
     schema: str = ""  # the table schema it published with, "" when not known
     batches: tuple[str, ...] = ()  # idempotent batches it contains (BATCH-1)
 

@@ -107,7 +107,7 @@ def candidate_of(
     )
     claim = claim_of(metadata)
     # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
-    idle = [
+    read_only = tuple(
         TouchedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
             touch=_touch_of(task),
@@ -115,7 +115,7 @@ def candidate_of(
         )
         for task, stats in written.stats
         if not stats and _touch_of(task) is not Touch.NEW
-    ]
+    )
     claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
     if plan.batch_id is not None:
         batches = (
@@ -128,11 +128,13 @@ def candidate_of(
                 rows_deleted=metadata.total_rows_deleted,
             ),
         )
-    check = further_checks(context, facts_of(begun, plan, written, claim, batches))
+    check = further_checks(
+        context, facts_of(begun, plan, written, claim, batches, read_only=read_only)
+    )
     return Candidate(
         claim=claim,
         metadata=metadata,
-        read_only=tuple(idle),
+        read_only=read_only,
         logs_may_meet=written.placement.logs_may_meet,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
@@ -142,7 +144,13 @@ def candidate_of(
 
 
 def facts_of(
-    begun: Begun, plan: WritePlan, written: Written, claim: Claim, batches: tuple[Batch, ...]
+    begun: Begun,
+    plan: WritePlan,
+    written: Written,
+    claim: Claim,
+    batches: tuple[Batch, ...],
+    *,
+    read_only: tuple[TouchedFileGroup, ...],
 ) -> WhatIPublish:
     """What the checks compare with what others published."""
     return WhatIPublish(
@@ -153,6 +161,7 @@ def facts_of(
         batch_ids=tuple(batch.batch_id for batch in batches),
         schemas=(written.schema.avro_json, written.schema_before),
         claim=claim,
+        read_only=read_only,
         missed_in=_missed_in(written),
         inserted_into=tuple(
             stat.path
