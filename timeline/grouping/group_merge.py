@@ -30,6 +30,7 @@ def merged(members: Sequence[Written]) -> Written:
         tasks=tuple(task for one in members for task in one.placement.tasks),
         missed_in=tuple(sorted(missed)),
         new_rows=new_rows,
+        read_only=tuple(item for one in members for item in one.placement.read_only),
     )
     stats = tuple(pair for one in members for pair in one.stats)
     return replace(first, placement=placement, stats=stats)

@@ -107,7 +107,7 @@ def candidate_of(
     )
     claim = claim_of(metadata)
     # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
-    read_only = tuple(
+    idle = tuple(
         TouchedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
             touch=_touch_of(task),
@@ -116,6 +116,9 @@ def candidate_of(
         for task, stats in written.stats
         if not stats and _touch_of(task) is not Touch.NEW
     )
+    written_to = {item.file_group for item in claim.file_groups}
+    found = (one for one in written.placement.read_only if one.file_group not in written_to)
+    read_only = (*idle, *found)
     claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
     if plan.batch_id is not None:
         batches = (

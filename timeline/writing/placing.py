@@ -23,7 +23,7 @@ from timeline.index.buckets import Buckets, find_buckets
 from timeline.index.own_buckets import refuse_overwriting, refuse_rows, refuse_updates
 from timeline.model.appending import LogSettings, LogTarget
 from timeline.model.change_log import ChangeLogMode
-from timeline.model.claim import WHOLE_TABLE, FileGroupId
+from timeline.model.claim import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
@@ -79,6 +79,7 @@ class Placement:
     logs_may_meet: bool = False  # beside logs of others in one file group (NBCC-1)
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
+    read_only: tuple[TouchedFileGroup, ...] = ()  # where an insert found the keys that it drops
 
 
 class WriteBase(Protocol):
@@ -160,7 +161,8 @@ def place(
     # In a bucket index only inserts that mind known keys look for them.
     looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
     candidates = _candidates(context, view, latest.values(), rules) if looks else {}
-    counts = _wanted(workload.tag(candidates), rules)
+    tagged = workload.tag(candidates)
+    counts = _wanted(tagged, rules)
     if rules.buckets is not None and in_buckets:
         where = find_buckets(
             context.world.storage, begun.snapshot, rules.buckets, touched, latest, agreed=agreed
@@ -200,6 +202,21 @@ def place(
         logs_may_meet=free and not (rules.drop_found or rules.refuse_found),
         missed_in=tuple(counts.inserts) if deletes else (),
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
+        read_only=_read_only(tagged.updates, latest) if rules.drop_found else (),
+    )
+
+
+def _read_only(
+    found: Iterable[FileGroupId], latest: Mapping[FileGroupId, FileSlice]
+) -> tuple[TouchedFileGroup, ...]:
+    """File groups whose keys make rows superfluous, as long as nobody changes them."""
+    return tuple(
+        TouchedFileGroup(
+            file_group=group,
+            touch=Touch.LOG if latest[group].log_files else Touch.BASE,
+            source_requested_time=_base_time(latest[group]) or None,
+        )
+        for group in found
     )
 
 

@@ -266,8 +266,10 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
         refusals.append(report_of(begun.requested_time, stale))
         return Met(verdict=stale, seen=Seen.by(begun.snapshot))
     seen = Seen.by(begun.snapshot)
-    # A key of a global index may have moved, one that a partial update changes may be gone.
-    anew = plan.rules.lookup.whole_table or plan.rules.partial
+    # A key of a global index may have moved, one that a partial update changes may be gone, and
+    # merging again keeps no promise about known keys.
+    rules = plan.rules
+    anew = rules.lookup.whole_table or rules.partial or rules.drop_found or rules.refuse_found
     # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
     # batch, keys inserted by both) can only be asked once the files are written.
     gives_way = context.limits.gives_way and plan.paced and not work.queued

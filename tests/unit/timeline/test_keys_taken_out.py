@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import (
+    Meddled,
     Rows,
+    as_table,
     begun,
     new_table,
     opened,
@@ -18,12 +20,15 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import TableType, WriteOperation
 from timeline.publishing import rivals
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.placing import FileRules
+from timeline.writing.write import write
 
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
 A = {"id": "a", "p": "x"}
@@ -109,6 +114,59 @@ def test_deletes_beside_who_finds_no_key_merge_the_file_group_again(
     receipt = put(mine, operation, [row("n", 5)], deletes, buckets=buckets)
     assert receipt.redone == "file groups"
     assert rows_of(mine, "id", "v") == [("c", 1), ("n", 5)]
+
+
+# ---------------------------------------------------------------- inserts that mind known keys
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["upsert", "insert"])
+def test_an_insert_drops_the_key_that_came_into_its_small_file(drops: bool) -> None:
+    mine, other = two_writers()
+    rival = begun(other, INSERT if drops else UPSERT, [row("n", 4)], drop_found=drops)
+    receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True)
+    assert (receipt.rows_inserted, receipt.redone) == (0, "everything")
+    assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
+
+
+def test_an_insert_that_refuses_known_keys_refuses_one_that_came_into_its_small_file() -> None:
+    mine, other = two_writers()
+    rival = begun(other, UPSERT, [row("n", 4)])
+    plan = planned(mine, INSERT, drop_found=True)
+    refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
+    workload = Meddled(LocalWorkload(mine.context.world, as_table([row("n", 5)])), rival)
+    with pytest.raises(InvalidInputError) as refused:
+        write(mine.context, refusing, workload)
+    assert refused.value.kind == "duplicate_key"
+    assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_row_that_was_dropped_for_a_key_is_inserted_when_that_is_deleted(
+    kind: TableType, logged: bool, filled: bool
+) -> None:
+    mine, other = two_writers(table_type=kind)
+    if logged:
+        upsert(mine, [row("c", 2)])
+    given = [row("a", 5), row("n", 5)] if filled else [row("a", 5)]
+    receipt = put(mine, INSERT, given, lambda: put(other, DELETE, [A]), drop_found=True)
+    assert receipt.attempts == 2
+    assert ("a", 5) in rows_of(mine, "id", "v")
+    assert len(rows_of(mine, "id")) == len(given) + 1
+
+
+def test_a_row_that_was_dropped_beside_changes_elsewhere_is_dropped_once() -> None:
+    mine, other = two_writers()
+    upsert(mine, [{**row("y", 1), "p": "y"}])
+    receipt = put(
+        mine,
+        INSERT,
+        [row("a", 5)],
+        lambda: upsert(other, [{**row("y", 2), "p": "y"}]),
+        drop_found=True,
+    )
+    assert (receipt.attempts, receipt.rows_inserted) == (1, 0)
 
 
 def test_a_rival_s_commit_is_read_only_where_that_decides(
