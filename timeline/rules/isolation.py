@@ -93,13 +93,44 @@ def judge_reads(
 
 
 def _first_wins(mine: Claim, reads: WhatIRead, rivals: Sequence[Rival]) -> Refused | None:
+    groups = {item.file_group for item in mine.file_groups}
+    changed: set[FileGroupId] = set()  # where rows lie now that others changed after they were read
     for rival in rivals:
+        if rival.is_compaction:
+            continue  # rows stay in their file groups
         met = _met(reads, rival)
-        if not _moves_rows(rival) and _changes_what_i_change(mine, reads, rival, met):
+        came = _changed_there(rival, met, changed)
+        changed |= came
+        moves = _moves_rows(rival)
+        if came & groups or (not moves and _changes_what_i_change(mine, reads, rival, met)):
             return _changed(
                 "the other changed what this write changes, after this one read it", rival, met
             )
     return None
+
+
+def _changed_there(
+    rival: Rival, met: Sequence[TouchedFileGroup], changed: set[FileGroupId]
+) -> set[FileGroupId]:
+    """
+    The file groups of a rival with changed rows that were read, also where it moved them.
+
+    This write looks for its rows where they lie now: a clustering takes them to other file
+    groups, an upsert by a global index to another partition, out of what was read. Not exact:
+    the rows are not compared.
+    """
+    theirs = rival.claim.file_groups
+    groups = {one.file_group for one in theirs}
+    if any(one.touch is Touch.REPLACE and one.file_group in changed for one in theirs):
+        return groups
+    came = {one.file_group for one in met}
+    inserts = not changed and all(one.touch is Touch.NEW for one in met)
+    if inserts or rival.action is Action.CLUSTERING:
+        came = set()  # no row that was read is another one there
+    known = came | groups & changed
+    if known and groups - came and not known.isdisjoint(rival.dropped()):
+        return groups
+    return came
 
 
 def _in_their_order(reads: WhatIRead, rivals: Sequence[Rival], looks: Looks) -> Refused | None:
