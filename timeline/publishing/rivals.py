@@ -84,8 +84,11 @@ def archived_rivals(
     """
     Writes from ``first`` on that are archived and were never seen completed (FOR-6).
 
-    Outside: the history, and what of it was not read before.
+    Outside: what of the history's times was not read before; the history where there are any.
     """
+    times = context.history.times().completions.items()
+    if not any(requested >= first and (requested, done) not in known for requested, done in times):
+        return []
     return [
         _foreign_rival(
             context,
