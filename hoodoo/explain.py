@@ -73,7 +73,7 @@ def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
     """
     Every instant of a table, ascending by requested time.
 
-    Outside: 1 list, 1 get per completed instant, 1 get per slot; with ``archived`` the
+    Outside: 1 list, 1 get per completed instant and pending write, 1 get per slot; with ``archived`` the
     history's files.
 
     Raises:

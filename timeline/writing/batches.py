@@ -22,7 +22,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import boundary_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.second_look import without_void
 from timeline.publishing.settle import settle, unsettled
 from timeline.publishing.turn import take_turn
@@ -94,11 +93,9 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
     """
     if plan.batch_id is None:
         return None
-    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
-        _decide_last(context)
     if not _may_be_published(context, plan.batch_id):
         return None
-    _decide_last(context)  # what is told as published is there to be read (PUB-8)
+    _decide_last(context)  # void or not (FOR-4); what is told as published can be read (PUB-8)
     withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
     for one in _published_batches(context, plan.batch_id, withdrawn):
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
@@ -214,7 +211,7 @@ def _forgotten(
 
 
 def _decide_last(context: TableContext) -> None:
-    """A slot whose file is missing may still become void (FOR-4). Outside: 1 get, 1 list."""
+    """Settle the newest slots, or call void what may not count. Outside: 1 get, 1 list, a turn."""
     left = unsettled(context, context.chain.head(), context.active())
     if left:
         take_turn(context, f"settle {left[-1].instant_time}", lambda _: None)

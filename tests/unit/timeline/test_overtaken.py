@@ -271,3 +271,18 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
     monkeypatch.setattr(Table, "pin", pinned)
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
     assert restored
+
+
+@pytest.mark.spec("RST-1")
+def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None:
+    """What it takes was unlisted before the look, so none of it is read."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    restore(opened(table).context, kept.requested_time)
+    storage = table.context.world.storage
+    (end,) = (path for path in files_below(storage, TIMELINE) if path.endswith(".restore"))
+    storage.delete(end)
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    with opened(table).hold() as held:
+        assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
