@@ -38,3 +38,23 @@ def test_updates_and_deletes_are_appended(
     assert len(logs(path)) == changed.files_written + gone.files_written
     assert not list(Path(path, ".hoodie", ".temp").iterdir())
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0)]
+
+
+def test_an_insert_that_drops_known_keys_takes_a_deleted_one_for_new(
+    save: Any, rows: Any, path: str
+) -> None:
+    save(START, **MERGE_ON_READ)
+    save([(1, "mon")], columns="id long, day string", **MERGE_ON_READ, **{OPERATION: "delete"})
+    dropping = {
+        **MERGE_ON_READ,
+        OPERATION: "insert",
+        "hoodie__datasource__insert__dup__policy": "drop",
+    }
+    given = save([(1, "mon", 11, 7.0), (2, "mon", 11, 9.0), (4, "mon", 11, 8.0)], **dropping)
+    assert given.rows_inserted == 2
+    assert rows() == [
+        (1, "mon", 11, 7.0),
+        (2, "mon", 10, 2.0),
+        (3, "tue", 10, 3.0),
+        (4, "mon", 11, 8.0),
+    ]

@@ -25,9 +25,12 @@ from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.files.blocks import read_blocks
 from timeline.files.small_files import open_parquet
+from timeline.machine import NullEvents
 from timeline.model.casting import promote
 from timeline.model.file_group import LogFile
 from timeline.model.internal_schema import SchemaHistory
+from timeline.model.merge_definition import MergeDefinition
+from timeline.model.operations import MergeMode
 from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
@@ -38,7 +41,7 @@ from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import ChangeKind, Changes
 from timeline.rules.ordering import Mask, ordering_column
 
-__all__ = ["LogRead", "read_logs"]
+__all__ = ["LogRead", "keys_of_log", "read_logs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,32 @@ def read_logs(
     folded = fold_changes(join_changes(changes, read.schema), read.rules)
     # Java merges by position where all blocks have them: each copy of a repeated key has its own.
     return replace(folded, every_copy=all(placed))
+
+
+def keys_of_log(
+    storage: Storage, log: LogFile, schema: pa.Schema, keys: VirtualKeys | None
+) -> pa.ChunkedArray:
+    """
+    The record keys that one log file tells of, written and deleted ones, each once.
+
+    Args:
+        storage: Where the table lies.
+        log: The file.
+        schema: The table's columns, as they are now.
+        keys: How keys are computed where rows carry none.
+
+    Errors and calls outside: as ``read_blocks``.
+    """
+    heads = dict.fromkeys(name.partition(".")[0] for name in keys.fields) if keys else {}
+    columns = [pa.field(KEY_COLUMN, pa.string()), *(schema.field(name) for name in heads)]
+    read = LogRead(
+        schema=pa.schema(columns),
+        rules=MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING)),
+        visible=frozenset((log.instant_time,)),
+        keys=keys,
+    )
+    changes = read_logs(storage, NullEvents(), [log], read)
+    return pa.chunked_array([], pa.string()) if changes is None else changes.rows.column(KEY_COLUMN)
 
 
 def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:

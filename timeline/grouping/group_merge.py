@@ -29,6 +29,7 @@ def merged(members: Sequence[Written]) -> Written:
         first.placement,
         tasks=tuple(task for one in members for task in one.placement.tasks),
         missed_in=tuple(sorted(missed)),
+        sought={key: rows for one in members for key, rows in one.placement.sought.items()},
         new_rows=new_rows,
         read_only=tuple(item for one in members for item in one.placement.read_only),
     )

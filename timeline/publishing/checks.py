@@ -16,15 +16,18 @@ import pyarrow.compute as pc
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
+from timeline.files.log_files import keys_of_log
 from timeline.files.parquet import read_base_file
 from timeline.files.virtual_keys import read_virtual_keys
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.file_group import LogFile
 from timeline.model.filenames import parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.paths import join
-from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
+from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
+from timeline.ports.storage import Storage
 from timeline.publishing.publish import Check
 from timeline.reading.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
 from timeline.rules.bucketing import bucket_of
@@ -45,6 +48,8 @@ class WhatIPublish:
     claim: Claim
     missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+    appended: tuple[LogFile, ...] = ()  # my logs on slices that had some
+    virtual_keys: VirtualKeys | None = None  # how keys are computed where files store none
     read_only: tuple[TouchedFileGroup, ...] = ()  # of the candidate
     whole_table: bool = False  # a key is unique in the table, not in its partition
     in_buckets: bool = False  # a bucket has one file group in its partition
@@ -128,7 +133,11 @@ def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) ->
         refused = _same_bucket(mine, rivals)
     if refused is not None or not mine.keys_looked_up:
         return refused
-    return _dropped_key(mine, rivals) or _same_new_key(context, mine, rivals)
+    return (
+        _dropped_key(mine, rivals)
+        or _same_new_key(context, mine, rivals)
+        or _key_brought_back(context, mine, rivals)
+    )
 
 
 def _owned_by_new_plan(
@@ -225,6 +234,7 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
     wrote, only for partitions into which both inserted. One and the same file group needs no
     look: merging it again answers for its keys, and rows both updated carry both times.
     """
+    storage = context.world.storage
     for rival in rivals:
         shared = set(mine.claim.inserting) & set(rival.claim.inserting)
         for path in mine.inserted_into:
@@ -242,8 +252,8 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
             ]
             if not others:
                 continue
-            their_keys = _new_keys(context, others, rival.requested_time)
-            my_keys = _new_keys(context, [path], mine.requested_time)
+            their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
+            my_keys = _new_keys(storage, mine.virtual_keys, [path], mine.requested_time)
             if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
                 return Refused(
                     RuleId.SAME_NEW_KEY,
@@ -252,6 +262,51 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
                     partitions=(partition_path,),
                 )
     return None
+
+
+def _key_brought_back(
+    context: TableContext, mine: WhatIPublish, rivals: list[Rival]
+) -> Refused | None:
+    """
+    Whether another inserted a key elsewhere that my log may bring back where logs had deleted it.
+
+    Exact, as ``_same_new_key``: the keys of my logs and the other's new ones are read, only for
+    partitions into which the other inserted. In the whole table a deleted key is not found.
+    """
+    if mine.whole_table:
+        return None
+    storage = context.world.storage
+    schema = TableSchema.from_avro(mine.schemas[0]).arrow
+    for rival in rivals:
+        for log in mine.appended:
+            partition_path = log.file_group.partition_path
+            if partition_path not in rival.claim.inserting:
+                continue
+            others = _base_files(rival, log.file_group)
+            if not others:
+                continue
+            their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
+            my_keys = keys_of_log(storage, log, schema, mine.virtual_keys)
+            if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that a log deleted and that is written here",
+                    (rival,),
+                    (log.file_group,),
+                    (partition_path,),
+                )
+    return None
+
+
+def _base_files(rival: Rival, but: FileGroupId) -> list[str]:
+    """The rival's base files of a file group's partition, without that file group's."""
+    return [
+        join(item.file_group.partition_path, name)
+        for item in rival.claim.file_groups
+        if item.file_group.partition_path == but.partition_path and item.file_group != but
+        for name in item.files
+        if parse_base_file_name(name) is not None  # logs hold no key that is new
+    ]
 
 
 def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
@@ -287,16 +342,17 @@ def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     return None
 
 
-def _new_keys(context: TableContext, paths: Sequence[str], requested_time: InstantTime) -> pa.Array:
-    if not context.config.populate_meta_fields:
+def _new_keys(
+    storage: Storage, keys: VirtualKeys | None, paths: Sequence[str], requested_time: InstantTime
+) -> pa.Array:
+    if keys is not None:
         # Nothing tells when a row was written: all keys of both files are compared. One that
         # lies in two file groups is new in at least one of them.
-        keys = VirtualKeys(context.config.record_key_fields, prefixed=True)
-        files = [read_virtual_keys(context.world.storage, path, keys) for path in paths]
+        files = [read_virtual_keys(storage, path, keys) for path in paths]
         return pa.chunked_array([c for f in files for c in f.chunks], pa.string()).combine_chunks()
     pieces = [
         read_base_file(
-            context.world.storage,
+            storage,
             path,
             columns=[KEY_COLUMN],
             row_filter=pc.field(COMMIT_TIME_COLUMN) == requested_time,

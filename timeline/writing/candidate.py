@@ -15,6 +15,7 @@ from timeline.files.markers import marker_files
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.file_group import LogFile
 from timeline.model.paths import join
 from timeline.model.schema import TableSchema
 from timeline.model.slot import Batch
@@ -172,7 +173,21 @@ def facts_of(
             for stat in stats
             if stat.path and stat.num_inserts
         ),
+        appended=_appended(written),
+        virtual_keys=plan.rules.keys.virtual,
     )
+
+
+def _appended(written: Written) -> tuple[LogFile, ...]:
+    """The logs that were written onto logs: these may have deleted keys which mine bring back."""
+    found = (
+        LogFile.found(task.partition_path, path.rpartition("/")[2], stat.file_size_in_bytes)
+        for task, stats in written.stats
+        if task.log is not None and task.log.logs
+        for stat in stats
+        for path in stat.paths
+    )
+    return tuple(log for log in found if log is not None)
 
 
 def _missed_in(written: Written) -> tuple[str, ...]:
@@ -186,7 +201,18 @@ def _missed_in(written: Written) -> tuple[str, ...]:
         if task.partition_path in fewer:
             fewer[task.partition_path] -= sum(stat.num_inserts for stat in stats)
     rows = (path for path, count in fewer.items() if count > 0)
-    return tuple(sorted({*written.placement.missed_in, *rows}))
+    # A key found below logs may be deleted there, and inserted elsewhere since.
+    gone = (
+        task.partition_path
+        for task, stats in written.stats
+        if sum(stat.num_deletes for stat in stats) < _sought(written, task)
+    )
+    return tuple(sorted({*written.placement.missed_in, *rows, *gone}))
+
+
+def _sought(written: Written, task: FileGroupTask) -> int:
+    group = FileGroupId(task.partition_path, task.file_id)
+    return written.placement.sought.get(group, 0)
 
 
 def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:

@@ -16,9 +16,6 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.parquet import ParquetSettings, read_footer
 from timeline.files.rewrite import FileGroupTask
-from timeline.files.slice_reader import SliceRead
-from timeline.index import IndexedFile, MergedSlice
-from timeline.index.brought_back import may_bring_back
 from timeline.index.buckets import Buckets, find_buckets
 from timeline.index.own_buckets import refuse_overwriting, refuse_rows, refuse_updates
 from timeline.model.appending import LogSettings, LogTarget
@@ -27,14 +24,14 @@ from timeline.model.claim import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGro
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
+from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.reading.pending_plans import (
     file_groups_in_clustering,
     owned_by_plans,
     reserved_file_groups,
 )
-from timeline.reading.read import plan_scan, view_of
+from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView
 from timeline.rules.bucketing import BucketEngine
@@ -47,6 +44,7 @@ from timeline.rules.placement import (
     learn_record_bytes,
     place_inserts,
 )
+from timeline.writing.key_lookup import below_deletes, lookup_files
 from timeline.writing.workload import RowRules, Workload, WorkloadProfile
 
 __all__ = ["FileRules", "Placement", "WriteBase", "place"]
@@ -78,8 +76,10 @@ class Placement:
     met: Refused | None = None  # pending plans own what is written or replaced
     logs_may_meet: bool = False  # beside logs of others in one file group (NBCC-1)
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
+    # Of a delete: rows whose keys lie below logs, which may have deleted them already.
+    sought: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
-    read_only: tuple[TouchedFileGroup, ...] = ()  # where an insert found the keys that it drops
+    read_only: tuple[TouchedFileGroup, ...] = ()  # where an insert that minds known keys found some
 
 
 class WriteBase(Protocol):
@@ -159,8 +159,14 @@ def place(
     if not (operation.replaces or bulk):
         latest = _latest_of(view.latest_slices(None if everywhere else touched))
     # In a bucket index only inserts that mind known keys look for them.
-    looks = rules.tags and (not in_buckets or rules.drop_found or rules.refuse_found)
-    candidates = _candidates(context, view, latest.values(), rules) if looks else {}
+    minds_known = rules.drop_found or rules.refuse_found
+    looks = rules.tags and (not in_buckets or minds_known)
+    candidates = lookup_files(context, view, latest.values(), rules) if looks else {}
+    # Where others bring a key back that logs deleted: this write inserts it elsewhere. Of a key
+    # of the whole table, or of a bucket, nobody does.
+    in_partitions = minds_known and not (in_buckets or everywhere)
+    below = below_deletes(candidates) if in_partitions else {}
+    beside = workload.tag(below).updates if below else ()
     tagged = workload.tag(candidates)
     counts = _wanted(tagged, rules)
     if rules.buckets is not None and in_buckets:
@@ -199,25 +205,37 @@ def place(
         profile=_profile(operation, planned, latest),
         met=owned_by_plans(reserved, (*replaced, *updates)),
         # Whether keys are there already is promised of the moment of publication.
-        logs_may_meet=free and not (rules.drop_found or rules.refuse_found),
+        logs_may_meet=free and not minds_known,
         missed_in=tuple(counts.inserts) if deletes else (),
+        sought=_below_logs(counts.updates, latest) if deletes else {},
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
-        read_only=_read_only(tagged.updates, latest) if rules.drop_found else (),
+        read_only=_read_only((*tagged.updates, *beside), latest) if minds_known else (),
     )
 
 
 def _read_only(
     found: Iterable[FileGroupId], latest: Mapping[FileGroupId, FileSlice]
 ) -> tuple[TouchedFileGroup, ...]:
-    """File groups whose keys make rows superfluous, as long as nobody changes them."""
+    """File groups whose keys decide what is done with rows, as long as nobody changes them."""
     return tuple(
         TouchedFileGroup(
             file_group=group,
             touch=Touch.LOG if latest[group].log_files else Touch.BASE,
-            source_requested_time=_base_time(latest[group]) or None,
+            source_requested_time=base.requested_time if base is not None else None,
         )
-        for group in found
+        for group in dict.fromkeys(found)
+        for base in [latest[group].base_file]
     )
+
+
+def _below_logs(
+    rows: Mapping[FileGroupId, int], latest: Mapping[FileGroupId, FileSlice]
+) -> dict[FileGroupId, int]:
+    return {
+        group: number
+        for group, number in rows.items()
+        if group in latest and latest[group].log_files
+    }
 
 
 def _replaced(
@@ -303,58 +321,6 @@ def _in_buckets(
 
 def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
     return {one.file_group: one for one in slices}
-
-
-def _candidates(
-    context: TableContext, view: FileSystemView, slices: Iterable[FileSlice], rules: RowRules
-) -> dict[str, list[IndexedFile]]:
-    """
-    Where keys are looked for: base files, or whole slices where it matters what logs say.
-
-    New keys of one partition lie in base files, and one that a log deleted comes back where
-    it was, so that base files tell enough there, as to Java. Unless a compaction dropped it
-    while a log brought it back: then it lies in that log alone (CMP-4). In the whole table a deleted
-    key would be found where it no longer lives, an insert would be taken for known, and a
-    partial update would bring the rest of a deleted row back.
-    """
-    minds_logs = rules.lookup.whole_table or rules.partial
-    minds_logs |= rules.drop_found or rules.refuse_found
-    # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
-    listed = sorted(slices, key=_base_time, reverse=True)
-    logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
-    both = [] if minds_logs else list(may_bring_back(context, view, listed))
-    merged = {one.file_group: False for one in logged} | {one.file_group: True for one in both}
-    logged += both
-    read = _read_of_keys(context, view.snapshot, logged, rules) if logged else None
-    found: dict[str, list[IndexedFile]] = {}
-    for one in listed:
-        group = one.file_group
-        found.setdefault(group.partition_path, []).append(
-            IndexedFile(
-                file_id=group.file_id,
-                path="" if one.base_file is None else one.base_file.path,
-                virtual_keys=rules.keys.virtual,
-                merged=MergedSlice(slice=one, read=read, with_base=merged[group])
-                if read and group in merged
-                else None,
-            )
-        )
-    return found
-
-
-def _base_time(one: FileSlice) -> InstantTime:
-    return one.base_file.requested_time if one.base_file is not None else ""
-
-
-def _read_of_keys(
-    context: TableContext, snapshot: Snapshot, slices: list[FileSlice], rules: RowRules
-) -> SliceRead:
-    """How keys are read of slices with logs, and the order of rows where it decides a move."""
-    virtual = rules.keys.virtual
-    fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
-    ordering = [name.partition(".")[0] for name in rules.ordering_fields if rules.moves_rows]
-    columns = tuple(dict.fromkeys((KEY_COLUMN, *fields, *ordering)))
-    return plan_scan(context, snapshot, slices, columns=columns).read
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,7 @@ def new_table(
     limits: TableLimits = BRISK,
     clock: Any = None,
     table_type: TableType = TableType.COPY_ON_WRITE,
+    stores_keys: bool = True,
 ) -> Table:
     """An empty table, copy-on-write unless said; in memory unless a storage is given."""
     kept = storage or MemoryStorage()
@@ -172,6 +173,7 @@ def new_table(
         merge_mode=None if ordering else MergeMode.COMMIT_TIME_ORDERING,
         hive_style=hive_style,
         url_encode=url_encode,
+        populate_meta_fields=stores_keys,
     )
     return Table.create(world_of(kept, clock=clock), properties, limits)
 
@@ -218,6 +220,7 @@ def planned(
                 url_encode=config.url_encode_partitioning,
                 table_version=config.table_version,
                 ordering_fields=ordering,
+                stores_keys=config.populate_meta_fields,
             ),
             operation=operation,
             merge_mode=config.merge_mode,
