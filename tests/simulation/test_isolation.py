@@ -142,7 +142,8 @@ def published(world: World) -> list[str]:
         number = int(path.rpartition("/")[2])
         slot = decode_slot(world.files[path].data, path=path, number=number)
         if slot.kind is SlotKind.COMMIT:
-            found.append(decode_commit(slot.body, path=path).extra_metadata[OPERATION_KEY])
+            extra = decode_commit(slot.body, path=path).extra_metadata
+            found.append(extra.get(OPERATION_KEY, ""))  # "": a service
     return found
 
 
