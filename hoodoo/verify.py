@@ -52,6 +52,11 @@ __all__ = ["Finding", "Verification", "verify", "verify_at"]
 
 _LOOKS = 3  # what a running writer is just about to finish is looked at again
 _PAUSE_MS = 300
+#: What is told of a slot without its file, by whether it decides together with it (FOR-4, FOR-9).
+_WAITING = {
+    False: "decided, but its completed file is missing; the next writer or service makes it",
+    True: "whether it counts is not decided: its file is missing; the next writer or service tells",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,11 +300,7 @@ class _Run:
             if look + 1 < _LOOKS:
                 self.context.world.clock.sleep_ms(_PAUSE_MS)
         for slot in waiting:
-            self.note(
-                "slot_unsettled",
-                slot_path(slot.number),
-                "decided, but its completed file is missing; the next writer or service makes it",
-            )
+            self.note("slot_unsettled", slot_path(slot.number), _WAITING[bool(slot.foreign)])
         for slot in slots:
             name = slot.file_name
             if name is None or not slot.body:

@@ -9,13 +9,13 @@ makes it grow and ends the instant in the same step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.model.instant import Instant
+from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.publishing.settle import unsettled
@@ -56,7 +56,7 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
 
     They outlive the slots: what was published is archived, and so is the rollback of what was not.
     A publication that died half-way is finished, a write without sign of life is rolled back.
-    Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
+    A savepoint has the time of its write: whether there is one is told as well. Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
     history where no other trace is left.
 
     Args:
@@ -70,8 +70,28 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``rollback``; nothing was decided, ask again.
 
-    Spec: UNK-3, UNK-4, RB-3.
+    Spec: UNK-3, UNK-4, RB-3, FOR-9.
     """
+    saved = _of_a_savepoint(context, requested_time)
+    told = _resolved(context, requested_time)
+    return replace(told, why=f"{told.why}; {saved}") if saved else told
+
+
+def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
+    """Whether the write has its savepoint, if a slot made one; it is the last to tell."""
+    for slot in context.chain.newest_first():
+        if context.chain.is_of_another(slot):
+            continue
+        if slot.newest_time < requested_time:
+            break
+        if slot.kind is SlotKind.SAVEPOINT and slot.requested_time == requested_time:
+            _settle_last(context, slot)
+            kept = context.active().find(requested_time, Action.SAVEPOINT)
+            return "it has a savepoint" if kept is not None else "it has no savepoint"
+    return ""
+
+
+def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     by_slot = _told_by_the_chain(context, requested_time)
     if by_slot is not None:
         return by_slot
@@ -105,8 +125,10 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
             return None
         if requested_time in withdrawn_by(slot):
             return _not_published(requested_time, f"{slot.owner.text} took it away")
-        if slot.requested_time != requested_time or slot.kind is SlotKind.PLAN:
+        if slot.requested_time != requested_time:
             continue
+        if slot.kind is SlotKind.PLAN and _settle_last(context, slot):
+            return _told_by_the_chain(context, requested_time)  # it may be cancelled now
         if slot.kind is SlotKind.VOID:
             return _after_void(context, slot)
         if slot.kind is SlotKind.COMMIT:
