@@ -18,6 +18,7 @@ from tests.simulation import test_hole_rollback as rollbacks
 from tests.simulation import test_hole_slots as slots
 from tests.simulation import test_hole_times as times
 from tests.simulation import test_hole_writers as writers
+from tests.simulation import test_shown_by_owner as owners
 from tests.simulation.dropped_guards import (
     AsksNewestBoundary,
     Batchless,
@@ -148,6 +149,12 @@ def doubled_rows() -> str:
     except AssertionError as broken:
         return f"I14: {broken}"
     return ""
+
+
+def planned_twice() -> str:
+    world = owners.planned_twice((owners.SLOT, owners.LOOK), (), ours=owners.alone)
+    plans = max(owners.planned_for(world))
+    return f"{plans} pending compactions of one file group" if plans > 1 else ""
 
 
 def collide() -> str:
@@ -402,6 +409,12 @@ GUARDS: tuple[Guard, ...] = (
         rule="GC-4",
         story=hanging_beat,
         story_name="story of a hanging beat",
+    ),
+    Guard(
+        name="plan slot tells nothing of the look",
+        rule="FOR-9",
+        story=planned_twice,
+        story_name="story of a planner beside Java",
     ),
     Guard(
         name="cleans unseen by writers",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,8 @@ SLOT, LOOK, HELD, SHOW = (
     "create .hoodie/timeline/",
 )
 HELD_AGAIN = "assert_held!"
+#: What shows something that is decided: completed files, plans, savepoints.
+SHOWN = re.compile(re.escape(SHOW) + r".*(_|\.compaction\.requested|\.savepoint\.inflight)")
 Answers = dict[str, Receipt | HoodooError]
 #: The calls of a publication from its slot on, each of them waiting to be made.
 BEFORE: dict[str, tuple[str, ...]] = {
@@ -312,9 +315,7 @@ class Spared:
         self._run = run
         holders = {lock.actor for lock in world.locks.values() if lock.token is not None}
         shows = (
-            (run.task_of(move) or ("", 0))[0] in holders
-            and run.describe(move).startswith(SHOW)
-            and "_" in run.describe(move)
+            (run.task_of(move) or ("", 0))[0] in holders and SHOWN.match(run.describe(move))
             for move in plain
         )
         self._spared = "J" in holders or any(shows)

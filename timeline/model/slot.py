@@ -107,8 +107,8 @@ class Slot:
     ``deletes`` are the table-relative files that are removed before the completed file
     appears, in this order; who reads a snapshot at or above ``floor``, a completion time, needs
     none of them (RDL-1). A plan completes nothing: its completion time is its requested time.
-    ``foreign``, of a commit beside other engines, is a digest of what its owner saw of the
-    timeline (FOR-4). ``seal`` shows later edits of the chain (SLOT-7). ``digest`` is that of the
+    ``foreign``, beside other engines, is a digest of what its owner saw of the timeline; what has
+    it decides together with its file (FOR-4, FOR-9). ``seal`` shows later edits of the chain (SLOT-7). ``digest`` is that of the
     slot's own bytes, empty until they are known.
     """
 

@@ -24,7 +24,7 @@ from timeline.ports.lock import Lease, is_alone
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.queue import Line, Looked, read_table
-from timeline.publishing.second_look import assert_lease, may_show, still_stands
+from timeline.publishing.second_look import ENDED_BY, assert_lease, may_show, still_stands
 from timeline.publishing.settle import (
     SHOWN_BY_A_FILE,
     finish,
@@ -110,9 +110,9 @@ def look(
     Chain, then timeline, with everything up to the head settled (PUB-3).
 
     A commit slot beside other engines whose file is missing is settled when nothing foreign
-    came since its owner looked; else it is called void (FOR-4). In a ``line`` of writes far away
-    a commit at the head is left to whoever takes the next slot. ``looked`` is what was read a
-    moment ago.
+    came since its owner looked; else it is called void (FOR-4). A plan or savepoint slot whose file
+    is missing there is ended (FOR-9). In a ``line`` of writes far away a commit at the head is left
+    to whoever takes the next slot. ``looked`` is what was read a moment ago.
 
     Raises:
         LeaseLostError: The lock was lost before that could be decided.
@@ -135,10 +135,13 @@ def look(
         if not last.foreign:
             return replace(_helped(context, head, timeline, line, lease), config=config)
         assert_lease(lease)
-        if still_stands(last, timeline) and not gone:
+        turn = replace(_turn(context, head, last, timeline, lease), config=config)
+        if last.kind is SlotKind.PLAN and _is_archived(context, last):
+            return turn  # past a savepoint: the first write of the timeline is older
+        if last.kind is SlotKind.COMMIT and still_stands(last, timeline) and not gone:
             finish(context, last, may_show=partial(may_show, context, last, lease))
         else:
-            _call_void(context, _turn(context, head, last, timeline, lease), last)
+            _end(context, turn, last)
 
 
 def _helped(
@@ -182,31 +185,36 @@ def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> boo
     It may take a sleeping writer for dead, and then leaves none of its files. Archived is
     something else: it was completed (FOR-6). Outside: the history where no file is left.
     """
-    if not last.foreign or last.file_name in timeline.file_names:
+    if not last.foreign or last.kind is not SlotKind.COMMIT:
         return False
-    pending = pending_file_names(last.action, last.requested_time)
-    if not timeline.file_names.isdisjoint(pending):
-        return False
-    return last.requested_time not in context.history.times().completions
+    names = {last.file_name, *pending_file_names(last.action, last.requested_time)}
+    return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
 
 
-def _call_void(context: TableContext, turn: Turn, target: Slot) -> None:
+def _is_archived(context: TableContext, last: Slot) -> bool:
+    return last.requested_time in context.history.times().completions
+
+
+def _end(context: TableContext, turn: Turn, target: Slot) -> None:
     """
-    Take the slot that says that the one before never happened.
+    Take the slot that says that the one before never happened: void, cancel or unsavepoint.
 
-    Its completed file may still be on its way from one who lost the lock: it is taken away.
+    Its file may still be on its way from one who lost the lock: it is taken away. A savepoint's
+    owner, or another engine that deleted it, may have died with the inflight file left.
     """
-    name = target.file_name
-    void = turn.slot(
+    names = [target.file_name] if target.file_name else []
+    if target.kind is SlotKind.SAVEPOINT:
+        names += pending_file_names(target.action, target.requested_time)
+    end = turn.slot(
         context,
-        SlotKind.VOID,
+        ENDED_BY[target.kind],
         target.action,
         target.requested_time,
         nonce=context.world.ids.nonce(),
-        deletes=(timeline_path(name),) if name else (),
+        deletes=() if target.kind is SlotKind.PLAN else tuple(map(timeline_path, names)),
     )
     try:
-        taken = context.chain.take(turn.sealed(context, void))
+        taken = context.chain.take(turn.sealed(context, end))
     except OutcomeUnknownError as error:  # it says nothing about the own write
         raise StorageUnavailableError(
             "the storage did not let this process end an earlier publication; write again: "
@@ -214,7 +222,9 @@ def _call_void(context: TableContext, turn: Turn, target: Slot) -> None:
             slot_number=target.number,
         ) from error
     if taken:
-        context.world.events.emit("publish.void", number=target.number, rt=target.requested_time)
+        context.world.events.emit(
+            f"publish.{end.kind.value}", number=target.number, rt=target.requested_time
+        )
 
 
 def _turn(

@@ -1,16 +1,19 @@
 """
-The second look: beside other engines a commit slot alone decides nothing (FOR-4).
+The second look: beside other engines no slot alone decides that a file appears (FOR-4, FOR-9).
 
 Java Hudi excludes by the lock only and never reads a slot. When the lease of one of ours ends
 between its slot and its completed file, Java may judge and publish without having seen it; the
 file would then appear with a completion time below what Java decided (hole 24). So the slot
 notes what its owner saw, and whoever writes its file looks again: what came since then leaves
 nothing but to call the slot void.
+
+A plan or a savepoint is shown by its owner or never. Both are cheap to make again, and a helper
+could not tell one that was never shown from one that another engine took away since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 from timeline.active import ActiveTimeline
@@ -18,26 +21,42 @@ from timeline.context import TableContext
 from timeline.errors import LeaseLostError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
 from timeline.ports.lock import Lease
 
-__all__ = ["assert_lease", "has_lease", "may_show", "seen_by", "still_stands", "without_void"]
+__all__ = [
+    "ENDED_BY",
+    "assert_lease",
+    "has_lease",
+    "is_ended_by",
+    "may_show",
+    "seen_by",
+    "still_stands",
+    "without_void",
+]
+
+#: What decides together with its file, and what the slot is that says that it never counted.
+ENDED_BY: Mapping[SlotKind, SlotKind] = {
+    SlotKind.COMMIT: SlotKind.VOID,
+    SlotKind.PLAN: SlotKind.CANCEL,
+    SlotKind.SAVEPOINT: SlotKind.UNSAVEPOINT,
+}
 
 _DIGEST_BYTES = 16
 #: Cleans and savepoints neither write rows nor name a write of ours.
 _MATTERING = WRITE_ACTIONS | {Action.ROLLBACK, Action.RESTORE}
 
 
-def seen_by(timeline: ActiveTimeline, requested_time: InstantTime) -> str:
+def seen_by(timeline: ActiveTimeline, slot: Slot) -> str:
     """
-    A digest of all that is decided on a timeline, but for one instant, which is the own.
+    A digest of all that is decided on a timeline, but for the slot's own instant.
 
-    Completed writes, plans and rollbacks; writes under way have decided nothing yet.
+    Completed writes, plans and rollbacks; writes under way have decided nothing yet. For a
+    savepoint cleans as well: they take the files that it lists.
     """
     begun = set(timeline.pending_ingestion)
     names = (
         f"{one.requested_time} {one.completion_time}"
-        for one in _others(timeline, requested_time)
+        for one in _others(timeline, slot)
         if one not in begun
     )
     return blake2b("\n".join(names).encode(), digest_size=_DIGEST_BYTES).hexdigest()
@@ -45,19 +64,22 @@ def seen_by(timeline: ActiveTimeline, requested_time: InstantTime) -> str:
 
 def still_stands(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
-    Whether nothing came since the owner of a commit slot looked, so that its file may appear.
+    Whether nothing came since the owner of a slot looked, so that its file may appear.
 
     What was begun above its completion time counts as well: it may have read the table
     without the file, and its engine looks only at what completed later than that.
     """
-    if any(
-        one.newest_time > slot.completion_time for one in _others(timeline, slot.requested_time)
-    ):
+    if any(one.newest_time > slot.completion_time for one in _others(timeline, slot)):
         return False
     mine = timeline.find(slot.requested_time, slot.action, slot.action.completes_as)
     if mine is not None and mine.completed and mine.completion_time != slot.completion_time:
         return False  # another engine carried the same plan out
-    return seen_by(timeline, slot.requested_time) == slot.foreign
+    return seen_by(timeline, slot) == slot.foreign
+
+
+def is_ended_by(slot: Slot, later: Slot) -> bool:
+    """Whether a later slot says that this one, which decides with its file, never counted."""
+    return later.kind is ENDED_BY[slot.kind] and later.requested_time == slot.requested_time
 
 
 def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
@@ -72,9 +94,11 @@ def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
         yield slot
 
 
-def _others(timeline: ActiveTimeline, requested_time: InstantTime) -> Iterator[Instant]:
+def _others(timeline: ActiveTimeline, slot: Slot) -> Iterator[Instant]:
+    saves = slot.kind is SlotKind.SAVEPOINT
+    mattering = _MATTERING | {Action.CLEAN} if saves else _MATTERING
     for one in timeline.instants:
-        if one.action in _MATTERING and one.requested_time != requested_time:
+        if one.action in mattering and one.requested_time != slot.requested_time:
             yield one
 
 

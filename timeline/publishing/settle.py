@@ -17,8 +17,8 @@ from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.markers import marker_files
-from timeline.model.filenames import data_file_time, pending_file_names
-from timeline.model.instant import Action
+from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
+from timeline.model.instant import Action, Instant
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
@@ -62,7 +62,9 @@ SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 _TAKEN_BACK = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT})
 
 #: Upkeep that another engine may finish from its pending files.
-_ENDED_BY_ANYBODY = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE})
+_ENDED_BY_ANYBODY = frozenset(
+    {SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE, SlotKind.SAVEPOINT}
+)
 
 
 def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
@@ -88,7 +90,7 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     restore took it away, and its data with it. So is a plan without a file once there was one.
 
     Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
-    and completes it under a time of its own: one end is enough.
+    and completes it under a time of its own: one end is enough. So is one savepoint of a write.
     """
     name = slot.file_name
     if name is None:
@@ -96,7 +98,8 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
             pending = pending_file_names(slot.action, slot.requested_time)
             return timeline.file_names.isdisjoint(pending)
         if slot.kind is SlotKind.UNSAVEPOINT:
-            return timeline.find(slot.requested_time, Action.SAVEPOINT) is None
+            shown = timeline.find(slot.requested_time, Action.SAVEPOINT)
+            return shown is None or _is_another(shown, slot)
         if slot.kind is SlotKind.VOID:
             names = (path.rpartition("/")[2] for path in slot.deletes)
             return timeline.file_names.isdisjoint(names)
@@ -113,6 +116,11 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     first = timeline.first_write_time
     is_archived = first is not None and slot.instant_time < first
     return slot.kind is SlotKind.COMMIT or is_archived or _was_restored_away(slot, timeline)
+
+
+def _is_another(shown: Instant, ended: Slot) -> bool:
+    """Whether a savepoint is not the one that was ended: another engine made it since."""
+    return shown.completed and timeline_path(instant_file_name(shown)) not in ended.deletes
 
 
 def _was_restored_away(slot: Slot, timeline: ActiveTimeline) -> bool:
@@ -168,18 +176,18 @@ def settle(
     Args:
         context: The table.
         slot: What was decided.
-        may_show: Asked before every request for the completed file (FOR-4).
+        may_show: Asked before every request for a file that shows it (FOR-4).
 
     Returns:
-        Whether it is done; False when the completed file may not be written any more.
+        Whether it is done; False when such a file may not be written any more.
 
     Raises:
         OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
             could not be written within the deadline; any later writer finishes it.
     """
     overruns = context.pin.overruns
-    if slot.kind in _BORN_IN_SLOT:
-        _write_pending(context, slot)
+    if slot.kind in _BORN_IN_SLOT and not _write_pending(context, slot, may_show):
+        return False
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL):
         if not _end_target(context, slot):
             return True
@@ -262,12 +270,13 @@ def finish(
 _BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 
 
-def _write_pending(context: TableContext, slot: Slot) -> None:
-    """The requested file, which a savepoint has not, then the inflight one."""
+def _write_pending(context: TableContext, slot: Slot, may_show: Callable[[], bool]) -> bool:
+    """The requested file, which a savepoint has not, then the inflight one; whether they are there."""
     inflight, *requested = pending_file_names(slot.own_action, slot.instant_time)
-    for name in requested:
-        _create_surely(context, timeline_path(name), slot.plan, slot)
-    _create_surely(context, timeline_path(inflight), b"", slot)
+    files = [*((name, slot.plan) for name in requested), (inflight, b"")]
+    return all(
+        _create_surely(context, timeline_path(name), data, slot, may_show) for name, data in files
+    )
 
 
 def _create_surely(

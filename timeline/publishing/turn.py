@@ -8,8 +8,9 @@ work. Writers publish by a turn, all upkeep acts by one.
 Of a storage far away a commit's file and the next commit's slot are made at once (PUB-3): one way
 there and back between two commits instead of two. Its own file then follows both.
 
-Beside other engines a commit slot decides together with its completed file, within one holding
-of the lock (FOR-4). Where that was cut short the next turn tells what became of it.
+Beside other engines the slot of a commit, a plan or a savepoint decides together with its file,
+within one holding of the lock (FOR-4, FOR-9). Where that was cut short the next turn tells what
+became of it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ from timeline.ports.lock import Lease, is_alone
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn, look
 from timeline.publishing.queue import Line, Looked, queue
-from timeline.publishing.second_look import assert_lease, has_lease, may_show, seen_by
+from timeline.publishing.second_look import (
+    ENDED_BY,
+    assert_lease,
+    has_lease,
+    is_ended_by,
+    may_show,
+    seen_by,
+)
 from timeline.publishing.settle import (
     SHOWN_BY_A_FILE,
     completed_ahead,
@@ -161,15 +169,15 @@ class _Fate(Enum):
 
     SETTLED = "settled"
     LOST = "slot_lost"  # another took its number
-    UNDECIDED = "undecided"  # taken; whoever has the next turn settles it or calls it void
+    UNDECIDED = "undecided"  # taken; whoever has the next turn settles it or ends it
 
 
 def _with_look(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> Slot:
-    """A commit slot beside other engines tells what its owner saw (FOR-4)."""
+    """A slot beside other engines that shows a file tells what its owner saw (FOR-4, FOR-9)."""
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    if slot.kind is not SlotKind.COMMIT or not shared:
+    if slot.kind not in ENDED_BY or not shared:
         return slot
-    return replace(slot, foreign=seen_by(timeline, slot.requested_time))
+    return replace(slot, foreign=seen_by(timeline, slot))
 
 
 def _take_and_settle(
@@ -358,8 +366,9 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
         except OutcomeUnknownError as error:
             raise _unknown(mine, "the storage did not answer") from error
     after = _next_of_this_table(context, mine)
-    if after is None or after.kind is not SlotKind.VOID:
+    if after is None or not is_ended_by(mine, after):
         return True
-    settle(context, after)  # once more: the own file may have appeared after it
+    if mine.file_name is not None:  # once more: it may have appeared after that
+        context.world.storage.delete(timeline_path(mine.file_name))
     context.chain.disown(mine)
     return False

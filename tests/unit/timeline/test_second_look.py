@@ -37,7 +37,7 @@ def seen(*more: str) -> ActiveTimeline:
 
 
 def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
-    return Slot(
+    made = Slot(
         number=number,
         table_id="t",
         kind=kind,
@@ -47,8 +47,8 @@ def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
         base=1,
         nonce="n",
         owner=SlotOwner(host="h", pid=1, writer_id="w"),
-        foreign=seen_by(seen(), RT),
     )
+    return replace(made, foreign=seen_by(seen(), made))
 
 
 @pytest.mark.spec("FOR-4")
@@ -78,6 +78,26 @@ def test_a_slot_does_not_stand_when_there_came(name: str):
 )
 def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
     assert still_stands(slot(), seen(*names))
+
+
+@pytest.mark.spec("FOR-9")
+@pytest.mark.parametrize(
+    ("kind", "name", "stands"),
+    [
+        pytest.param(
+            SlotKind.PLAN, f"{MID}.compaction.requested", False, id="plan, another's plan"
+        ),
+        pytest.param(SlotKind.PLAN, f"{EARLY}_{LATE}.savepoint", True, id="plan, a savepoint"),
+        pytest.param(SlotKind.PLAN, f"{MID}.clean.requested", True, id="plan, a clean"),
+        pytest.param(SlotKind.SAVEPOINT, f"{MID}.clean.requested", False, id="savepoint, a clean"),
+        pytest.param(SlotKind.SAVEPOINT, f"{MID}_{LATE}.commit", False, id="savepoint, a write"),
+    ],
+)
+def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
+    kind: SlotKind, name: str, stands: bool
+):
+    assert still_stands(slot(kind=kind), seen()) is True
+    assert still_stands(slot(kind=kind), seen(name)) is stands
 
 
 def test_a_void_takes_the_slot_before_it_out_of_the_chain():

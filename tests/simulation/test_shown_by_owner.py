@@ -1,0 +1,295 @@
+"""
+Plans and savepoints beside other engines: their owner shows them, or nobody does (FOR-9).
+
+A planner of ours is stopped or dies between its slot and the plan's file, its lease ends, and
+another engine plans for the same file groups. Java Hudi stops at two pending compactions of one
+file group. A savepoint is taken away by Java Hudi without a slot, and must not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tableservices.cleaning.execute import clean
+from tableservices.planned_service import Part, run_round
+from tableservices.restoring.savepoints import savepoint
+from tableservices.scheduling import pending_plans
+from tests.simulation.engine_kit import (
+    CLEANING,
+    TOLERATED_MS,
+    Job,
+    MakeContext,
+    do_write,
+    open_table,
+    outside,
+    patiently,
+    ports_of,
+    rows_now,
+    seeded,
+)
+from tests.simulation.test_compaction import SERVICE, execute, logged
+from tests.simulation.test_second_look import (
+    HELD,
+    LOOK,
+    NIGHTLY,
+    SHOW,
+    SLOT,
+    SparingPolicy,
+    alone,
+    foreign,
+    kinds,
+    shared,
+)
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.slot import SlotKind
+from timeline.places import TIMELINE
+from timeline.publishing.turn import take_turn
+from timeline.reading.pending_plans import pending_compactions
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import Actor, ActorPorts, make_ports
+from timeline.testing.scheduler import run
+from timeline.testing.script import Script, Stage, Until, UntilEnd
+from timeline.testing.world import World
+from timeline.undoing.resolving import Outcome, resolve
+
+PLAN, CANCEL, COMMIT = SlotKind.PLAN, SlotKind.CANCEL, SlotKind.COMMIT
+SAVEPOINT, UNSAVEPOINT = SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT
+FAULTS = pytest.mark.parametrize("fault", [(), (Fault.CRASH_BEFORE,)], ids=["stopped", "died"])
+STOPS = pytest.mark.parametrize(
+    "calls",
+    [(SLOT, LOOK), (SLOT, LOOK, HELD)],
+    ids=["before the second look", "before the lock's second proof"],
+)
+
+
+def acting(name: str, make: MakeContext, act: Callable[[TableContext], object]) -> Actor:
+    def body(ports: ActorPorts) -> None:
+        context = patiently(ports, make)
+        try:
+            act(context)
+        except HoodooError as error:
+            ports.events.emit("sim.failed", why=str(error))
+
+    return Actor(name=name, body=body)
+
+
+def plan(context: TableContext) -> None:
+    run_round(context, SERVICE, Part.SCHEDULE, now=True)
+
+
+def play(world: World, actors: Sequence[Actor], stages: Sequence[Stage]) -> None:
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=10), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+
+
+def cut_short(calls: Sequence[str], fault: Sequence[Fault]) -> list[Stage]:
+    """A is stopped before the last of these calls or dies there, and its lease ends."""
+    return [*stopped(calls, fault), Fault.LEASE_LOST]
+
+
+def stopped(calls: Sequence[str], fault: Sequence[Fault]) -> list[Stage]:
+    *way, last = calls
+    return [*(Until("A", one) for one in way), Until("A", last, *fault)]
+
+
+def planned_twice(
+    calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
+) -> World:
+    """J plans while A is between its plan's slot and file; then somebody writes."""
+    world = logged("planned-twice")
+    actors = [acting("A", ours, plan), acting("J", foreign, plan)]
+    play(world, actors, [*cut_short(calls, fault), UntilEnd("J")])
+    write_later(world)
+    return world
+
+
+def write_later(world: World, make: MakeContext = shared) -> TableContext:
+    world.now_ms += 4 * TOLERATED_MS
+    ports = make_ports(world, world.new_actor("survivor", seed=0))
+    context = make(ports_of(ports))
+    do_write(ports, context, Job(operation="S", keys=("b9",)))
+    return context
+
+
+def planned_for(world: World) -> list[int]:
+    """How many pending compactions each planned file group has."""
+    context = shared(outside(world))
+    return [len(times) for times in pending_compactions(context, context.active()).values()]
+
+
+@pytest.mark.spec("FOR-9")
+@FAULTS
+@STOPS
+def test_a_file_group_has_one_pending_compaction(
+    calls: Sequence[str], fault: Sequence[Fault]
+) -> None:
+    world = planned_twice(calls, fault)
+    assert planned_for(world) == [1, 1]
+    assert kinds(world)[-3:] == [PLAN, CANCEL, COMMIT]
+    execute(shared(outside(world)))
+    assert rows_now(world) == {"a1": "old", "a2": "seed", "b1": "old", "b9": "S"}
+    assert shared(outside(world)).active().pending == ()
+
+
+def test_mutant_whose_plan_slot_tells_nothing_of_the_look_is_found() -> None:
+    assert planned_for(planned_twice((SLOT, LOOK), (), ours=alone)) != [1, 1]
+
+
+@FAULTS
+@pytest.mark.parametrize("calls", [(SLOT, LOOK), (SLOT, LOOK, HELD, SHOW)])
+def test_a_plan_that_nobody_showed_is_made_again(
+    calls: Sequence[str], fault: Sequence[Fault]
+) -> None:
+    """Its owner notices that the lock is gone, or the next round plans."""
+    world = logged("planned-again")
+    lost = [] if fault else [Fault.LEASE_LOST, UntilEnd("A")]
+    play(world, [acting("A", shared, plan)], [*stopped(calls, fault), *lost])
+    if fault:
+        later = write_later(world)
+        assert (pending_plans(later.active()), kinds(world)[-2:]) == ((), [CANCEL, COMMIT])
+        plan(later)
+    assert planned_for(world) == [1, 1]
+    execute(shared(outside(world)))
+    assert shared(outside(world)).active().pending == ()
+
+
+def test_a_plan_that_came_late_is_taken_away_again() -> None:
+    """The request was on its way when others ended the slot; the owner plans nothing more."""
+    world = logged("planned-too-late")
+    stages = [*cut_short((SLOT, LOOK, HELD, SHOW), ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
+    wakes = acting("B", shared, lambda context: take_turn(context, "settle", lambda _: None))
+    play(world, [acting("A", shared, plan), acting("J", foreign, plan), wakes], stages)
+    assert kinds(world)[-2:] == [PLAN, CANCEL]
+    assert planned_for(world) == [1, 1]
+
+
+def test_a_plan_that_appeared_while_its_lock_was_lost_is_kept() -> None:
+    """The file is there when its owner asks whether it still has the lock: the next turn tells."""
+    world = logged("planned-late")
+    stages = [Until("A", SLOT), Until("A", LOOK), Until("A", SHOW), Until("A", HELD)]
+    play(world, [acting("A", shared, plan)], [*stages, Fault.LEASE_LOST, UntilEnd("A")])
+    assert kinds(world)[-2:] == [PLAN, SlotKind.NOOP]
+    assert planned_for(world) == [1, 1]
+
+
+@pytest.mark.parametrize("later", [open_table, shared], ids=["ours", "a slot from before"])
+def test_a_plan_is_shown_by_anybody_where_its_slot_tells_nothing_of_a_look(
+    later: MakeContext,
+) -> None:
+    world = logged("planned-for-all")
+    died = stopped((SLOT, SHOW), (Fault.CRASH_BEFORE,))
+    play(world, [acting("A", open_table, plan)], died)
+    write_later(world, later)
+    assert kinds(world)[-2:] == [PLAN, COMMIT]
+    assert planned_for(world) == [1, 1]
+
+
+@pytest.mark.spec("UNK-3")
+def test_resolve_ends_a_plan_that_nobody_showed() -> None:
+    world = logged("planned-unknown")
+    play(world, [acting("A", shared, plan)], stopped((SLOT, LOOK), (Fault.CRASH_BEFORE,)))
+    world.now_ms += 4 * TOLERATED_MS
+    context = shared(outside(world))
+    slot = context.chain.deciding(context.chain.head())
+    assert slot is not None
+    told = resolve(context, slot.requested_time)
+    assert (told.outcome, kinds(world)[-2:]) == (Outcome.NOT_PUBLISHED, [PLAN, CANCEL])
+
+
+def test_no_file_group_is_planned_twice_in_any_schedule() -> None:
+    """Leases lost, pauses, deaths and lost answers, of ours only; J's are Java's own affair."""
+    cancelled = 0
+    for seed in range(200 if NIGHTLY else 30):
+        world = logged("planned-swarm")
+        budgets = {
+            Fault.LEASE_LOST: 2,
+            Fault.CRASH_BEFORE: seed % 2,
+            Fault.AMBIGUOUS_APPLIED: 1,
+            Fault.AMBIGUOUS_LOST: 1,
+        }
+        trace = run(
+            world,
+            [acting("A", shared, plan), acting("J", foreign, plan), acting("B", shared, plan)],
+            seed=seed,
+            faults=Faults(budgets=budgets, victims=frozenset({"A", "B"})),
+            policy=SparingPolicy(seed, world),
+        )
+        assert trace.failure is None, f"seed {seed}\n{trace.story()}"
+        plan(write_later(world))
+        assert planned_for(world) == [1, 1], f"seed {seed}\n{trace.story()}"
+        cancelled += CANCEL in kinds(world)
+        execute(shared(outside(world)))
+        assert shared(outside(world)).active().pending == (), f"seed {seed}"
+    assert cancelled or not NIGHTLY
+
+
+# ---------------------------------------------------------------- savepoints
+
+
+def keep(context: TableContext) -> None:
+    savepoint(context)
+
+
+def saved(world: World) -> list[str]:
+    """The savepoints' files, without their times."""
+    names = outside(world).storage.names(TIMELINE)
+    return sorted(name.partition(".")[2] for name in names if ".savepoint" in name)
+
+
+WHOLE = ["savepoint", "savepoint.inflight"]
+
+
+@pytest.mark.spec("FOR-9")
+@pytest.mark.parametrize(
+    "calls",
+    [(SLOT, LOOK), (SLOT, LOOK, HELD, SHOW), (SLOT, LOOK, HELD, SHOW, LOOK, HELD, SHOW)],
+    ids=["before the second look", "before its first file", "before its second file"],
+)
+def test_a_savepoint_whose_owner_died_is_none(calls: Sequence[str]) -> None:
+    world = seeded("savepoint-died", ("a1",))
+    play(world, [acting("A", shared, keep)], stopped(calls, (Fault.CRASH_BEFORE,)))
+    world.now_ms += 4 * TOLERATED_MS
+    context = shared(outside(world))
+    slot = context.chain.deciding(context.chain.head())
+    assert slot is not None
+    assert slot.kind is SAVEPOINT
+    told = resolve(context, slot.requested_time)
+    assert told.outcome is Outcome.PUBLISHED  # the write of that time
+    assert told.why.endswith("; it has no savepoint")
+    assert (saved(world), kinds(world)[-2:]) == ([], [SAVEPOINT, UNSAVEPOINT])
+    keep(context)
+    assert saved(world) == WHOLE
+    told = resolve(context, slot.requested_time)
+    assert told.why.endswith("; it has a savepoint")
+
+
+@STOPS
+def test_a_savepoint_whose_owner_lost_the_lock_is_made_again(calls: Sequence[str]) -> None:
+    world = seeded("savepoint-again", ("a1",))
+    play(world, [acting("A", shared, keep)], [*cut_short(calls, ()), UntilEnd("A")])
+    assert kinds(world)[-3:] == [SAVEPOINT, UNSAVEPOINT, SAVEPOINT]
+    assert saved(world) == WHOLE
+
+
+def test_a_savepoint_does_not_appear_when_its_files_were_cleaned_meanwhile() -> None:
+    """Another engine's clean takes files that the savepoint lists; its owner wakes up after that."""
+    world = seeded("savepoint-cleaned", ("a1",))
+    context = shared(outside(world))
+    kept = context.active().newest_completed_write
+    assert kept is not None
+
+    def keep_first(context: TableContext) -> None:
+        savepoint(context, kept.requested_time)
+
+    for number in range(3):
+        ports = make_ports(world, world.new_actor(f"W{number}", seed=0))
+        do_write(ports, shared(ports_of(ports)), Job(operation=f"W{number}", keys=("a1",)))
+    cleaner = acting("J", foreign, lambda context: clean(context, CLEANING))
+    stages = [*cut_short((SLOT, LOOK), ()), UntilEnd("J"), UntilEnd("A")]
+    play(world, [acting("A", shared, keep_first), cleaner], stages)
+    assert ("clean" in str(shared(outside(world)).active().instants), saved(world)) == (True, [])
