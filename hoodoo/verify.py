@@ -37,7 +37,7 @@ from timeline.model.filenames import data_file_time, parse_base_file_name, parse
 from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import join
-from timeline.model.slot import Slot
+from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
@@ -291,6 +291,10 @@ class _Run:
 
     def _settled(self, slots: list[Slot]) -> None:
         taken = fileless_since(slots)
+        newest = slots[-1] if slots else None
+        for slot in slots:  # below the newest one: shown once, and taken away by another engine
+            if slot.foreign and slot.kind is not SlotKind.COMMIT and slot is not newest:
+                taken |= {slot.number}
         waiting = [one for one in slots if one.number not in taken]
         for look in range(_LOOKS):
             active = self.context.active()

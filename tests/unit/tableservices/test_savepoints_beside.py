@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hoodoo.verify import verify
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
 from timeline.model.slot import SlotKind
@@ -66,6 +67,19 @@ def test_a_savepoint_that_java_deleted_does_not_come_back(count: int) -> None:
     assert saved_by(table) == []
     assert kinds(table)[1:] == [SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT, SlotKind.COMMIT]
     assert [one["number"] for one in heard(later, "publish.unsavepoint")] == [2]
+
+
+def test_verify_notes_a_savepoint_that_is_not_decided_and_not_one_that_java_deleted_later() -> None:
+    table, _ = kept()
+    java_deletes(table.context.world.storage, saved_by(table))
+    found = verify(opened(table, limits=SHARED).context)
+    assert [(one.kind, "not decided" in one.message) for one in found.notes] == [
+        ("slot_unsettled", True)
+    ]
+    table, _ = kept()
+    upsert(opened(table, limits=SHARED), row(2))
+    java_deletes(table.context.world.storage, saved_by(table))
+    assert verify(opened(table, limits=SHARED).context).notes == ()
 
 
 def test_a_savepoint_that_java_made_anew_stays() -> None:
