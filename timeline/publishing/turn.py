@@ -244,13 +244,12 @@ def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     Settle an own slot; of a store far away the queue goes on meanwhile (PAR-1).
 
     Whoever comes next and finds no completed file yet helps (HELP-1), as without a lock. Another
-    engine would not: beside it also a plan's file is there before the lock is free (FOR-1).
+    engine would not: what shows a file beside it does not come here (FOR-9).
     """
     if slot.kind not in SHOWN_BY_A_FILE:
         assert_landed(context, slot)  # it deletes
     far = context.world.storage.capabilities.far
-    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    if lease is None or lease.is_shared or shared or slot.kind not in SHOWN_BY_A_FILE or not far:
+    if lease is None or lease.is_shared or slot.kind not in SHOWN_BY_A_FILE or not far:
         settle(context, slot)
     else:
         context.world.together(partial(settle, context, slot), lease.release)
