@@ -22,7 +22,9 @@ from timeline.places import (
     METADATA_TABLE,
     PROPERTIES,
     PROPERTIES_BACKUP,
+    SLOTS,
     TABLE_FACTS,
+    TIMELINE,
 )
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -82,12 +84,13 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
         CorruptTableError: There is one that lost its properties.
         StorageUnavailableError: The storage did not answer; the table may be there.
 
-    Outside: 2 looks at a file, 1 create; 1 look more at a place where a table was.
+    Outside: 2 looks at a file, 1 create; at a place where a table was 1 look and 2 lists more.
     """
     config = TableConfig.from_properties(properties)
     if storage.stat(PROPERTIES_BACKUP) is not None:
         raise _exists(storage)  # its properties are being changed just now, or that broke off
-    if storage.stat(TABLE_FACTS) is not None and storage.stat(PROPERTIES) is None:
+    made = storage.stat(TABLE_FACTS) is not None
+    if made and storage.stat(PROPERTIES) is None and _was_written_to(storage):
         raise CorruptTableError(
             "a table is here whose properties are lost, and a new one would read its files in "
             f"another way: bring {PROPERTIES} back from a backup, or, when the table was dropped, "
@@ -100,6 +103,16 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
     except ObjectExistsError:
         raise _exists(storage) from None
     return config
+
+
+def _was_written_to(storage: Storage) -> bool:
+    """
+    Whether a table has rows, or may come to have some.
+
+    Where a slot store decides, a table's identity is there before its properties (SLOT-6), and who
+    makes it may die in between: the next one must be able to make it.
+    """
+    return bool(storage.names(TIMELINE) or storage.names(SLOTS))
 
 
 def _exists(storage: Storage) -> InvalidInputError:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
 from timeline.errors import TableReplacedError, UnsafeSetupError
-from timeline.places import HOODIE, SLOTS, TABLE_FACTS
+from timeline.places import HOODIE, SLOTS, TABLE_FACTS, TIMELINE
 from timeline.ports.ids import Ids
 from timeline.ports.slot_store import SlotStore
 from timeline.ports.storage import (
@@ -286,7 +286,7 @@ class DecidedStorage(WrittenStorage):
                 continue  # the next look tells who was born (UNK-2)
 
     def _has_lived(self, table_id: str) -> bool:
-        folders = (HOODIE, SLOTS)
+        folders = (HOODIE, TIMELINE, SLOTS)  # what is claimed first, or decided
         return any(self._store.names(f"{table_id}/{folder}") for folder in folders)
 
 

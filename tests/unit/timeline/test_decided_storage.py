@@ -8,14 +8,22 @@ from typing import IO
 import pytest
 
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
-from timeline.errors import StorageUnavailableError, TableReplacedError, UnsafeSetupError
+from timeline.errors import (
+    InvalidInputError,
+    StorageUnavailableError,
+    TableReplacedError,
+    UnsafeSetupError,
+)
 from timeline.machine import SystemIds
+from timeline.model.new_table import new_table_properties
+from timeline.model.operations import MergeMode
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, slot_path
 from timeline.ports.storage import (
     ObjectExistsError,
     ObjectMissingError,
     StorageCapabilities,
 )
+from timeline.properties.properties_file import create_properties, load_config
 from timeline.storage.decided import DecidedStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -23,6 +31,13 @@ from timeline.storage.probe import prove_atomic_create
 from timeline.testing.storage_suite import StorageSuite
 
 REQUESTED = ".hoodie/timeline/20260101000000000.commit.requested"
+NOW = "Thu Nov 26 12:00:00 UTC 2026"
+NEW = new_table_properties(
+    "t",
+    record_key_fields=("id",),
+    partition_fields=(),
+    merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+)
 MANIFEST = ".hoodie/timeline/history/manifest_2"
 
 
@@ -210,6 +225,63 @@ def test_a_table_is_made_once(place: Place) -> None:
     with pytest.raises(ObjectExistsError):
         place.open().create(PROPERTIES, b"other")
     assert place.folder.read(PROPERTIES) == b"one"
+
+
+def dies_behind(place: Place, last: str) -> None:
+    """Who makes a table there dies once the storage has this file."""
+
+    def write(path: str, data: bytes, *, durable: bool = False) -> None:
+        MemoryStorage.write(place.folder, path, data, durable=durable)
+        if path == last:
+            place.slots.create = gone  # type: ignore[method-assign]
+
+    def gone(path: str, data: bytes, *, durable: bool = True) -> None:
+        raise StorageUnavailableError("gone")
+
+    place.folder.write = write  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailableError):
+        create_properties(place.open(), NEW, now=NOW)
+    del place.folder.write, place.slots.create
+
+
+def dies_before(place: Place, last: str) -> None:
+    """Who makes a table there dies with the claim of this file, and without it."""
+
+    def write(path: str, data: bytes, *, durable: bool = False) -> None:
+        if path == last:
+            raise StorageUnavailableError("gone")
+        MemoryStorage.write(place.folder, path, data, durable=durable)
+
+    place.folder.write = write  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailableError):
+        create_properties(place.open(), NEW, now=NOW)
+    del place.folder.write
+
+
+def test_a_table_whose_maker_died_behind_its_identity_is_made_by_the_next(place: Place) -> None:
+    """Nothing was written there yet that other properties would read in another way."""
+    dies_behind(place, TABLE_FACTS)
+    create_properties(place.open(), NEW, now=NOW)
+    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+
+
+def test_a_table_whose_maker_died_before_its_properties_is_there(place: Place) -> None:
+    """Its claim has them, and who comes next writes them."""
+    dies_before(place, PROPERTIES)
+    with pytest.raises(InvalidInputError) as refused:
+        create_properties(place.open(), NEW, now=NOW)
+    assert refused.value.kind == "table_exists"
+    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+
+
+def test_two_tables_of_one_key_never_share_an_identity(place: Place) -> None:
+    """Two hosts have a table at the same local path, and one database: the first one has begun."""
+    place.open().create(REQUESTED, b"")
+    other = Place()
+    other.slots = place.slots
+    other.open().create(REQUESTED, b"")
+    mine, theirs = (decode_facts(one.folder.read(TABLE_FACTS)) for one in (place, other))
+    assert mine.table_id != theirs.table_id
 
 
 def test_an_emptied_slot_store_is_refused(place: Place) -> None:

@@ -12,7 +12,7 @@ from timeline.errors import (
     TableNotFoundError,
 )
 from timeline.model.table_config import new_table_properties
-from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP, TABLE_FACTS
+from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP, TABLE_FACTS, TIMELINE
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.properties_file import (
     create_properties,
@@ -79,6 +79,7 @@ def test_nobody_creates_a_table_while_the_properties_of_one_are_changed():
 def test_a_table_that_lost_its_properties_is_not_made_anew():
     storage = made()
     storage.create(TABLE_FACTS, b"{}")
+    storage.create(f"{TIMELINE}/20260101000000000.commit.requested", b"")
     storage.delete(PROPERTIES)
     with pytest.raises(CorruptTableError, match=r"bring .* back") as caught:
         create_properties(storage, new_table_properties("u"), now="now")
@@ -86,6 +87,13 @@ def test_a_table_that_lost_its_properties_is_not_made_anew():
     assert storage.stat(PROPERTIES) is None
     storage.delete(TABLE_FACTS)  # what was left of a dropped one
     create_properties(storage, new_table_properties("u"), now="now")
+
+
+def test_a_table_without_properties_to_which_nobody_wrote_is_made_anew():
+    storage = MemoryStorage()
+    storage.create(TABLE_FACTS, b"{}")
+    create_properties(storage, new_table_properties("u"), now="now")
+    assert load_config(storage).name == "u"
 
 
 def test_no_properties_are_no_table():
