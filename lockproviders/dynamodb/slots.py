@@ -23,7 +23,7 @@ from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
-from timeline.ports.slot_store import SlotNames
+from timeline.ports.slot_store import SlotNames, slots_lost
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
 __all__ = ["DynamoSlotStore"]
@@ -59,6 +59,7 @@ class DynamoSlotStore:
         self._guard = threading.Lock()
         self._transport: Transport | None = None
         self._process = 0
+        self._answered = False  # the table was there; without it every number could be taken again
 
     @property
     def identity(self) -> str:
@@ -133,10 +134,17 @@ class DynamoSlotStore:
     def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"TableName": self._settings.table, **request}
         try:
-            return self._connected().call(operation, named)
+            answer = self._connected().call(operation, named)
+        except ConditionFailedError:
+            self._answered = True
+            raise
         except MissingTableError as error:
+            if self._answered:
+                raise slots_lost(self.identity) from error
             self._make_table(error)
-            return self._connected().call(operation, named)
+            answer = self._connected().call(operation, named)
+        self._answered = True
+        return answer
 
     def _make_table(self, missing: MissingTableError) -> None:
         """Create the table if that is wished, and wait until it can be used."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 
 from lockproviders.sql.client import row_name
-from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, RowExists
+from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, Row, RowExists
 from lockproviders.sql.table import SqlTable
-from timeline.ports.slot_store import SlotNames
+from timeline.ports.slot_store import SlotNames, slots_lost
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
 __all__ = ["SqlSlotStore"]
@@ -38,6 +38,7 @@ class SqlSlotStore:
     """
 
     def __init__(self, database: Database, *, table: str, may_create: bool) -> None:
+        self._answered = False  # the table was there; without it every number could be taken again
         name_type = database.column_types[0]
         self._table = SqlTable(
             database,
@@ -58,8 +59,10 @@ class SqlSlotStore:
             try:
                 self._table.change_once(_INSERT, values)
             except NoTable as missing:
+                self._refuse_loss(missing)
                 self._table.make(missing)
                 self._insert_anew(values)
+            self._answered = True
         except RowExists as error:
             raise ObjectExistsError(path) from error
         except AnswerLost as error:
@@ -75,31 +78,44 @@ class SqlSlotStore:
 
     def read(self, path: str) -> bytes:
         """As the port. Outside: 1 query."""
-        try:
-            found = self._table.rows(_READ, _key(path))
-        except NoTable:
-            found = []
+        found = self._rows(_READ, _key(path))
         if not found:
             raise ObjectMissingError(path)
         return base64.b64decode(found[0][0])
 
     def names(self, folder: str) -> SlotNames:
         """As the port. Outside: 1 query."""
-        try:
-            return sorted(row[0] for row in self._table.rows(_NAMES, (row_name(folder),)))
-        except NoTable:
-            return []
+        return sorted(row[0] for row in self._rows(_NAMES, (row_name(folder),)))
 
     def delete(self, path: str) -> None:
         """As the port. Outside: 1 delete."""
         try:
             self._table.change(_DELETE, _key(path))
-        except NoTable:
-            return
+        except NoTable as missing:
+            self._refuse_loss(missing)
 
     def close(self) -> None:
         """Give up the connection."""
         self._table.close()
+
+    def _rows(self, statement: str, values: tuple[str, ...]) -> list[Row]:
+        try:
+            found = self._table.rows(statement, values)
+        except NoTable as missing:
+            self._refuse_loss(missing)
+            return []
+        self._answered = True
+        return found
+
+    def _refuse_loss(self, missing: NoTable) -> None:
+        """
+        Pass while the table may just not have been made yet.
+
+        Raises:
+            UnsafeSetupError: It was there.
+        """
+        if self._answered:
+            raise slots_lost(self.identity) from missing
 
 
 def _key(path: str) -> tuple[str, str]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-__all__ = ["SlotNames", "SlotStore"]
+from timeline.errors import UnsafeSetupError
+
+__all__ = ["SlotNames", "SlotStore", "slots_lost"]
 
 SlotNames: TypeAlias = list[str]
 
@@ -44,3 +46,13 @@ class SlotStore(Protocol):
 
     def close(self) -> None:
         """Give up connections; a later call makes new ones."""
+
+
+def slots_lost(where: str) -> UnsafeSetupError:
+    """What everybody is told of a slot store that does not know any more what it decided."""
+    return UnsafeSetupError(
+        "the slot store has lost this table, so nobody knows which slots are taken; "
+        f"restore it before anybody writes: {where}",
+        kind="slots_lost",
+        slots=where,
+    )

@@ -27,10 +27,10 @@ from typing import Final
 from urllib.parse import quote
 
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
-from timeline.errors import TableReplacedError, UnsafeSetupError
+from timeline.errors import TableReplacedError
 from timeline.places import HOODIE, SLOTS, TABLE_FACTS, TIMELINE
 from timeline.ports.ids import Ids
-from timeline.ports.slot_store import SlotStore
+from timeline.ports.slot_store import SlotStore, slots_lost
 from timeline.ports.storage import (
     AmbiguousWriteError,
     FileStat,
@@ -242,12 +242,7 @@ class DecidedStorage(WrittenStorage):
         table_id = facts.table_id
         if not self._is_present and facts.slots == self._slots_at:
             if not self._store.names(self._births):
-                raise UnsafeSetupError(
-                    "the slot store has lost this table, so nobody knows which slots are taken; "
-                    f"restore it before anybody writes: {self._slots_at}",
-                    kind="slots_lost",
-                    slots=self._slots_at,
-                )
+                raise slots_lost(self._slots_at)
             self._is_present = True
         if self._table_id not in (None, table_id):
             raise TableReplacedError(

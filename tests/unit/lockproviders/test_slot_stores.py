@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.machine import SystemClock, SystemIds
+from timeline.places import SLOTS, slot_path
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -106,7 +110,42 @@ def test_a_table_does_not_choose_what_decides_about_it() -> None:
         )
 
 
+@pytest.mark.spec("SLOT-6")
+def test_a_table_of_slots_that_goes_under_a_writer_is_not_made_anew(tmp_path: Path) -> None:
+    """Each number could be taken a second time, by whoever does not know that it was."""
+    said = {
+        "hoodoo.slots.backend": "sql",
+        URL: str(tmp_path / "slots.db"),
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    storage = chosen(said)
+    storage.create(slot_path(1), b"1")
+    with closing(sqlite3.connect(tmp_path / "slots.db")) as outside:
+        outside.execute("DROP TABLE hoodoo_slots")
+    for again in (
+        lambda: storage.create(slot_path(1), b"again"),
+        lambda: storage.read(slot_path(1)),
+        lambda: storage.names(SLOTS),
+        lambda: storage.delete(slot_path(1)),
+    ):
+        with pytest.raises(UnsafeSetupError) as refused:
+            again()
+        assert refused.value.kind == "slots_lost"
+
+
 # ------------------------------------------------------------------ DynamoDB
+
+
+@pytest.mark.parametrize("before", [{}, ConditionFailedError()])
+def test_a_dynamodb_table_that_goes_under_a_writer_is_not_made_anew(before: object) -> None:
+    answers = Answers(before, MissingTableError("none"))
+    store = store_of(answers, create_table=True)
+    with suppress(ObjectExistsError):
+        store.create("a/1", b"1")
+    with pytest.raises(UnsafeSetupError) as refused:
+        store.create("a/2", b"2")
+    assert refused.value.kind == "slots_lost"
+    assert answers.asked == ["put_item", "put_item"]
 
 
 class Answers:
