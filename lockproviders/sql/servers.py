@@ -136,17 +136,22 @@ class MySqlDatabase(Database):
             return NoTable(text)
         if code == 1062:
             return RowExists(text)
+        if code in _MYSQL_BROKEN:  # some of them among those of the set-up
+            return AnswerLost(text)
         if code in _MYSQL_SETUP or "CERTIFICATE_VERIFY_FAILED" in text or 1100 <= code < 1200:
             return self._setup(text)
-        if 1000 <= code < 2000 and code not in _MYSQL_BROKEN:
+        if 1000 <= code < 2000:
             return Refused(text)
         return AnswerLost(text)
 
 
 # What waiting does not heal: access, unknown database, a statement it rejects, no TLS.
 _MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698, 2026})
-# Server errors behind which the statement may have been executed: shut down, killed.
-_MYSQL_BROKEN = frozenset({1053, 1077, 1078, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927})
+# Server errors behind which the statement may have been executed: shut down, killed, cut off; a
+# proxy's that fits nothing else; an error amid the commit.
+_MYSQL_BROKEN = frozenset(
+    {1053, 1077, 1078, 1079, 1105, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1317, 1927}
+)
 
 
 class PostgresDatabase(Database):
@@ -160,14 +165,17 @@ class PostgresDatabase(Database):
         server: Where and as whom.
         ids: See ``Database``.
         timeout_ms: See ``Database``.
+        durable: Whether an answered change outlives the server, also where its default says that
+            commits need not wait for the disk.
     """
 
     now_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint"
     column_types = ("VARCHAR(255)", "TEXT")
 
-    def __init__(self, server: Server, *, ids: Ids, timeout_ms: int) -> None:
+    def __init__(self, server: Server, *, ids: Ids, timeout_ms: int, durable: bool = False) -> None:
         super().__init__(ids=ids, timeout_ms=timeout_ms)
         self._server = server
+        self._durable = durable
 
     @property
     def address(self) -> str:
@@ -188,7 +196,7 @@ class PostgresDatabase(Database):
         tls: dict[str, Any] = {"sslmode": "disable"}
         if server.verify_tls:
             tls = {"sslmode": "verify-full", "sslrootcert": server.tls_ca or "system"}
-        return psycopg.connect(
+        connection = psycopg.connect(
             host=server.host,
             port=server.port,
             user=server.user,
@@ -202,6 +210,13 @@ class PostgresDatabase(Database):
             autocommit=True,
             **tls,
         )
+        if self._durable:
+            try:
+                self._execute(connection, _WAIT_FOR_THE_DISK, ())
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     def _execute(
         self, connection: Any, statement: str, values: Sequence[Value]
@@ -253,6 +268,11 @@ class PostgresDatabase(Database):
         return AnswerLost(text)
 
 
+# Not for everybody: who waits for standbys, too, goes on to do so.
+_WAIT_FOR_THE_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') = 'off'"
+)
 # A row; and, since IF NOT EXISTS looks first and makes afterwards, a table or its row type
 # that another session made in between.
 _POSTGRES_THERE = frozenset({"23505", "42P07", "42710"})

@@ -157,7 +157,8 @@ class SqlSettings:
 
         Args:
             ids: Tells the current process.
-            durable: Whether what is written must outlive a power cut; servers see to it alone.
+            durable: Whether what is written must outlive a power cut; of a server that is MySQL or
+                MariaDB its own settings tell.
 
         Raises:
             SettingError: The url is none of ours.
@@ -195,8 +196,9 @@ class SqlSettings:
             verify_tls=self.tls == "verify" or (self.tls == "auto" and not is_loopback(host)),
             tls_ca=self.tls_ca,
         )
-        made = MySqlDatabase if kind == "mysql" else PostgresDatabase
-        return made(server, ids=ids, timeout_ms=self.timeout_ms)
+        if kind == "mysql":
+            return MySqlDatabase(server, ids=ids, timeout_ms=self.timeout_ms)
+        return PostgresDatabase(server, ids=ids, timeout_ms=self.timeout_ms, durable=durable)
 
 
 def _refuse(said: PropertySet, field: str, accepted: str) -> NoReturn:

@@ -162,6 +162,21 @@ class TestOnPostgres(_OnDatabaseServer):
     def server(self, postgres) -> Postgres:
         return postgres
 
+    def test_slots_outlive_the_server_whatever_its_commits_wait_for(
+        self, folder: Path, server: Postgres
+    ) -> None:
+        """Other than locks: a number whose row is lost would be taken again."""
+        server.execute(f"ALTER DATABASE {server.database} SET synchronous_commit = off")
+        try:
+            with closing(open_told(folder)) as store:
+                for number in range(30):
+                    store.create(f"a/{number}", b"x")
+                server.kill()
+                server.restart()
+                assert len(store.names("a")) == 30
+        finally:
+            server.execute(f"ALTER DATABASE {server.database} RESET synchronous_commit")
+
 
 @pytest.mark.integration
 class TestOnMoto(_OnServer):
