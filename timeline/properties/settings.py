@@ -320,11 +320,11 @@ class WriteSettings(_Settings):
             )
         if (
             self.foreign_writers is ForeignWriters.EXPECTED
-            and self.publish_lock is PublishLock.NONE
+            and self.publish_lock is not PublishLock.LOCK
         ):
             self._refuse(
                 "publish_lock",
-                "writers of other engines are excluded by the lock only (FOR-1)",
+                "writers of other engines are excluded by the lock only, each time (FOR-1)",
                 suggestion="use lock",
                 kind="setting_contradiction",
             )

@@ -181,8 +181,10 @@ def test_eager_clean_up_with_many_writers_is_refused() -> None:
     assert error.fields["layer"] == "code"
 
 
-def test_foreign_writers_without_the_lock_are_refused() -> None:
-    error = refusal({"hoodoo.foreign.writers": "expected", "hoodoo.publish.lock": "none"})
+@pytest.mark.parametrize("lock", ["none", "auto"])
+def test_foreign_writers_without_the_lock_are_refused(lock: str) -> None:
+    """FOR-1: one publication without it is enough to lose what the other engine writes beside."""
+    error = refusal({"hoodoo.foreign.writers": "expected", "hoodoo.publish.lock": lock})
     assert error.kind == "setting_contradiction"
 
 
