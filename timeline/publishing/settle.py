@@ -31,7 +31,7 @@ from timeline.ports.storage import (
     Storage,
     staged,
 )
-from timeline.properties.setting_names import ForeignWriters
+from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.reading.reader_lease import spare_leased
 from timeline.reading.view import list_partition_paths
 from timeline.reading.withdrawal import fileless_since, withdrawn_by, withdrawn_files
@@ -214,21 +214,28 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     Take the file of a slot away again that a later slot had ended before the file was there.
 
     Whoever slept between a slot and its file, and lost the lock or has none, may come behind a
-    restore, a cancel or the end of a savepoint that others settled (RST-4). While nobody else can
-    have had the lock nobody can have taken a later slot. Outside: nothing then, else 1 get per
-    later slot and 1 delete.
+    restore, a cancel or the end of a savepoint that others settled (RST-4). So may the file of the
+    commit before, which was made beside the slot (PUB-3). While nobody else can have had a lock
+    that all take nobody can have taken a later slot. Outside: nothing then, else 1 get per later
+    slot and 1 delete for each of the two files.
     """
     if slot.kind not in _TAKEN_BACK or slot.file_name is None:
         return
-    if lease is not None and not lease.is_shared and lease.remaining_ms() != 0:
+    all_wait = context.limits.publish_lock is PublishLock.LOCK
+    if all_wait and lease is not None and not lease.is_shared and lease.remaining_ms() != 0:
         return
     later, number = [], slot.number + 1
     while (found := context.chain.read(number)) is not None:
         later.append(found)
         number += 1
-    if slot.number in fileless_since([slot, *later]):
-        context.world.events.emit("publish.taken_back", number=slot.number)
-        context.world.storage.delete(timeline_path(slot.file_name))
+    known = context.chain.newest_known(slot.number - 1)
+    before = [one for one in known if not context.chain.is_of_another(one)][:1]
+    shown = [*filter(may_overlap, before), slot] if may_overlap(slot) else [slot]
+    gone = fileless_since([*shown, *later])
+    for one in shown:
+        if one.number in gone and one.file_name is not None:
+            context.world.events.emit("publish.taken_back", number=one.number)
+            context.world.storage.delete(timeline_path(one.file_name))
 
 
 def _move_boundary(context: TableContext, slot: Slot) -> None:

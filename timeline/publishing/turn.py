@@ -114,6 +114,7 @@ def take_turn(
                 turn, slot = _decided(line, turn, decide, lease)
                 if slot is None:
                     _finish_unshown(line, turn)  # what it refuses must be there to begin from
+                    _take_back_unshown(context, turn, lease)
                     return None, lost
                 if line.goes_on():
                     continue  # not refused after all: with the lock, and nothing was lost
@@ -129,6 +130,7 @@ def take_turn(
                     _tell_done(context, slot, started, looks_behind=looks_behind)
                     return slot, lost
                 undecided = slot if fate is _Fate.UNDECIDED else None
+                _take_back_unshown(context, turn, lease)
                 context.world.events.emit(f"publish.{fate.value}", number=slot.number)
         lost += 1
         if line.has_read:
@@ -237,6 +239,16 @@ def _finish_unshown(line: Line, turn: Turn) -> None:
     if turn.unshown is not None and line.settled < turn.unshown.number:
         finish(line.context, turn.unshown)
         line.settled = turn.unshown.number
+
+
+def _take_back_unshown(context: TableContext, turn: Turn, lease: Lease | None) -> None:
+    """
+    RST-4 for the commit before, helped on by one who does not have the next slot after all.
+
+    Outside: nothing where all was shown, else as ``take_back``.
+    """
+    if turn.unshown is not None:
+        take_back(context, turn.unshown, lease)
 
 
 def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:

@@ -1,0 +1,131 @@
+"""
+Who helped on the commit before its own, far away, and slept: a restore came meanwhile (RST-4).
+
+The file of that commit and the helper's own slot are under way at once (PUB-3). Others may settle
+both and take them away again before the file arrives. A commit that overwrote shows it best: its
+completed file hides what the restore brought back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tableservices.restoring.restore import restore
+from tests.simulation import test_engine_restore as restores
+from tests.simulation.engine_kit import (
+    LIMITS,
+    Job,
+    open_table,
+    outside,
+    rows_now,
+    seeded,
+    writer,
+)
+from tests.simulation.story_kit import OVERWRITE, lock_free
+from timeline.context import TableContext
+from timeline.model.slot import SlotKind
+from timeline.places import SLOTS, TIMELINE
+from timeline.ports.world import World as EngineWorld
+from timeline.properties.setting_names import PublishLock
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.scheduler import run
+from timeline.testing.script import Script, Until, UntilEnd
+from timeline.testing.world import World
+
+SEED = {"a1": "seed", "a2": "seed", "b1": "seed"}
+SLOT = f"create {SLOTS}/{3:020d}"
+
+
+def overwritten() -> tuple[World, str]:
+    """One overwrote a partition and died behind its slot; the world, and the file it lacks."""
+    world = seeded("sleeping-helper", tuple(SEED))
+    job = Job(operation="dead", keys=("a9",), kind=OVERWRITE)
+    dead = writer("dead", [job], make_context=lock_free)
+    script = Script([Until("dead", f"create {SLOTS}/", Fault.CRASH_AFTER)])
+    run(world, [dead], policy=script)
+    last = open_table(outside(world)).chain.read(2)
+    assert last is not None
+    assert last.file_name is not None
+    return world, last.file_name
+
+
+def slept(before: str, key: str = "b1") -> dict[str, str]:
+    """H is stopped before one of its calls, and the state before the dead one is brought back."""
+    world, name = overwritten()
+    seed = open_table(outside(world)).chain.read(1)
+    assert seed is not None
+    helper = writer(
+        "H", [Job(operation="H", keys=(key, "e1"))], make_context=lock_free, shuffled=True
+    )
+    back = restores.goes_back(
+        "R", world, lambda context: restore(context, seed.requested_time, force=True)
+    )
+    showing = f"create {TIMELINE}/{name}"
+    stages = [Until("H", before.format(showing=showing)), UntilEnd("R"), UntilEnd("H")]
+    script = Script(stages)
+    trace = run(world, [helper, back], faults=Faults(time_jump_ms=10), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    kinds = [slot.kind for slot in open_table(outside(world)).chain.newest_first()]
+    assert SlotKind.RESTORE in kinds, trace.story()
+    rows = rows_now(world)
+    assert f"{TIMELINE}/{name}" not in world.files, f"{rows}\n{trace.story()}"
+    return rows
+
+
+@pytest.mark.spec("RST-4")
+def test_a_helper_that_has_the_next_slot_brings_nothing_back() -> None:
+    assert slept("{showing}") == SEED
+
+
+@pytest.mark.spec("RST-4")
+def test_a_helper_that_lost_the_next_slot_brings_nothing_back() -> None:
+    assert slept(SLOT) == {**SEED, "b1": "H", "e1": "H"}
+
+
+@pytest.mark.spec("RST-4")
+def test_a_helper_whom_that_commit_refused_brings_nothing_back() -> None:
+    assert slept("{showing}", key="a1") == {**SEED, "a1": "H", "e1": "H"}
+
+
+@pytest.mark.spec("RST-4")
+def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> None:
+    """Under ``auto`` only who lost two slots has the lock, and it keeps nobody out."""
+    world = seeded("auto", tuple(SEED))
+    seed = open_table(outside(world)).chain.read(1)
+    assert seed is not None
+    job = Job(operation="A", keys=("a9",), kind=OVERWRITE)
+    actors = [
+        writer("A", [job], make_context=auto),
+        writer("B", [Job(operation="B", keys=("b1",))], make_context=auto),
+        writer("C", [Job(operation="C", keys=("c1",))], make_context=auto),
+        restores.goes_back("R", world, partial(restored_by_auto, seed.requested_time)),
+    ]
+    stages = [
+        Until("A", f"create {SLOTS}/{2:020d}"),
+        UntilEnd("B"),
+        Until("A", f"create {SLOTS}/{3:020d}"),
+        UntilEnd("C"),
+        Until("A", f"create {SLOTS}/{4:020d}"),
+        Until("A", f"create {TIMELINE}/"),
+        UntilEnd("R"),
+        UntilEnd("A"),
+    ]
+    script = Script(stages)
+    trace = run(world, actors, faults=Faults(time_jump_ms=10), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    assert "lock.acquire" in trace.story(400)
+    assert rows_now(world) == SEED, trace.story()
+
+
+def auto(engine: EngineWorld) -> TableContext:
+    return open_table(engine, replace(LIMITS, publish_lock=PublishLock.AUTO))
+
+
+def restored_by_auto(requested_time: str, context: TableContext) -> None:
+    limits = replace(LIMITS, publish_lock=PublishLock.AUTO)
+    restore(replace(context, limits=limits), requested_time, force=True)
