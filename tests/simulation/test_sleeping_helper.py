@@ -1,7 +1,7 @@
 """
-Who helped on the commit before its own, far away, and slept: a restore came meanwhile (RST-4).
+Who slept between a slot and its file while others ended what that slot decided (RST-4).
 
-The file of that commit and the helper's own slot are under way at once (PUB-3). Others may settle
+Above all who helped on the commit before its own, far away: the file of that commit and the helper's own slot are under way at once (PUB-3). Others may settle
 both and take them away again before the file arrives. A commit that overwrote shows it best: its
 completed file hides what the restore brought back.
 """
@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from tableservices.restoring.restore import restore
+from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.simulation import test_engine_restore as restores
 from tests.simulation.engine_kit import (
     LIMITS,
@@ -32,7 +33,7 @@ from timeline.ports.world import World as EngineWorld
 from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Until, UntilEnd
+from timeline.testing.script import Script, Stage, Until, UntilEnd
 from timeline.testing.world import World
 
 SEED = {"a1": "seed", "a2": "seed", "b1": "seed"}
@@ -64,7 +65,7 @@ def slept(before: str, key: str = "b1") -> dict[str, str]:
         "R", world, lambda context: restore(context, seed.requested_time, force=True)
     )
     showing = f"create {TIMELINE}/{name}"
-    stages = [Until("H", before.format(showing=showing)), UntilEnd("R"), UntilEnd("H")]
+    stages: list[Stage] = [Until("H", before.format(showing=showing)), UntilEnd("R"), UntilEnd("H")]
     script = Script(stages)
     trace = run(world, [helper, back], faults=Faults(time_jump_ms=10), policy=script)
     assert trace.failure is None, trace.story()
@@ -104,7 +105,7 @@ def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> Non
         writer("C", [Job(operation="C", keys=("c1",))], make_context=auto),
         restores.goes_back("R", world, partial(restored_by_auto, seed.requested_time)),
     ]
-    stages = [
+    stages: list[Stage] = [
         Until("A", f"create {SLOTS}/{2:020d}"),
         UntilEnd("B"),
         Until("A", f"create {SLOTS}/{3:020d}"),
@@ -129,3 +130,30 @@ def auto(engine: EngineWorld) -> TableContext:
 def restored_by_auto(requested_time: str, context: TableContext) -> None:
     limits = replace(LIMITS, publish_lock=PublishLock.AUTO)
     restore(replace(context, limits=limits), requested_time, force=True)
+
+
+@pytest.mark.spec("RST-4")
+def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it() -> None:
+    world = seeded("slept-over-savepoint", tuple(SEED))
+    seed = open_table(outside(world)).chain.read(1)
+    assert seed is not None
+    time = seed.requested_time
+    actors = [
+        restores.goes_back("A", world, lambda context: savepoint(context, time)),
+        restores.goes_back("U", world, lambda context: delete_savepoint(context, time)),
+        writer("W", [Job(operation="W", keys=("b1",))]),
+    ]
+    stages: list[Stage] = [
+        Until("A", f"create {TIMELINE}/{time}.savepoint"),
+        Fault.LEASE_LOST,
+        UntilEnd("U"),
+        UntilEnd("W"),
+        UntilEnd("A"),
+    ]
+    faults = Faults(budgets={Fault.LEASE_LOST: 1}, time_jump_ms=10)
+    script = Script(stages)
+    trace = run(world, actors, faults=faults, policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    assert [path for path in world.files if ".savepoint" in path] == [], trace.story()
+    assert savepoint(open_table(outside(world)), time).requested_time == time

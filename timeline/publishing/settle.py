@@ -233,9 +233,13 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     shown = [*filter(may_overlap, before), slot] if may_overlap(slot) else [slot]
     gone = fileless_since([*shown, *later])
     for one in shown:
-        if one.number in gone and one.file_name is not None:
-            context.world.events.emit("publish.taken_back", number=one.number)
-            context.world.storage.delete(timeline_path(one.file_name))
+        if one.number not in gone or one.file_name is None:
+            continue
+        context.world.events.emit("publish.taken_back", number=one.number)
+        context.world.storage.delete(timeline_path(one.file_name))
+        if one.kind is SlotKind.SAVEPOINT:  # its owner made both
+            for name in pending_file_names(one.own_action, one.instant_time):
+                context.world.storage.delete(timeline_path(name))
 
 
 def _move_boundary(context: TableContext, slot: Slot) -> None:
