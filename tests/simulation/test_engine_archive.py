@@ -18,6 +18,7 @@ from tableservices.archiving.execute import archive
 from tableservices.archiving.history_files import _say_newest
 from tableservices.archiving.plan import is_due
 from tableservices.archiving.settings import ArchiveRules
+from tableservices.restoring.rollback import rollback
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -44,7 +45,7 @@ from timeline.testing.faults import Fault, Faults
 from timeline.testing.invariants import Violation
 from timeline.testing.ports import Actor, ActorPorts, make_ports
 from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Pause, Until, UntilEnd
+from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
 from timeline.testing.world import World
 from timeline.undoing.undo import rollback_dead_writers
 
@@ -422,3 +423,34 @@ def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() 
     assert int(said) > 1
     _say_newest(ListedBefore(storage, HISTORY))  # type: ignore[arg-type]
     assert storage.read(f"{HISTORY}/_version_") == said
+
+
+@pytest.mark.spec("GC-6")
+def test_upkeep_that_was_archived_over_its_sleeping_owner_is_not_begun_again() -> None:
+    """Its slot makes the pending files, too, and there are none of what is archived."""
+    world = copied(4)
+    newest = open_table(outside(world)).chain.read(5)
+    assert newest is not None
+
+    def undo(ports: ActorPorts) -> None:
+        rollback(patiently(ports, registered), newest.requested_time)
+
+    actors = [
+        Actor(name="R", body=undo),
+        writer("W", [f"w{number}" for number in range(6)]),
+        archiver("X", rounds=2),
+    ]
+    stages: list[Stage] = [
+        Until("R", f"create {TIMELINE}/"),
+        Pause(3),
+        Fault.LEASE_LOST,
+        UntilEnd("W"),
+        UntilEnd("X"),
+        UntilEnd("R"),
+    ]
+    faults = Faults(time_jump_ms=GRACE_MS, budgets={Fault.LEASE_LOST: 1})
+    trace = run(world, actors, faults=faults, policy=Script(stages))
+    assert trace.failure is None, trace.story()
+    archived = open_table(outside(world)).history.instants()
+    assert "rollback" in {one.action for one in archived}, trace.story()
+    assert [path for path in world.files if ".rollback" in path] == [], trace.story()

@@ -199,14 +199,25 @@ def settle(
     for path in spare_leased(context, slot) if leased else slot.deletes:
         context.world.storage.delete(path)
     name = slot.file_name
-    if name is None or is_archived_since(context, slot, overruns):
+    if name is None:
+        return True
+    if is_archived_since(context, slot, overruns):
+        _take_away_late(context, slot)
         return True
     context.chain.will_show(slot)
     if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
         return False
-    if is_archived_since(context, slot, overruns):  # it came too late: take it away again
-        context.world.storage.delete(timeline_path(name))
+    if is_archived_since(context, slot, overruns):
+        _take_away_late(context, slot, name)
     return True
+
+
+def _take_away_late(context: TableContext, slot: Slot, *names: str) -> None:
+    """Files that came behind the archive, which has the instant (GC-6)."""
+    born = slot.kind in _BORN_IN_SLOT
+    pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
+    for name in (*pending, *names):
+        context.world.storage.delete(timeline_path(name))
 
 
 def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
