@@ -16,8 +16,10 @@ import pytest
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.simulation import test_engine_restore as restores
+from tests.simulation import test_second_look as second
 from tests.simulation.engine_kit import (
     LIMITS,
+    TOLERATED_MS,
     Job,
     open_table,
     outside,
@@ -25,15 +27,16 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from tests.simulation.story_kit import OVERWRITE, lock_free
+from tests.simulation.story_kit import OVERWRITE, UPSERT, lock_free
 from timeline.context import TableContext
+from timeline.model.operations import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.places import SLOTS, TIMELINE
+from timeline.places import SLOTS, TIMELINE, timeline_path
 from timeline.ports.world import World as EngineWorld
 from timeline.properties.setting_names import PublishLock
 from timeline.testing.faults import Fault, Faults
 from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage, Until, UntilEnd
+from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
 from timeline.testing.world import World
 
 SEED = {"a1": "seed", "a2": "seed", "b1": "seed"}
@@ -157,3 +160,47 @@ def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it()
     assert script.played, trace.story()
     assert [path for path in world.files if ".savepoint" in path] == [], trace.story()
     assert savepoint(open_table(outside(world)), time).requested_time == time
+
+
+@pytest.mark.spec("FOR-4")
+@pytest.mark.parametrize("kind", [UPSERT, OVERWRITE])
+def test_a_helper_that_slept_does_not_show_what_was_called_void_long_ago(
+    kind: WriteOperation,
+) -> None:
+    """A dies behind its slot; H looks, is about to show it, and the lock is lost."""
+    world = seeded("void-helper", ("a1",))
+    answers: second.Answers = {}
+    jobs = {
+        "A": Job(operation="A", keys=("a2",), kind=kind),
+        "H": Job(operation="H", keys=("b1",)),
+        "J": Job(operation="J", keys=("a1", "a3")),
+        "B": Job(operation="B", keys=("c1",)),
+    }
+    actors = [
+        writer(
+            name,
+            [job],
+            make_context=second.foreign if name == "J" else second.shared,
+            answers=answers,
+        )
+        for name, job in jobs.items()
+    ]
+    stages: list[Stage] = [
+        Until("A", second.SLOT, Fault.CRASH_AFTER),
+        Pause(2 * TOLERATED_MS // 10),
+        Until("H", second.SHOW),
+        Fault.LEASE_LOST,
+        UntilEnd("J"),
+        UntilEnd("B"),
+        UntilEnd("H"),
+    ]
+    faults = Faults(time_jump_ms=10, budgets={Fault.LEASE_LOST: 1})
+    script = Script(stages)
+    trace = run(world, actors, faults=faults, policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    assert SlotKind.VOID in second.kinds(world)
+    assert rows_now(world) == {"a1": "J", "a3": "J", "b1": "H", "c1": "B"}, trace.story()
+    last = open_table(outside(world)).chain.read(2)
+    assert last is not None
+    assert timeline_path(last.file_name or "") not in world.files, trace.story()

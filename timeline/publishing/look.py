@@ -140,6 +140,7 @@ def look(
             return turn  # past a savepoint: the first write of the timeline is older
         if last.kind is SlotKind.COMMIT and still_stands(last, timeline) and not gone:
             finish(context, last, may_show=partial(may_show, context, last, lease))
+            take_back(context, last, lease)  # called void meanwhile, as the next look may not see
         else:
             _end(context, turn, last)
 
