@@ -35,7 +35,7 @@ from timeline.publishing.settle import (
 )
 from timeline.rules.succession import Residue, next_instant_time
 
-__all__ = ["Turn", "look"]
+__all__ = ["Turn", "look", "take_back_helped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,9 @@ def look(
             return turn  # past a savepoint: the first write of the timeline is older
         if last.kind is SlotKind.COMMIT and still_stands(last, timeline) and not gone:
             finish(context, last, may_show=partial(may_show, context, last, lease))
-            take_back(context, last, lease)  # called void meanwhile, as the next look may not see
+            take_back_helped(
+                context, last, lease
+            )  # called void meanwhile, as the next look may not see
         else:
             _end(context, turn, last)
 
@@ -158,9 +160,19 @@ def _helped(
     for slot in left:
         if slot is not unshown and (line is None or line.settled < slot.number):
             finish(context, slot)
-            take_back(context, slot, lease)
+            take_back_helped(context, slot, lease)
     turn = _turn(context, head, left[-1], _with_shown(context, left, timeline), lease)
     return replace(turn, unshown=unshown)
+
+
+def take_back_helped(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+    """
+    As ``take_back``, of a slot that a look found.
+
+    Far away that look and the request for the lock are under way together (PAR-1): who slept over
+    the one may have the other for itself only since others settled the slot and ended it.
+    """
+    take_back(context, slot, None if context.world.storage.capabilities.far else lease)
 
 
 def _with_shown(

@@ -59,7 +59,7 @@ _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, S
 SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 
 #: What a restore, a cancel or the end of a savepoint takes away again.
-_TAKEN_BACK = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT})
+_TAKEN_BACK = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT, SlotKind.ABORT})
 
 #: Upkeep that another engine may finish from its pending files.
 _ENDED_BY_ANYBODY = frozenset(
@@ -227,8 +227,8 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     Whoever slept between a slot and its file, and lost the lock or has none, may come behind a
     restore, a cancel or the end of a savepoint that others settled (RST-4). So may the file of the
     commit before, which was made beside the slot (PUB-3). While nobody else can have had a lock
-    that all take nobody can have taken a later slot. Outside: nothing then, else 1 get per later
-    slot and 1 delete for each of the two files.
+    that all take, since before the look that found the slot, nobody can have taken a later one.
+    Outside: nothing then, else 1 get per later slot and 1 delete for each of the files.
     """
     if slot.kind not in _TAKEN_BACK or slot.file_name is None:
         return
@@ -248,7 +248,7 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
             continue
         context.world.events.emit("publish.taken_back", number=one.number)
         context.world.storage.delete(timeline_path(one.file_name))
-        if one.kind is SlotKind.SAVEPOINT:  # its owner made both
+        if one.kind in _BORN_IN_SLOT:  # its owner made them all
             for name in pending_file_names(one.own_action, one.instant_time):
                 context.world.storage.delete(timeline_path(name))
 

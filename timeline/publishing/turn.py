@@ -39,7 +39,7 @@ from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.lock import Lease, is_alone
 from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.look import Turn, look
+from timeline.publishing.look import Turn, look, take_back_helped
 from timeline.publishing.queue import Line, Looked, queue
 from timeline.publishing.second_look import (
     ENDED_BY,
@@ -203,6 +203,8 @@ def _take_and_settle(
                 return _Fate.SETTLED
             may = partial(may_show, context, slot, lease)
             shown = _or_look(context, slot, partial(settle, context, slot, may_show=may))
+            if shown:
+                _insist(context, slot, partial(take_back, context, slot, lease))
             # A lease that is still held was never another's: nobody can have called it void.
             return _Fate.SETTLED if shown and has_lease(lease) else _Fate.UNDECIDED
     except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
@@ -248,7 +250,7 @@ def _take_back_unshown(context: TableContext, turn: Turn, lease: Lease | None) -
     Outside: nothing where all was shown, else as ``take_back``.
     """
     if turn.unshown is not None:
-        take_back(context, turn.unshown, lease)
+        take_back_helped(context, turn.unshown, lease)
 
 
 def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
