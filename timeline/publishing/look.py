@@ -140,9 +140,8 @@ def look(
             return turn  # past a savepoint: the first write of the timeline is older
         if last.kind is SlotKind.COMMIT and still_stands(last, timeline) and not gone:
             finish(context, last, may_show=partial(may_show, context, last, lease))
-            take_back_helped(
-                context, last, lease
-            )  # called void meanwhile, as the next look may not see
+            # Called void meanwhile: the next look sees only what is still the newest slot.
+            take_back_helped(context, last, lease)
         else:
             _end(context, turn, last)
 

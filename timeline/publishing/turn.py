@@ -53,6 +53,7 @@ from timeline.publishing.settle import (
     SHOWN_BY_A_FILE,
     completed_ahead,
     finish,
+    is_settled,
     may_overlap,
     settle,
     take_back,
@@ -381,7 +382,7 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
     after = _next_of_this_table(context, mine)
     if after is None or not is_ended_by(mine, after):
         return True
-    if mine.file_name is not None:  # once more: it may have appeared after that
-        context.world.storage.delete(timeline_path(mine.file_name))
+    if not is_settled(after, context.active()):
+        settle(context, after)  # once more: a file of the own slot may have appeared after that
     context.chain.disown(mine)
     return False
