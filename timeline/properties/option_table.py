@@ -317,7 +317,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodoo.publish.lock",
         "lock",
         _ENUM,
-        "When publishing takes the lock: always, after two lost slots, or never.",
+        "When publishing takes the lock: always (a must beside other engines), after two lost slots, or never.",
         choices=("lock", "auto", "none"),
     ),
     "foreign_writers": _option(
