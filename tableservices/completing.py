@@ -33,6 +33,8 @@ from timeline.publishing.settle import data_files_of
 from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
+from timeline.undoing.left_upkeep import seems_left
+from timeline.undoing.undo import finish_left
 
 __all__ = ["Check", "complete", "withdraw", "withdraw_if_ended"]
 
@@ -72,12 +74,14 @@ def complete(
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.world.ids.nonce()
     ended = Ended.CANCELLED
+    undone: Instant | None = None  # by another engine that is gone: a try at the plan
 
     def decide(turn: Turn) -> Slot | None:
-        nonlocal ended
+        nonlocal ended, undone
         heartbeat.check()
         why = how_it_ended(turn.timeline, plan)
-        if why is None and pending_rollback_of(context, turn.timeline, plan.requested_time):
+        undone = pending_rollback_of(context, turn.timeline, plan.requested_time)
+        if why is None and undone is not None and not seems_left(context, undone):
             why = Ended.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
         if why is None and check is not None and not check(turn):
             why = Ended.REFUSED
@@ -118,6 +122,8 @@ def complete(
     try:  # PUB-9: it stands, whatever fails from here on
         delete_markers(context.world.storage, plan.requested_time)
         heartbeat.stop()
+        if undone is not None:  # before its engine comes back to it, and deletes what stands now
+            finish_left(context, context.active(), undone)
     except Exception as error:  # noqa: BLE001
         context.world.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
     context.world.events.emit(

@@ -44,7 +44,7 @@ from timeline.undoing.left_upkeep import (
 )
 from timeline.undoing.rollback_documents import plan_document, result_document
 
-__all__ = ["RolledBack", "abandon", "rollback", "rollback_dead_writers"]
+__all__ = ["RolledBack", "abandon", "finish_left", "rollback", "rollback_dead_writers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +185,11 @@ def rollback_dead_writers(
         if instant.requested_time in dead
     ]
     left = [one for one in timeline.pending if one.action is Action.ROLLBACK]
-    done.extend(filter(None, (_finish_left(context, timeline, one) for one in left)))
+    done.extend(filter(None, (finish_left(context, timeline, one) for one in left)))
     return done
 
 
-def _finish_left(
+def finish_left(
     context: TableContext, timeline: ActiveTimeline, left: Instant
 ) -> RolledBack | None:
     """
