@@ -7,7 +7,7 @@ from itertools import count
 from typing import TypeVar
 
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError, StorageUnavailableError
+from timeline.errors import InstantNotFoundError, StorageUnavailableError, TableReplacedError
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
@@ -38,10 +38,12 @@ def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]
 
 def make_inflight(context: TableContext, planned: Instant) -> bool:
     """
-    Show that the plan is carried out; whether somebody had begun before. Outside: 1 create.
+    Show that the plan is carried out; whether somebody had begun before. Outside: 1 create, 1 get.
 
     Raises:
         StorageUnavailableError: The storage does not answer.
+        TableReplacedError: The table was dropped, and perhaps another one made: nothing more is
+            written there, and what shows the plan is gone again (SLOT-10).
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[0])
     try:
@@ -52,6 +54,11 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
         raise StorageUnavailableError(
             f"the storage did not answer; run the service again: {path}", path=path
         ) from error
+    try:
+        context.chain.assert_same_table()
+    except TableReplacedError:
+        context.world.storage.delete(path)
+        raise
     return False
 
 

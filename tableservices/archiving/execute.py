@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from tableservices.archiving.history_files import (
     add_to_history,
     archived_between,
+    in_own_history,
     merge_levels,
 )
 from tableservices.archiving.lines import Lines, ceiling_of, lines_of
@@ -387,7 +388,8 @@ def _move(context: TableContext, boundary: Boundary, names: frozenset[str]) -> N
             if (one.requested_time, one.action.value) not in archived
         ]
         rows = context.world.each(lambda one: _row(storage, *one), missing)
-    add_to_history(storage, [row for row in rows if row is not None])
+    with in_own_history(context) as made:
+        add_to_history(storage, [row for row in rows if row is not None], made)
     begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
     context.world.each(storage.delete, begun)
     for name in boundary.completed:

@@ -5,12 +5,16 @@ Java Hudi writes all of it under the table's lock. Here two archivers may be at 
 each manifest is created once and made from the one before it: a number beyond ``_version_``
 that is whole was decided by somebody who did not come to say so, and is gone on from. What no
 kept manifest names is deleted only when it is old, since another may be about to name it.
+
+None of these names tells which table it is of: who writes here looks afterwards whether the table
+is still the one that it knows, and takes away what came into another's history (SLOT-10).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tableservices.archiving.settings import ArchivingSettings
 from timeline.codecs.history_rows import (
@@ -24,7 +28,7 @@ from timeline.codecs.history_rows import (
     parse_manifest,
 )
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, TableReplacedError
 from timeline.history import HistoryFiles, newest_manifest, said_manifest
 from timeline.places import HISTORY
 from timeline.ports.storage import (
@@ -34,7 +38,10 @@ from timeline.ports.storage import (
     Storage,
 )
 
-__all__ = ["add_to_history", "archived_between", "merge_levels"]
+__all__ = ["Made", "add_to_history", "archived_between", "in_own_history", "merge_levels"]
+
+#: What somebody put into the history, by path; its bytes tell it from what others put there.
+Made = dict[str, bytes]
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
@@ -57,7 +64,47 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
     return frozenset(found)
 
 
-def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
+@contextmanager
+def in_own_history(context: TableContext) -> Iterator[Made]:
+    """
+    Within, the history is written to; what is made there is noted in what this yields.
+
+    Outside: 1 get; in another table a get and a delete for each of them, 1 list, 1 get, 1 put.
+
+    Raises:
+        TableReplacedError: The table was dropped; of what was made nothing is left in the one
+            that was made in its place.
+    """
+    made: Made = {}
+    try:
+        yield made
+    finally:
+        try:
+            context.chain.assert_same_table()
+        except TableReplacedError:
+            _take_away(context.world.storage, made)
+            raise
+
+
+def _take_away(storage: Storage, made: Made) -> None:
+    """Manifests before the files that they name, then a ``_version_`` that none answers to."""
+    for path, data in reversed(made.items()):
+        with suppress(ObjectMissingError):
+            if storage.read(path) == data:
+                storage.delete(path)
+    found = (match for name in storage.names(HISTORY) if (match := _MANIFEST.fullmatch(name)))
+    newest = max((int(match[1]) for match in found), default=0)
+    if said_manifest(storage) <= newest:
+        return
+    if newest:
+        storage.write(_VERSION, str(newest).encode(), durable=True)
+    else:
+        storage.delete(_VERSION)
+
+
+def add_to_history(
+    storage: Storage, rows: Sequence[HistoryInstant], made: Made | None = None
+) -> None:
     """
     Put archived instants into a new file of level 0 and show it.
 
@@ -67,7 +114,9 @@ def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
     Args:
         storage: The table's.
         rows: Ascending by requested time.
+        made: What is put there is noted here.
     """
+    made = {} if made is None else made
     if not rows:
         _say_newest(storage)
         return
@@ -75,12 +124,13 @@ def add_to_history(storage: Storage, rows: Sequence[HistoryInstant]) -> None:
     data = encode_history_rows(rows)
     added = history_file(min(times), max(times), level=0, size_bytes=len(data))
     path = f"{HISTORY}/{added.file_name}"
+    made[path] = data
     storage.write(path, data, durable=True)
 
     def with_added(files: HistoryFiles) -> HistoryFiles | None:
         return None if any(_same(one, added) for one in files) else (*files, added)
 
-    _show(storage, with_added)
+    _show(storage, with_added, made)
     if storage.stat(path) is None:  # tidied away before the manifest named it
         storage.write(path, data, durable=True)
 
@@ -89,7 +139,8 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     """
     Merge what has become many small files, level by level, then tidy up; returns the merges.
 
-    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_show``.
+    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_show`` and
+    ``in_own_history``; 1 list, and where manifests go 1 get for each, 1 get, the deletes.
     """
     storage = context.world.storage
     merges = level = 0
@@ -97,7 +148,8 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
         inputs = _to_merge(newest_manifest(storage)[1], level, settings)
         if len(inputs) < 2:
             break
-        _merge(storage, inputs, level)
+        with in_own_history(context) as made:
+            _merge(storage, inputs, level, made)
         merges += 1
         level += 1
     _tidy(context, manifests_kept=_MANIFESTS_KEPT + level)
@@ -117,7 +169,7 @@ def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> H
     return tuple(chosen)
 
 
-def _merge(storage: Storage, inputs: HistoryFiles, level: int) -> None:
+def _merge(storage: Storage, inputs: HistoryFiles, level: int, made: Made) -> None:
     data = merge_history_files(
         (f"{HISTORY}/{one.file_name}", storage.read(f"{HISTORY}/{one.file_name}")) for one in inputs
     )
@@ -127,7 +179,9 @@ def _merge(storage: Storage, inputs: HistoryFiles, level: int) -> None:
         level=level + 1,
         size_bytes=len(data),
     )
-    storage.write(f"{HISTORY}/{merged.file_name}", data, durable=True)
+    path = f"{HISTORY}/{merged.file_name}"
+    made[path] = data
+    storage.write(path, data, durable=True)
     gone = {one.file_name for one in inputs}
 
     def with_merged(files: HistoryFiles) -> HistoryFiles | None:
@@ -137,10 +191,12 @@ def _merge(storage: Storage, inputs: HistoryFiles, level: int) -> None:
         left = [one for one in files if one.file_name not in gone]
         return (*left[:first], merged, *left[first:])
 
-    _show(storage, with_merged)
+    _show(storage, with_merged, made)
 
 
-def _show(storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None]) -> None:
+def _show(
+    storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None], made: Made
+) -> None:
     """
     Make the next manifest from the newest one, then say that it counts.
 
@@ -153,8 +209,9 @@ def _show(storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None
         if changed is None:
             break
         path = f"{HISTORY}/manifest_{number + 1}"
+        made[path] = encode_manifest(changed)
         try:
-            storage.create(path, encode_manifest(changed))
+            storage.create(path, made[path])
             break
         except AmbiguousWriteError:
             continue
@@ -198,6 +255,7 @@ def _tidy(context: TableContext, *, manifests_kept: int) -> None:
     old_ms = storage.now_ms() - context.limits.heartbeat.tolerated_ms
     files = [name for name in stats if name.endswith(".parquet") and name not in named]
     gone = manifests[manifests_kept:] + [n for n in files if stats[n].modified_ms < old_ms]
+    context.chain.assert_same_table()  # a manifest of another table has such a name, too (SLOT-10)
     for name in gone:
         storage.delete(f"{HISTORY}/{name}")
 

@@ -174,7 +174,7 @@ def slots_of(world: World) -> list[Slot]:
 
 def operations(slots: Sequence[Slot]) -> set[str]:
     return {
-        decode_commit(slot.body, path="slot").extra_metadata[OPERATION_KEY]
+        decode_commit(slot.body, path="slot").extra_metadata.get(OPERATION_KEY, "")
         for slot in slots
         if slot.kind is SlotKind.COMMIT
     }

@@ -8,8 +8,7 @@ and the table shows what its chain says (RST-4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 
@@ -17,54 +16,27 @@ from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.simulation import test_engine_restore as restores
-from tests.simulation.engine_kit import (
-    CLEANING,
-    LIMITS,
-    TOLERATED_MS,
-    Job,
-    do_write,
-    open_table,
-    patiently,
-    writer,
+from tests.simulation.asleep_kit import (
+    AUTO,
+    LOCK_FREE,
+    OURS,
+    SHARED,
+    AsleepAt,
+    acting,
+    opening,
 )
+from tests.simulation.engine_kit import CLEANING, TOLERATED_MS, Job, do_write, writer
 from tests.simulation.test_engine_archive import comebacks
 from timeline.context import TableContext, TableLimits
-from timeline.errors import HoodooError
 from timeline.model.operations import TableType
 from timeline.places import SLOTS
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import ForeignWriters, PublishLock
-from timeline.testing.faults import Chooser, Fault, Faults, Move
-from timeline.testing.ports import Actor, ActorPorts
+from timeline.testing.faults import Fault, Faults
+from timeline.testing.ports import ActorPorts
 from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage, Until, UntilEnd
+from timeline.testing.script import Script, Until, UntilEnd
 from timeline.testing.world import World
 
-OURS = LIMITS
-LOCK_FREE = replace(LIMITS, publish_lock=PublishLock.NONE)
-AUTO = replace(LIMITS, publish_lock=PublishLock.AUTO)
-SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)
-
 pytestmark = pytest.mark.spec("RST-4")
-
-
-class AsleepAt(Script):
-    """The stages begin once S has made so many calls."""
-
-    def __init__(self, calls: int, stages: Sequence[Stage]) -> None:
-        super().__init__(stages)
-        self._left = calls
-        self.slept = False
-
-    def choose(self, plain: Sequence[Move], run: Chooser) -> Move:
-        if self._left and run.is_running("S"):
-            mine = [move for move in plain if (run.task_of(move) or ("", 0))[0] == "S"]
-            if not mine:
-                return Fault.TIME_JUMP.value, 0
-            self._left -= 1
-            return mine[-1]
-        self.slept, self._left = self.slept or run.is_running("S"), 0
-        return super().choose(plain, run)
 
 
 def grown(limits: TableLimits, *, far: bool) -> World:
@@ -75,26 +47,6 @@ def grown(limits: TableLimits, *, far: bool) -> World:
     run(world, [dead], policy=Script([Until("unshown", f"create {SLOTS}/", Fault.CRASH_AFTER)]))
     world.now_ms += 10 * TOLERATED_MS
     return world
-
-
-def opening(limits: TableLimits) -> Callable[[EngineWorld], TableContext]:
-    return lambda world: open_table(world, limits)
-
-
-def acting(
-    name: str,
-    limits: TableLimits,
-    act: Callable[[ActorPorts, TableContext], object],
-    **options: bool,
-) -> Actor:
-    def body(ports: ActorPorts) -> None:
-        context = patiently(ports, opening(limits))
-        try:
-            act(ports, context)
-        except HoodooError as error:
-            ports.events.emit("sim.refused", who=name, why=str(error))
-
-    return Actor(name=name, body=body, **options)
 
 
 def writes(ports: ActorPorts, context: TableContext) -> None:

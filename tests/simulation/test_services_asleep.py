@@ -1,0 +1,420 @@
+"""
+The executor of a plan sleeps before each of its calls in turn, and others end what it is at.
+
+A restore, a cancel, another executor, the rollback of the newest write, an archiver, or the table
+is dropped and made again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import pytest
+
+from tableservices.archiving.execute import archive
+from tableservices.cleaning.execute import clean
+from tableservices.planned_service import Part, PlannedService, run_round
+from tableservices.restoring.restore import restore
+from tableservices.restoring.rollback import rollback
+from tableservices.scheduling import pending_plans
+from tests.simulation import stories_of_dropped_tables as dropped
+from tests.simulation import test_compaction as compactions
+from tests.simulation import test_engine_archive as archives
+from tests.simulation import test_engine_clustering as clusterings
+from tests.simulation.asleep_kit import (
+    LOCK_FREE,
+    OURS,
+    SHARED,
+    Act,
+    Story,
+    acting,
+    opening,
+    sweep,
+)
+from tests.simulation.engine_kit import (
+    LIMITS,
+    Job,
+    client_write,
+    do_write,
+    open_table,
+    outside,
+    ports_of,
+)
+from tests.simulation.stories_of_dropped_tables import BELOW, MADE_ANEW_MS, OWN
+from timeline.context import TableContext, TableLimits
+from timeline.model.instant import Action
+from timeline.model.new_table import new_table_properties
+from timeline.model.operations import MergeMode, TableType
+from timeline.places import SLOTS
+from timeline.ports.world import World as EngineWorld
+from timeline.publishing.plan_ending import cancel
+from timeline.table import Table
+from timeline.testing.ports import ActorPorts
+from timeline.testing.script import Pause
+from timeline.testing.world import Change, World
+
+COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+EVERY = 1 if NIGHTLY else 2
+JOBS = {
+    "seed": ("a1", "a2", "b1"),
+    "old": ("a1", "b1"),
+    "older": ("a2",),
+    "second": ("a3", "a4"),
+    "third": ("a1",),
+    "V": ("a1", "c1"),
+    **{f"old{number}": ("a1", "b1") for number in range(6)},
+    **{f"w{number}": ("a1", "b1") for number in range(6)},
+}
+SERVICES: dict[Action, PlannedService] = {
+    Action.COMPACTION: compactions.SERVICE,
+    Action.LOGCOMPACTION: compactions.OF_LOGS,
+    Action.CLUSTERING: clusterings.SERVICE,
+}
+
+
+def does(action: Action, part: Part = Part.BOTH) -> Act:
+    return lambda _, context: run_round(context, SERVICES[action], part, now=True)
+
+
+def finishes(context: TableContext) -> None:
+    for service in SERVICES.values():
+        if context.config.table_type is COW and service is not clusterings.SERVICE:
+            continue
+        run_round(context, service, Part.EXECUTE, now=True)
+
+
+# ---------------------------------------------------------------- who comes meanwhile
+
+
+def restores(_: ActorPorts, context: TableContext) -> None:
+    """To the second write of all."""
+    second = sorted(context.active().completed_writes, key=lambda one: one.completion_time or "")[1]
+    restore(context, second.requested_time, force=True)
+
+
+def cancels(_: ActorPorts, context: TableContext) -> None:
+    for one in pending_plans(context.active()):
+        cancel(context, one)
+
+
+def executes(_: ActorPorts, context: TableContext) -> None:
+    """As one who takes the sleeper for dead."""
+    for one in pending_plans(context.active()):
+        context.world.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
+        SERVICES[one.action].execute(context, one)
+
+
+def rolls_back(_: ActorPorts, context: TableContext) -> None:
+    newest = max(context.active().completed_writes, key=lambda one: one.completion_time or "")
+    rollback(context, newest.requested_time)
+
+
+def writes(ports: ActorPorts, context: TableContext) -> None:
+    do_write(ports, context, Job(operation="V", keys=JOBS["V"]))
+
+
+def writes_on(ports: ActorPorts, context: TableContext) -> None:
+    for number in range(6):
+        do_write(ports, context, Job(operation=f"w{number}", keys=JOBS["w0"]))
+
+
+def archives_all(ports: ActorPorts, context: TableContext) -> None:
+    for _ in range(2):
+        archive(context, archives.RULES)
+        ports.clock.sleep_ms(40)
+
+
+def both(*acts: Act) -> Act:
+    def all_(ports: ActorPorts, context: TableContext) -> None:
+        for act in acts:
+            act(ports, context)
+
+    return all_
+
+
+MEANWHILE: dict[str, Sequence[Act]] = {
+    "restore": (restores, writes),
+    "restore alone": (restores,),
+    "cancel": (cancels, writes),
+    "executor": (executes, writes),
+    "executor, restore": (executes, restores),
+    "rollback": (rolls_back, writes),
+    "rollback alone": (rolls_back,),
+    "executor, rollback": (executes, rolls_back),
+    "cancel, restore": (cancels, restores),
+    "writer, restore": (writes, restores),
+}
+
+
+@cache
+def grown(action: Action, table_type: TableType) -> World:
+    if action is Action.CLUSTERING:
+        return clusterings.small_files("asleep", table_type)
+    return compactions.twice_logged("asleep")
+
+
+def slept(
+    action: Action,
+    who: str,
+    limits: TableLimits,
+    *,
+    far: bool,
+    table_type: TableType = MOR,
+    every: int = 1,
+) -> list[str]:
+    others = [acting(f"R{n}", limits, act) for n, act in enumerate(MEANWHILE[who])]
+    return sweep(
+        Story(
+            before=grown(action, table_type),
+            jobs=JOBS,
+            sleeper=does(action),
+            others=others,
+            limits=limits,
+            far=far,
+            finish=finishes,
+        ),
+        every=every,
+    )
+
+
+LIMITS_OF = {"ours": OURS, "none": LOCK_FREE, "shared": SHARED}
+MET = [
+    (action, table_type, who, mode)
+    for action, table_type in (
+        (Action.COMPACTION, MOR),
+        (Action.LOGCOMPACTION, MOR),
+        (Action.CLUSTERING, COW),
+        (Action.CLUSTERING, MOR),
+    )
+    for who in MEANWHILE
+    for mode in LIMITS_OF
+]
+QUICK = [
+    (Action.COMPACTION, MOR, "executor, restore", "ours"),
+    (Action.LOGCOMPACTION, MOR, "restore", "none"),
+    (Action.CLUSTERING, COW, "cancel", "shared"),
+]
+
+
+@pytest.mark.spec("RST-4")
+@pytest.mark.spec("CAN-1")
+@pytest.mark.parametrize(
+    ("action", "table_type", "who", "mode"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
+)
+def test_a_plan_ends_once_and_for_good_whoever_slept_over_it(
+    action: Action, table_type: TableType, who: str, mode: str
+) -> None:
+    far = mode != "shared"
+    every = 1 if NIGHTLY else 3
+    found = slept(action, who, LIMITS_OF[mode], far=far, table_type=table_type, every=every)
+    assert found == []
+
+
+# ---------------------------------------------------------------- the archive, and past it
+
+GRACE = [Pause(2 * archives.GRACE_MS // 1_000)]
+
+
+def cleans_and_archives(ports: ActorPorts, context: TableContext) -> None:
+    for _ in range(2):
+        clean(context, archives.RULES.cleaning)
+        archive(context, archives.RULES)
+        ports.clock.sleep_ms(2 * archives.GRACE_MS)
+
+
+def outslept(
+    action: Action,
+    limits: TableLimits,
+    *,
+    far: bool,
+    pins: bool,
+    table_type: TableType = MOR,
+    first: Sequence[Act] = (executes,),
+    every: int = 1,
+    past: bool = True,
+) -> list[str]:
+    """Others carry the plan out, write on and archive past it, the sleeper's pin overrun."""
+    acts = (*first, writes_on, cleans_and_archives)
+    others = [acting(f"R{n}", limits, act) for n, act in enumerate(acts)]
+    return sweep(
+        Story(
+            before=grown(action, table_type),
+            jobs=JOBS,
+            sleeper=does(action),
+            others=others,
+            limits=limits,
+            far=far,
+            make_context=registered(limits) if pins else None,
+            pauses=GRACE if past else (),
+            jump_ms=1_000,
+            finish=finishes,
+        ),
+        every=every,
+    )
+
+
+def registered(limits: TableLimits) -> Callable[[EngineWorld], TableContext]:
+    return partial(archives.registered, make=opening(limits))
+
+
+def cut_slept(
+    who: Sequence[Act], limits: TableLimits, *, far: bool, past: bool, every: int = 1
+) -> list[str]:
+    others = [acting(f"R{n}", limits, act) for n, act in enumerate(who)]
+    return sweep(
+        Story(
+            before=old_commits(),
+            jobs={**JOBS, "seed": ("a1", "b1")},
+            sleeper=archives_all,
+            others=others,
+            limits=limits,
+            far=far,
+            make_context=registered(limits),
+            pauses=GRACE if past else (),
+            jump_ms=1_000,
+            finish=lambda context: archive(context, archives.RULES),
+        ),
+        every=every,
+    )
+
+
+@cache
+def old_commits() -> World:
+    """Five commits, none of them archived."""
+    return archives.grown(5)
+
+
+def restores_newest_but_one(_: ActorPorts, context: TableContext) -> None:
+    second = sorted(context.active().completed_writes, key=lambda one: one.completion_time or "")[
+        -2
+    ]
+    restore(context, second.requested_time, force=True)
+
+
+#: What comes while an archiver sleeps.
+AMID_A_CUT: dict[str, Sequence[Act]] = {
+    "restore": (restores_newest_but_one, writes_on),
+    "restore, archiver": (restores_newest_but_one, writes_on, archives_all),
+    "rollback": (rolls_back, writes_on, archives_all),
+    "archiver": (writes_on, archives_all),
+}
+
+
+@pytest.mark.spec("GC-3")
+@pytest.mark.spec("GC-4")
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", LIMITS_OF)
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("who", AMID_A_CUT)
+def test_an_archiver_that_slept_amid_its_cut_moves_nothing_back(
+    who: str, past: bool, mode: str
+) -> None:
+    limits, every = LIMITS_OF[mode], 1 if NIGHTLY else 4
+    far = mode != "shared"
+    assert cut_slept(AMID_A_CUT[who], limits, far=far, past=past, every=every) == []
+
+
+@pytest.mark.spec("GC-6")
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", LIMITS_OF)
+@pytest.mark.parametrize("ended_by", [executes, cancels, restores])
+@pytest.mark.parametrize(
+    ("action", "table_type"), [(Action.COMPACTION, MOR), (Action.CLUSTERING, COW)]
+)
+def test_what_was_archived_over_a_sleeping_executor_does_not_come_back(
+    action: Action, table_type: TableType, ended_by: Act, mode: str
+) -> None:
+    limits, every = LIMITS_OF[mode], 1 if NIGHTLY else 4
+    far = mode != "shared"
+    first = (ended_by,)
+    found = outslept(
+        action, limits, far=far, pins=True, table_type=table_type, first=first, every=every
+    )
+    assert found == []
+
+
+# ---------------------------------------------------------------- another table in its place
+
+
+def drops(ports: ActorPorts, _: TableContext) -> None:
+    """The table goes with all it has, and another one is made and written to."""
+    engine = ports_of(ports)
+    for folder in (*BELOW, ".hoodie"):
+        engine.storage.delete_folder(folder)
+    ports.clock.sleep_ms(MADE_ANEW_MS)
+    made = new_table_properties(
+        "t",
+        record_key_fields=("id",),
+        partition_fields=("part",),
+        merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+        table_version=9,
+        table_type=MOR,
+    )
+    Table.create(engine, made, LIMITS)
+    context = open_table(engine, LIMITS)
+    for number in range(3):
+        client_write(ports, context, Job(operation=f"D{number}", keys=(f"{OWN}-{number}",)))
+
+
+def replaced(
+    sleeper: Act,
+    before: World,
+    limits: TableLimits,
+    *,
+    far: bool,
+    every: int = 1,
+    pins: bool = False,
+) -> list[str]:
+    return sweep(
+        Story(
+            before=before,
+            jobs={},
+            sleeper=sleeper,
+            others=[acting("D", limits, drops)],
+            limits=limits,
+            far=far,
+            make_context=registered(limits) if pins else None,
+            judge=in_the_new_table,
+        ),
+        every=every,
+    )
+
+
+def in_the_new_table(world: World) -> list[str]:
+    """All is as the new table's writers were told, and of the old one nothing is pending."""
+    if any(one.actor == "S" and one.kind == "delete" for one in own_slots(world)):
+        return []  # slept between its look and a delete of that round: beyond SLOT-10
+    pending = open_table(outside(world)).active().pending
+    return [*map(str, dropped.judge(True, world)), *(f"pending: {one}" for one in pending)]
+
+
+def own_slots(world: World) -> list[Change]:
+    """Changes of slots since the new table has any."""
+    slots = [one for one in world.journal if one.path.startswith(f"{SLOTS}/")]
+    first = next(
+        (at for at, one in enumerate(slots) if one.actor == "D" and one.kind == "create"),
+        len(slots),
+    )
+    return slots[first:]
+
+
+@pytest.mark.spec("SLOT-10")
+def test_an_archiver_that_slept_while_its_table_was_replaced_leaves_nothing_in_its_history() -> (
+    None
+):
+    assert replaced(archives_all, old_commits(), OURS, far=False, pins=True, every=EVERY) == []
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.parametrize(
+    ("action", "table_type"),
+    [(Action.COMPACTION, MOR), pytest.param(Action.CLUSTERING, COW, marks=pytest.mark.slow)],
+)
+def test_an_executor_that_slept_while_its_table_was_replaced_begins_nothing_there(
+    action: Action, table_type: TableType
+) -> None:
+    assert replaced(does(action), grown(action, table_type), OURS, far=False, every=3) == []
