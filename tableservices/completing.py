@@ -153,9 +153,11 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     After a cancel everything of the instant goes, also what came after the canceller looked
     (RB-10). What another executor completed has the same names and stays, but for base files
     that its result does not name: those of groups it gave up, which are hidden only while the
-    instant is not archived (CL-1). Outside: as the listing of its files, and their deletes.
+    instant is not archived (CL-1). Outside: 1 list and the history, the listing of the plan's files,
+    and their deletes.
     """
     storage = context.world.storage
+    ended = _ended_for_sure(context, plan, ended)
     if ended is Ended.CANCELLED:
         for path in data_files_of(storage, plan.requested_time):
             storage.delete(path)
@@ -163,6 +165,9 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
     elif ended is Ended.COMPLETED_ELSEWHERE:
+        if _is_archived(context, plan):  # GC-6: what was made too late shows it as pending
+            for name in pending_file_names(plan.action, plan.requested_time):
+                storage.delete(context.instant_path(name))
         named = _named_by_result(context, plan)
         if named is not None:
             for path in data_files_of(storage, plan.requested_time):
@@ -172,6 +177,32 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     context.world.events.emit(
         "service.withdrawn", action=plan.action.value, rt=plan.requested_time, why=ended.value
     )
+
+
+def _ended_for_sure(context: TableContext, plan: Instant, ended: Ended) -> Ended:
+    """
+    How a plan ended whose files are off the timeline: told by the history, before any delete.
+
+    Once it is archived, an inflight file that its executor made too late looks like one of a plan
+    that was cancelled; and what was cancelled looks archived once the timeline begins above it.
+    """
+    if ended not in (Ended.CANCELLED, Ended.COMPLETED_ELSEWHERE):
+        return ended
+    if _is_shown(context, plan) or _is_archived(context, plan):
+        return Ended.COMPLETED_ELSEWHERE
+    never = context.history.times().rules_out(plan.requested_time)
+    return Ended.CANCELLED if never else ended
+
+
+def _is_shown(context: TableContext, plan: Instant) -> bool:
+    done = context.active().find(plan.requested_time, plan.action.completes_as)
+    return done is not None and done.completed
+
+
+def _is_archived(context: TableContext, plan: Instant) -> bool:
+    """Whether the history has its result, and the timeline no longer."""
+    archived = plan.requested_time in context.history.times().completions
+    return archived and not _is_shown(context, plan)
 
 
 def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | None:

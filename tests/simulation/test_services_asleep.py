@@ -30,6 +30,7 @@ from tests.simulation.asleep_kit import (
     Act,
     Story,
     acting,
+    all_slots,
     opening,
     sweep,
 )
@@ -41,18 +42,22 @@ from tests.simulation.engine_kit import (
     open_table,
     outside,
     ports_of,
+    rows_now,
 )
 from tests.simulation.stories_of_dropped_tables import BELOW, MADE_ANEW_MS, OWN
 from timeline.context import TableContext, TableLimits
 from timeline.model.instant import Action
 from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode, TableType
-from timeline.places import SLOTS
+from timeline.model.slot import SlotKind
+from timeline.places import SLOTS, TIMELINE
 from timeline.ports.world import World as EngineWorld
 from timeline.publishing.plan_ending import cancel
 from timeline.table import Table
+from timeline.testing.faults import Faults
 from timeline.testing.ports import ActorPorts
-from timeline.testing.script import Pause
+from timeline.testing.scheduler import run
+from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
 from timeline.testing.world import Change, World
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
@@ -226,37 +231,6 @@ def cleans_and_archives(ports: ActorPorts, context: TableContext) -> None:
         ports.clock.sleep_ms(2 * archives.GRACE_MS)
 
 
-def outslept(
-    action: Action,
-    limits: TableLimits,
-    *,
-    far: bool,
-    pins: bool,
-    table_type: TableType = MOR,
-    first: Sequence[Act] = (executes,),
-    every: int = 1,
-    past: bool = True,
-) -> list[str]:
-    """Others carry the plan out, write on and archive past it, the sleeper's pin overrun."""
-    acts = (*first, writes_on, cleans_and_archives)
-    others = [acting(f"R{n}", limits, act) for n, act in enumerate(acts)]
-    return sweep(
-        Story(
-            before=grown(action, table_type),
-            jobs=JOBS,
-            sleeper=does(action),
-            others=others,
-            limits=limits,
-            far=far,
-            make_context=registered(limits) if pins else None,
-            pauses=GRACE if past else (),
-            jump_ms=1_000,
-            finish=finishes,
-        ),
-        every=every,
-    )
-
-
 def registered(limits: TableLimits) -> Callable[[EngineWorld], TableContext]:
     return partial(archives.registered, make=opening(limits))
 
@@ -318,23 +292,36 @@ def test_an_archiver_that_slept_amid_its_cut_moves_nothing_back(
     assert cut_slept(AMID_A_CUT[who], limits, far=far, past=past, every=every) == []
 
 
+@pytest.mark.spec("RB-10")
 @pytest.mark.spec("GC-6")
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", LIMITS_OF)
-@pytest.mark.parametrize("ended_by", [executes, cancels, restores])
 @pytest.mark.parametrize(
-    ("action", "table_type"), [(Action.COMPACTION, MOR), (Action.CLUSTERING, COW)]
+    ("ended_by", "call"),
+    [
+        (executes, "create .hoodie/timeline/"),
+        (cancels, "create a/"),
+        pytest.param(executes, "create a/", marks=pytest.mark.slow),
+        pytest.param(cancels, "create .hoodie/timeline/", marks=pytest.mark.slow),
+    ],
 )
-def test_what_was_archived_over_a_sleeping_executor_does_not_come_back(
-    action: Action, table_type: TableType, ended_by: Act, mode: str
+def test_an_executor_of_a_plan_archived_long_ago_takes_back_its_own_and_no_more(
+    ended_by: Act, call: str
 ) -> None:
-    limits, every = LIMITS_OF[mode], 1 if NIGHTLY else 4
-    far = mode != "shared"
-    first = (ended_by,)
-    found = outslept(
-        action, limits, far=far, pins=True, table_type=table_type, first=first, every=every
-    )
-    assert found == []
+    """It is about to begin the plan, or writes for it, and sleeps for longer than the grace."""
+    world = compactions.planned("asleep-executor")
+    acts = (ended_by, writes_on, cleans_and_archives)
+    others = [acting(f"R{n}", OURS, act) for n, act in enumerate(acts)]
+    sleeper = acting("S", OURS, does(Action.COMPACTION, Part.EXECUTE), registered(OURS))
+    stages: list[Stage] = [Until("S", call), *GRACE, *(UntilEnd(one.name) for one in others)]
+    script = Script([*stages, UntilEnd("S")])
+    trace = run(world, [sleeper, *others], faults=Faults(time_jump_ms=1_000), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    [plan] = [one for one in all_slots(world) if one.kind is SlotKind.PLAN]
+    assert plan.requested_time < (open_table(outside(world)).active().first_write_time or "")
+    assert rows_now(world) == {"a1": "w5", "a2": "seed", "b1": "w5"}, trace.story()
+    left = [path for path in world.files if f"_{plan.requested_time}." in path]
+    assert left == [] or ended_by is executes, trace.story()
+    assert [path for path in world.paths_below(TIMELINE) if plan.requested_time in path] == []
 
 
 # ---------------------------------------------------------------- another table in its place
