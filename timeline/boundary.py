@@ -36,6 +36,7 @@ __all__ = [
     "boundary_number",
     "is_archived_since",
     "is_collected",
+    "is_collected_since",
     "keep_pin_above",
     "keep_up",
     "raise_pin",
@@ -292,6 +293,18 @@ def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
         return False
     archived = context.history.instants()
     return any(one.requested_time == slot.instant_time for one in archived)
+
+
+def is_collected_since(context: TableContext, slot: Slot, overruns: int) -> bool:
+    """
+    Whether a slot was settled and collected under a process that slept (HELP-2).
+
+    What a restore or a cancel took away is not in the history, and the slot that tells so may be
+    collected with it. Outside: nothing while the pin was shown a moment ago, else 1 list.
+    """
+    if _is_sure(context, overruns):
+        return False
+    return boundary_number(context.world.storage) >= slot.number
 
 
 def _show(context: TableContext, number: int) -> int:

@@ -45,16 +45,17 @@ from tests.simulation.engine_kit import (
     rows_now,
 )
 from tests.simulation.stories_of_dropped_tables import BELOW, MADE_ANEW_MS, OWN
+from timeline.boundary import boundary_number
 from timeline.context import TableContext, TableLimits
 from timeline.model.instant import Action
 from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode, TableType
 from timeline.model.slot import SlotKind
-from timeline.places import SLOTS, TIMELINE
+from timeline.places import HISTORY, SLOTS, TIMELINE
 from timeline.ports.world import World as EngineWorld
 from timeline.publishing.plan_ending import cancel
 from timeline.table import Table
-from timeline.testing.faults import Faults
+from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import ActorPorts
 from timeline.testing.scheduler import run
 from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
@@ -322,6 +323,31 @@ def test_an_executor_of_a_plan_archived_long_ago_takes_back_its_own_and_no_more(
     left = [path for path in world.files if f"_{plan.requested_time}." in path]
     assert left == [] or ended_by is executes, trace.story()
     assert [path for path in world.paths_below(TIMELINE) if plan.requested_time in path] == []
+
+
+@pytest.mark.spec("HELP-2")
+def test_a_plan_that_was_restored_away_and_collected_over_its_owner_is_not_shown() -> None:
+    """The restore's slot is gone as well, so that nobody could tell afterwards."""
+    world = compactions.twice_logged("collected-plan")
+    acts = (restores, writes_on, cleans_and_archives)
+    others = [acting(f"R{n}", OURS, act) for n, act in enumerate(acts)]
+    stages: list[Stage] = [
+        Until("S", f"create {SLOTS}/"),
+        Until("S", f"names {HISTORY}"),
+        Fault.LEASE_LOST,
+        *GRACE,
+        *(UntilEnd(one.name) for one in others),
+        UntilEnd("S"),
+    ]
+    sleeper = acting("S", OURS, does(Action.COMPACTION, Part.SCHEDULE))
+    faults = Faults(time_jump_ms=1_000, budgets={Fault.LEASE_LOST: 1})
+    script = Script(stages)
+    trace = run(world, [sleeper, *others], faults=faults, policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    [plan] = [one for one in all_slots(world) if one.kind is SlotKind.PLAN]
+    assert boundary_number(outside(world).storage) > plan.number, trace.story()
+    assert open_table(outside(world)).active().pending == (), trace.story()
 
 
 # ---------------------------------------------------------------- another table in its place

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from timeline.active import ActiveTimeline
-from timeline.boundary import is_archived_since
+from timeline.boundary import is_archived_since, is_collected_since
 from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
@@ -203,6 +203,8 @@ def settle(
         return True
     if is_archived_since(context, slot, overruns):
         _take_away_late(context, slot)
+        return True
+    if slot.kind in SHOWN_BY_A_FILE and is_collected_since(context, slot, overruns):
         return True
     context.chain.will_show(slot)
     if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
