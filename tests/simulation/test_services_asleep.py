@@ -215,7 +215,7 @@ def test_a_plan_ends_once_and_for_good_whoever_slept_over_it(
     action: Action, table_type: TableType, who: str, mode: str
 ) -> None:
     far = mode != "shared"
-    every = 1 if NIGHTLY else 3
+    every = 1 if NIGHTLY else 5
     found = slept(action, who, LIMITS_OF[mode], far=far, table_type=table_type, every=every)
     assert found == []
 
