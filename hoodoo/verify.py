@@ -52,6 +52,8 @@ __all__ = ["Finding", "Verification", "verify", "verify_at"]
 
 _LOOKS = 3  # what a running writer is just about to finish is looked at again
 _PAUSE_MS = 300
+#: What another engine takes away again and leaves no slot of.
+_TAKEN_AWAY = frozenset({SlotKind.PLAN, SlotKind.SAVEPOINT})
 #: What is told of a slot without its file, by whether it decides together with it (FOR-4, FOR-9).
 _WAITING = {
     False: "decided, but its completed file is missing; the next writer or service makes it",
@@ -293,7 +295,7 @@ class _Run:
         taken = fileless_since(slots)
         newest = slots[-1] if slots else None
         for slot in slots:  # below the newest one: shown once, and taken away by another engine
-            if slot.foreign and slot.kind is not SlotKind.COMMIT and slot is not newest:
+            if slot.foreign and slot.kind in _TAKEN_AWAY and slot is not newest:
                 taken |= {slot.number}
         waiting = [one for one in slots if one.number not in taken]
         for look in range(_LOOKS):

@@ -84,8 +84,8 @@ def clean(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publishing.publish.publish``; a clean whose slot was taken is finished by the
-            next turn of anybody.
+            ``timeline.publishing.publish.publish``; a clean whose slot was taken is finished, or
+            ended (FOR-9), by the next turn of anybody.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;
             nothing was deleted.

@@ -87,7 +87,10 @@ def _settled(context: TableContext, instant: Instant) -> bool:
         return False
     if last.instant_time != instant.requested_time:
         return False
-    settle(context, last)
+    if last.foreign:  # under the lock: others may be ending it, and its file came late (FOR-9)
+        take_turn(context, f"finish clean {instant.requested_time}", lambda _: None)
+    else:
+        settle(context, last)
     return True
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation import mutants, scopes
+from tests.simulation import test_clean_shown_by_owner as cleaners
 from tests.simulation import test_engine_archive as archives
 from tests.simulation import test_hole_rollback as rollbacks
 from tests.simulation import test_hole_slots as slots
@@ -58,6 +59,7 @@ from tests.simulation.engine_kit import found_by, mutation, rows_now
 from timeline.context import TableContext
 from timeline.model.operations import WriteOperation
 from timeline.places import BOUNDARIES
+from timeline.testing.faults import Fault
 from timeline.testing.interleavings import Scene, cover
 from timeline.testing.trace import Trace
 from timeline.testing.world import World
@@ -155,6 +157,13 @@ def planned_twice() -> str:
     world = owners.planned_twice((owners.SLOT, owners.LOOK), (), ours=owners.alone)
     plans = max(owners.planned_for(world))
     return f"{plans} pending compactions of one file group" if plans > 1 else ""
+
+
+def cleaned_behind() -> str:
+    died = (Fault.CRASH_BEFORE,)
+    world = cleaners.kept_beside((owners.SLOT, owners.SHOW), died, ours=owners.alone)
+    gone = cleaners.broken(world)
+    return f"a clean took files of a savepoint: {gone}" if gone else ""
 
 
 def collide() -> str:
@@ -415,6 +424,12 @@ GUARDS: tuple[Guard, ...] = (
         rule="FOR-9",
         story=planned_twice,
         story_name="story of a planner beside Java",
+    ),
+    Guard(
+        name="clean slot tells nothing of the look",
+        rule="FOR-9",
+        story=cleaned_behind,
+        story_name="story of a cleaner beside Java",
     ),
     Guard(
         name="cleans unseen by writers",

@@ -39,7 +39,7 @@ class SlotKind(Enum):
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
-    VOID = "void"  # the commit slot right before it never happened (FOR-4)
+    VOID = "void"  # the commit or clean slot right before it never happened (FOR-4, FOR-9)
     NOOP = "noop"
 
 

@@ -111,8 +111,9 @@ def look(
 
     A commit slot beside other engines whose file is missing is settled when nothing foreign
     came since its owner looked; else it is called void (FOR-4). A plan or savepoint slot whose file
-    is missing there is ended (FOR-9). In a ``line`` of writes far away a commit at the head is left
-    to whoever takes the next slot. ``looked`` is what was read a moment ago.
+    is missing there is ended, and so is a clean that deleted nothing (FOR-9). In a ``line`` of
+    writes far away a commit at the head is left to whoever takes the next slot. ``looked`` is what
+    was read a moment ago.
 
     Raises:
         LeaseLostError: The lock was lost before that could be decided.
@@ -136,10 +137,11 @@ def look(
             return replace(_helped(context, head, timeline, line, lease), config=config)
         assert_lease(lease)
         turn = replace(_turn(context, head, last, timeline, lease), config=config)
-        if last.kind is SlotKind.PLAN and _is_archived(context, last):
+        if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
             return turn  # past a savepoint: the first write of the timeline is older
-        if last.kind is SlotKind.COMMIT and still_stands(last, timeline) and not gone:
-            finish(context, last, may_show=partial(may_show, context, last, lease))
+        may = None if gone else _way_on(context, last, timeline, lease)
+        if may is not None:
+            finish(context, last, may_show=may)
             # Called void meanwhile: the next look sees only what is still the newest slot.
             take_back_helped(context, last, lease)
         else:
@@ -203,6 +205,27 @@ def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> boo
     return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
 
 
+def _way_on(
+    context: TableContext, last: Slot, timeline: ActiveTimeline, lease: Lease | None
+) -> Callable[[], bool] | None:
+    """
+    What is asked of who finishes a slot beside other engines; None where nobody may (FOR-4, FOR-9).
+
+    A clean deletes behind its inflight file: from then on nothing else is left. With the requested
+    one alone it is as a commit, and before that it is its owner's.
+    """
+    inflight, *requested = pending_file_names(last.own_action, last.instant_time)
+    cleans = last.kind is SlotKind.CLEAN
+    if cleans and inflight in timeline.file_names:
+        return lambda: True
+    helps = (
+        not timeline.file_names.isdisjoint(requested) if cleans else last.kind is SlotKind.COMMIT
+    )
+    if helps and still_stands(last, timeline):
+        return partial(may_show, context, last, lease)
+    return None
+
+
 def _is_archived(context: TableContext, last: Slot) -> bool:
     return last.requested_time in context.history.times().completions
 
@@ -212,10 +235,11 @@ def _end(context: TableContext, turn: Turn, target: Slot) -> None:
     Take the slot that says that the one before never happened: void, cancel or unsavepoint.
 
     Its file may still be on its way from one who lost the lock: it is taken away. A savepoint's
-    owner, or another engine that deleted it, may have died with the inflight file left.
+    owner, or another engine that deleted it, may have died with the inflight file left. A clean's
+    requested file may be there, or on its way.
     """
     names = [target.file_name] if target.file_name else []
-    if target.kind is SlotKind.SAVEPOINT:
+    if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
         names += pending_file_names(target.action, target.requested_time)
     end = turn.slot(
         context,

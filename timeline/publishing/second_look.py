@@ -7,8 +7,9 @@ file would then appear with a completion time below what Java decided (hole 24).
 notes what its owner saw, and whoever writes its file looks again: what came since then leaves
 nothing but to call the slot void.
 
-A plan or a savepoint is shown by its owner or never. Both are cheap to make again, and a helper
-could not tell one that was never shown from one that another engine took away since.
+A plan, a savepoint or a clean is shown by its owner or never. All are cheap to make again, and a
+helper could not tell one that was never shown from one that another engine took away since. A clean
+that was never shown has deleted nothing yet, and what it is about to may be needed by now.
 """
 
 from __future__ import annotations
@@ -39,11 +40,17 @@ ENDED_BY: Mapping[SlotKind, SlotKind] = {
     SlotKind.COMMIT: SlotKind.VOID,
     SlotKind.PLAN: SlotKind.CANCEL,
     SlotKind.SAVEPOINT: SlotKind.UNSAVEPOINT,
+    SlotKind.CLEAN: SlotKind.VOID,
 }
 
 _DIGEST_BYTES = 16
 #: Cleans and savepoints neither write rows nor name a write of ours.
 _MATTERING = WRITE_ACTIONS | {Action.ROLLBACK, Action.RESTORE}
+#: But a clean takes the files that a savepoint lists.
+_MATTERING_TOO: Mapping[SlotKind, frozenset[Action]] = {
+    SlotKind.SAVEPOINT: frozenset({Action.CLEAN}),
+    SlotKind.CLEAN: frozenset({Action.CLEAN, Action.SAVEPOINT}),
+}
 
 
 def seen_by(timeline: ActiveTimeline, slot: Slot) -> str:
@@ -51,7 +58,7 @@ def seen_by(timeline: ActiveTimeline, slot: Slot) -> str:
     A digest of all that is decided on a timeline, but for the slot's own instant.
 
     Completed writes, plans and rollbacks; writes under way have decided nothing yet. For a
-    savepoint cleans as well: they take the files that it lists.
+    savepoint cleans as well, for a clean both: it takes the files that a savepoint lists.
     """
     begun = set(timeline.pending_ingestion)
     names = (
@@ -83,7 +90,7 @@ def is_ended_by(slot: Slot, later: Slot) -> bool:
 
 
 def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
-    """The slots of a chain, from the newest down, but for those that were called void."""
+    """The slots of a chain, from the newest down, but for the commits that were called void."""
     void = ""
     for slot in newest_first:
         if slot.kind is SlotKind.VOID:
@@ -95,8 +102,7 @@ def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
 
 
 def _others(timeline: ActiveTimeline, slot: Slot) -> Iterator[Instant]:
-    saves = slot.kind is SlotKind.SAVEPOINT
-    mattering = _MATTERING | {Action.CLEAN} if saves else _MATTERING
+    mattering = _MATTERING | _MATTERING_TOO.get(slot.kind, frozenset())
     for one in timeline.instants:
         if one.action in mattering and one.requested_time != slot.requested_time:
             yield one

@@ -58,8 +58,10 @@ _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, S
 #: One file is all that shows them, and they delete nothing.
 SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 
-#: What a restore, a cancel or the end of a savepoint takes away again.
-_TAKEN_BACK = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT, SlotKind.ABORT})
+#: What a restore, a cancel, a void or the end of a savepoint takes away again.
+_TAKEN_BACK = frozenset(
+    {SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT, SlotKind.ABORT, SlotKind.CLEAN}
+)
 
 #: Upkeep that another engine may finish from its pending files.
 _ENDED_BY_ANYBODY = frozenset(
@@ -165,9 +167,11 @@ def unsettled(context: TableContext, head: int, timeline: ActiveTimeline) -> tup
     return tuple(slot for slot in newest_slots(context, head) if not is_settled(slot, timeline))
 
 
-def settle(
-    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
-) -> bool:
+def _always() -> bool:
+    return True
+
+
+def settle(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> bool:
     """
     Do what the slot decided; doing it again changes nothing.
 
@@ -176,7 +180,8 @@ def settle(
     Args:
         context: The table.
         slot: What was decided.
-        may_show: Asked before every request for a file that shows it (FOR-4).
+        may_show: Asked before every request for a file that shows it (FOR-4), of a clean before
+            its deletes instead of behind them: from then on nobody ends it (FOR-9).
 
     Returns:
         Whether it is done; False when such a file may not be written any more.
@@ -195,8 +200,8 @@ def settle(
         _withdraw(context, slot)
     elif slot.kind is SlotKind.CUT:
         _move_boundary(context, slot)
-    leased = slot.kind is SlotKind.CLEAN and bool(slot.deletes)
-    for path in spare_leased(context, slot) if leased else slot.deletes:
+    cleans = slot.kind is SlotKind.CLEAN
+    for path in spare_leased(context, slot) if cleans and slot.deletes else slot.deletes:
         context.world.storage.delete(path)
     name = slot.file_name
     if name is None:
@@ -207,7 +212,9 @@ def settle(
     if slot.kind in SHOWN_BY_A_FILE and is_collected_since(context, slot, overruns):
         return True
     context.chain.will_show(slot)
-    if not _create_surely(context, timeline_path(name), slot.body, slot, may_show):
+    if not _create_surely(
+        context, timeline_path(name), slot.body, slot, _always if cleans else may_show
+    ):
         return False
     if is_archived_since(context, slot, overruns):
         _take_away_late(context, slot, name)
@@ -227,7 +234,7 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     Take the file of a slot away again that a later slot had ended before the file was there.
 
     Whoever slept between a slot and its file, and lost the lock or has none, may come behind a
-    restore, a cancel or the end of a savepoint that others settled (RST-4). So may the file of the
+    restore, a cancel, a void or the end of a savepoint that others settled (RST-4). So may the file of the
     commit before, which was made beside the slot (PUB-3). While nobody else can have had a lock
     that all take, since before the look that found the slot, nobody can have taken a later one.
     Outside: nothing then, else 1 get per later slot and 1 delete for each of the files.
@@ -271,9 +278,7 @@ def unmove_boundary(context: TableContext, slot: Slot) -> None:
             context.world.storage.delete(path)
 
 
-def finish(
-    context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = lambda: True
-) -> None:
+def finish(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> None:
     """
     Settle another's slot; that it cannot be done says nothing about the own write.
 
@@ -295,12 +300,16 @@ _BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 
 
 def _write_pending(context: TableContext, slot: Slot, may_show: Callable[[], bool]) -> bool:
-    """The requested file, which a savepoint has not, then the inflight one; whether they are there."""
+    """
+    The requested file, which a savepoint has not, then the inflight one; whether they are there.
+
+    A clean deletes behind them, so it asks once more.
+    """
     inflight, *requested = pending_file_names(slot.own_action, slot.instant_time)
     files = [*((name, slot.plan) for name in requested), (inflight, b"")]
     return all(
         _create_surely(context, timeline_path(name), data, slot, may_show) for name, data in files
-    )
+    ) and (slot.kind is not SlotKind.CLEAN or may_show())
 
 
 def _create_surely(
@@ -308,7 +317,7 @@ def _create_surely(
     path: str,
     data: bytes,
     slot: Slot,
-    may_create: Callable[[], bool] = lambda: True,
+    may_create: Callable[[], bool] = _always,
 ) -> bool:
     """
     Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5).

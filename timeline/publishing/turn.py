@@ -8,9 +8,9 @@ work. Writers publish by a turn, all upkeep acts by one.
 Of a storage far away a commit's file and the next commit's slot are made at once (PUB-3): one way
 there and back between two commits instead of two. Its own file then follows both.
 
-Beside other engines the slot of a commit, a plan or a savepoint decides together with its file,
-within one holding of the lock (FOR-4, FOR-9). Where that was cut short the next turn tells what
-became of it.
+Beside other engines the slot of a commit, a plan, a savepoint or a clean decides together with its
+file, within one holding of the lock (FOR-4, FOR-9). Where that was cut short the next turn tells
+what became of it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from timeline.publishing.settle import (
     completed_ahead,
     finish,
     is_settled,
+    is_shown,
     may_overlap,
     settle,
     take_back,
@@ -176,9 +177,14 @@ class _Fate(Enum):
 
 
 def _with_look(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> Slot:
-    """A slot beside other engines that shows a file tells what its owner saw (FOR-4, FOR-9)."""
+    """
+    A slot beside other engines that shows a file tells what its owner saw (FOR-4, FOR-9).
+
+    Not one that finishes what another engine showed already: its clean.
+    """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    if slot.kind not in ENDED_BY or not shared:
+    adopts = slot.kind is SlotKind.CLEAN and is_shown(slot, timeline)
+    if slot.kind not in ENDED_BY or not shared or adopts:
         return slot
     return replace(slot, foreign=seen_by(timeline, slot))
 
@@ -202,6 +208,8 @@ def _take_and_settle(
             if not slot.foreign:
                 _or_look(context, slot, partial(_show, context, slot, lease))
                 return _Fate.SETTLED
+            if slot.deletes:  # SLOT-10
+                assert_landed(context, slot)
             may = partial(may_show, context, slot, lease)
             shown = _or_look(context, slot, partial(settle, context, slot, may_show=may))
             if shown:

@@ -9,7 +9,7 @@ names what goes, so the end of an instant is known wherever the chain is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from timeline.codecs.instant_avro import decode_restore_plan, decode_rollback_plan
 from timeline.context import TableContext
@@ -57,19 +57,19 @@ def fileless_since(slots: Sequence[Slot]) -> frozenset[int]:
     return frozenset(gone)
 
 
-#: What takes files of earlier slots away, and of which kind they are; None for any.
-_ENDINGS = {
-    SlotKind.CANCEL: SlotKind.PLAN,
-    SlotKind.UNSAVEPOINT: SlotKind.SAVEPOINT,
-    SlotKind.VOID: SlotKind.COMMIT,
-    SlotKind.RESTORE: None,
+#: What takes files of earlier slots away, and of which kinds they are; a restore tells itself.
+_ENDINGS: Mapping[SlotKind, frozenset[SlotKind]] = {
+    SlotKind.CANCEL: frozenset({SlotKind.PLAN}),
+    SlotKind.UNSAVEPOINT: frozenset({SlotKind.SAVEPOINT}),
+    SlotKind.VOID: frozenset({SlotKind.COMMIT, SlotKind.CLEAN}),
+    SlotKind.RESTORE: frozenset(),
 }
 
 
 def _takes_file(later: Slot, slot: Slot, ended: frozenset[InstantTime]) -> bool:
     if later.kind is not SlotKind.RESTORE:
         same = slot.requested_time == later.requested_time
-        return same and slot.kind is _ENDINGS[later.kind]
+        return same and slot.kind in _ENDINGS[later.kind]
     if slot.kind is SlotKind.SAVEPOINT:
         return False
     if slot.kind is SlotKind.ABORT or slot.action is Action.ROLLBACK:

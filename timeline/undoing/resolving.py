@@ -26,6 +26,9 @@ from timeline.undoing.undone import undoings
 
 __all__ = ["Outcome", "Resolution", "resolve"]
 
+#: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
+_ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
+
 
 class Outcome(Enum):
     """How it ended."""
@@ -127,8 +130,8 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
             return _not_published(requested_time, f"{slot.owner.text} took it away")
         if slot.requested_time != requested_time:
             continue
-        if slot.kind is SlotKind.PLAN and _settle_last(context, slot):
-            return _told_by_the_chain(context, requested_time)  # it may be cancelled now
+        if slot.kind in _ENDED_UNSHOWN and _settle_last(context, slot):
+            return _told_by_the_chain(context, requested_time)  # it may be ended now
         if slot.kind is SlotKind.VOID:
             return _after_void(context, slot)
         if slot.kind is SlotKind.COMMIT:

@@ -23,13 +23,14 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.identity import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
+from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_names import PublishLock
+from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
 from timeline.rules.succession import Residue
@@ -155,6 +156,7 @@ def test_a_helped_file_tells_again_once_the_identity_was_seen():
 A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
 OLD_MS, NEW_MS = 1_790_000_000_000, 1_790_000_100_000
 OLD = "202609211413"  # in every name that was made before the drop
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 FREE = replace(BRISK, publish_lock=PublishLock.NONE)  # the old writer may hold the lock
 
 
@@ -305,10 +307,14 @@ def test_a_commit_that_was_helped_on_beside_the_own_slot_is_not_shown_in_the_new
 
 
 @pytest.mark.spec("SLOT-10")
-@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
-def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool):
+@pytest.mark.parametrize(
+    ("far", "limits"),
+    [(False, BRISK), (True, BRISK), (False, SHARED)],
+    ids=["near", "far", "beside other engines"],
+)
+def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, limits: TableLimits):
     storage = Swapped(MemoryStorage())
-    handle = old_handle(storage, far=far)
+    handle = opened(old_handle(storage, far=far), limits=limits, clock=StillClock(OLD_MS))
     storage.at = SLOTS
 
     def decide(turn: Turn) -> Slot:

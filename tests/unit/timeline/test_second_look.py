@@ -91,6 +91,10 @@ def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
         pytest.param(SlotKind.PLAN, f"{MID}.clean.requested", True, id="plan, a clean"),
         pytest.param(SlotKind.SAVEPOINT, f"{MID}.clean.requested", False, id="savepoint, a clean"),
         pytest.param(SlotKind.SAVEPOINT, f"{MID}_{LATE}.commit", False, id="savepoint, a write"),
+        pytest.param(SlotKind.CLEAN, f"{EARLY}_{LATE}.savepoint", False, id="clean, a savepoint"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.clean.requested", False, id="clean, a clean"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.restore.requested", False, id="clean, a restore"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.commit.requested", True, id="clean, a write begun"),
     ],
 )
 def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
