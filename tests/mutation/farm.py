@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import pytest
@@ -35,8 +36,9 @@ MEMORY_BYTES_MAX = 12 << 30
 NEAR_S = 2.0  # of tests in files that import the module themselves
 WAIT_S = 3.0  # of computing, on top of five times what the tests take
 STUCK_S = 120.0  # by the wall, for whoever waits and computes nothing
+SHARE = 10  # on top of that so many times what the tests take: others may be busy
 
-
+_UNCHANGED = 4  # a fork's status: there was nothing to be changed
 _SPENT = (signal.SIGXCPU, signal.SIGKILL)
 
 
@@ -160,46 +162,67 @@ class Farm(ABC):
         self.jobs = jobs
         self.told = told
         self._seconds = seconds
-        self._killers: dict[str, int] = {}
+        self._killers: dict[str, int] = {}  # by how many they killed; they pass unchanged
+        self._unsound: set[str] = set()
+        self._timely: set[str] = set()
 
     @abstractmethod
-    def change(self, job: Job, code: CodeType) -> None:
-        """In the fork: put the changed code in the place of the other."""
+    def change(self, job: Job, code: CodeType) -> bool:
+        """In the fork: put the changed code in the place of the other; False if nobody has it."""
 
     @abstractmethod
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
         """In the fork: 0 when all pass, else the first to fail is written to ``killer``."""
 
     def play(self, session: pytest.Session) -> None:
-        """Every job; before the first one of a module, its tests unchanged."""
-        controlled: set[str] = set()
+        """
+        Every job; a test that fails unchanged as well kills nobody, and is left out from then on.
+        """
         for job in self.jobs:
-            if job.module not in controlled and (job.near or job.far):
-                self._control(session, job.module)
-                controlled.add(job.module)
             outcome = Outcome.UNREACHED
             known = [test for test in job.far if test in self._killers]
             near = sorted((*known, *job.near), key=lambda test: -self._killers.get(test, 0))
             far = [test for test in job.far if test not in self._killers]
-            for tests in filter(None, (near, far)):
-                outcome = self._run(session, job, tuple(tests))
-                if outcome is not Outcome.SURVIVED:
+            for tests in (near, far):
+                outcome = self._seen_by(session, job, tests) or outcome
+                if outcome not in {Outcome.SURVIVED, Outcome.UNREACHED}:
                     break
             self.told(job, outcome)
 
-    def _control(self, session: pytest.Session, module: str) -> None:
-        jobs = [job for job in self.jobs if job.module == module]
-        near = dict.fromkeys(test for job in jobs for test in job.near)
-        tests = tuple(near) or jobs[0].far
-        if self._run(session, None, tests) is not Outcome.SURVIVED:
-            raise RuntimeError(f"tests fail or take too long unchanged: {module}")
+    def _seen_by(self, session: pytest.Session, job: Job, tests: list[str]) -> Outcome | None:
+        """What becomes of a mutant in front of tests that pass without it; None for no tests."""
+        while sound := tuple(test for test in tests if test not in self._unsound):
+            outcome, culprit = self._run(session, job, sound)
+            if outcome is Outcome.TIMEOUT and job.module not in self._timely:
+                # The first of a module: do its tests take too long whatever is changed?
+                if self._run(session, None, sound)[0] is Outcome.TIMEOUT:
+                    raise RuntimeError(f"tests take too long unchanged: {job.module}")
+                self._timely.add(job.module)
+            if not culprit:
+                return outcome
+            if culprit not in self._killers:
+                if self._run(session, None, (culprit,))[0] is not Outcome.SURVIVED:
+                    print(f"left out, it fails unchanged: {culprit}", file=sys.stderr, flush=True)
+                    self._unsound.add(culprit)
+                    continue
+                self._killers[culprit] = 0
+            self._killers[culprit] += 1
+            return outcome
+        return None
 
-    def _run(self, session: pytest.Session, job: Job | None, tests: tuple[str, ...]) -> Outcome:
+    def _run(
+        self, session: pytest.Session, job: Job | None, tests: tuple[str, ...]
+    ) -> tuple[Outcome, str]:
+        """What became of a mutant, or of no change, and the test that told; empty for none."""
         code = None
         if job is not None:
             source = (ROOT / job.module).read_text(encoding="utf-8")
-            code = compiled(source, job.mutant.number, str(ROOT / job.module))
-        limit = int(WAIT_S + 5 * sum(self._seconds.get(test, 1.0) for test in tests))
+            try:
+                code = compiled(source, job.mutant.number, str(ROOT / job.module))
+            except SyntaxError:  # whoever writes that hears it at once
+                return Outcome.KILLED, ""
+        takes_s = sum(self._seconds.get(test, 1.0) for test in tests)
+        limit = int(WAIT_S + 5 * takes_s)
         killer, mouth = os.pipe()
         child = os.fork()
         if child == 0:
@@ -208,18 +231,15 @@ class Farm(ABC):
                 os.setsid()
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
                 resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-                if job is not None and code is not None:
-                    self.change(job, code)
+                if job is not None and code is not None and not self.change(job, code):
+                    os._exit(_UNCHANGED)
                 status = self.test(session, tests, mouth)
             finally:
                 os._exit(status)
         os.close(mouth)
-        outcome = _awaited(child)
+        outcome = _awaited(child, STUCK_S + SHARE * takes_s)
         with os.fdopen(killer, "rb") as told:
-            name = told.read().decode() if outcome is Outcome.KILLED else ""
-        if name:
-            self._killers[name] = self._killers.get(name, 0) + 1
-        return outcome
+            return outcome, told.read().decode() if outcome is Outcome.KILLED else ""
 
 
 class Inside(Farm):
@@ -243,15 +263,15 @@ class Inside(Farm):
         self.play(session)
         return True
 
-    def change(self, job: Job, code: CodeType) -> None:
+    def change(self, job: Job, code: CodeType) -> bool:
         changed = 0
         for inner in _codes(code):
             for function in self._functions.get(_place(inner), ()):
                 function.__code__ = inner
                 changed += 1
-        assert changed, f"nobody has the changed function: {job.mutant.key}"
         for cache in self._caches:
             cache.cache_clear()
+        return changed > 0
 
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
         items = [self._items[test] for test in tests if test in self._items]
@@ -280,20 +300,32 @@ class AtImport(Farm):
         self.play(session)
         return True
 
-    def change(self, job: Job, code: CodeType) -> None:
-        assert name_of(job.module) not in sys.modules
+    def change(self, job: Job, code: CodeType) -> bool:
+        if name_of(job.module) in sys.modules:
+            return False
         sys.meta_path.insert(0, Changed(name_of(job.module), code))  # type: ignore[arg-type]
+        return True
 
     def test(self, session: pytest.Session, tests: tuple[str, ...], killer: int) -> int:
         # A file at a time: what it imports is imported anew here, and most die in the first.
         for file in dict.fromkeys(test.split("::")[0] for test in tests):
             session.config.args = [file]
+            _give_fixtures_again(session)
             session.perform_collect()
             items = {item.nodeid: item for item in session.items}
             mine = [items[test] for test in tests if test in items]
             if _run_items(session, mine, killer):
                 return 1
         return 0
+
+
+def _give_fixtures_again(session: pytest.Session) -> None:
+    """Fixtures of a conftest belong to the folder's node, and each collection makes its own."""
+    plugins = session.config.pluginmanager
+    fixtures = plugins.get_plugin("funcmanage")
+    for name, plugin in plugins.list_name_plugin():
+        if plugin is not None and name.endswith("conftest.py"):
+            fixtures.pytest_plugin_registered(plugin=plugin, plugin_name=name)
 
 
 def _run_items(session: pytest.Session, items: list[pytest.Item], killer: int) -> int:
@@ -305,14 +337,16 @@ def _run_items(session: pytest.Session, items: list[pytest.Item], killer: int) -
     return 0
 
 
-def _awaited(child: int) -> Outcome:
+def _awaited(child: int, wait_s: float) -> Outcome:
     """A fork's end; one that computed for too long was ended by the limit it runs under."""
-    deadline = time.monotonic() + STUCK_S
+    deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SPENT:
                 return Outcome.TIMEOUT
+            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _UNCHANGED:
+                return Outcome.UNREACHED
             return Outcome.SURVIVED if status == 0 else Outcome.KILLED
         time.sleep(0.005)
     os.killpg(child, signal.SIGKILL)
@@ -320,11 +354,11 @@ def _awaited(child: int) -> Outcome:
     return Outcome.TIMEOUT
 
 
-def farm(jobs: list[Job], reach: Reach, told: Told) -> int:
-    """Run jobs of one way in this process; 0 when all were run."""
+def farm(jobs: list[Job], reach: Reach, told: Told, said: Path) -> int:
+    """Run jobs of one way in this process; 0 when all were run, else ``said`` tells why."""
     inside = jobs[0].inside
     plugin = (Inside if inside else AtImport)(jobs, reach["seconds"], told)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
     brief = "--tb=native"  # nobody reads what a killed mutant failed with
     status = pytest.main([*OPTIONS, brief, *(sorted(files) if inside else TESTS)], plugins=[plugin])

@@ -83,8 +83,13 @@ def sampled(mutants: list[Mutant], sample: int, seed: int) -> set[str]:
 
 def play(
     modules: list[Chosen], *, processes: int, budget_s: float, stale: bool, tests: list[str]
-) -> None:
-    """Run every mutant; the outcomes go to a file per module and way."""
+) -> list[Path]:
+    """
+    Run every mutant; the outcomes go to a file per module and way.
+
+    Returns:
+        What was said by each process that stopped before its end; the others go on.
+    """
     paths = [path for several in groups().values() for path in several]
 
     def wanted(file: str) -> bool:
@@ -101,6 +106,7 @@ def play(
         share = -(-len(several) // processes)
         waiting += [several[n : n + share] for n in range(0, len(several), share or 1)]
     running: set[int] = set()
+    stopped: list[Path] = []
     while waiting or running:
         while waiting and len(running) < processes:
             jobs = waiting.pop(0)
@@ -111,7 +117,14 @@ def play(
         child, status = os.wait()
         running.discard(child)
         if status:
-            raise SystemExit("not all mutants were run")
+            stopped.append(_said(child))
+        else:
+            _said(child).unlink()
+    return stopped
+
+
+def _said(process: int) -> Path:
+    return KEPT / "outcomes" / f"{process}.log"
 
 
 def _play_some(jobs: list[Job], reach: Reach) -> int:
@@ -125,7 +138,7 @@ def _play_some(jobs: list[Job], reach: Reach) -> int:
             shown = f"{job.module}:{job.mutant.line}: {outcome} [{job.mutant.operator}]"
             print(shown, job.mutant.key, file=sys.stderr, flush=True)
 
-    return farm(jobs, reach, tell)
+    return farm(jobs, reach, tell, _said(os.getpid()))
 
 
 def gather() -> dict[str, str]:
@@ -215,6 +228,7 @@ def main() -> int:
     if stale := stale_equivalents():
         raise SystemExit("\n".join(["kept as equivalent, but no such mutant:", *stale]))
     started = time.monotonic()
+    stopped: list[Path] = []
     if not asked.report:
         again = modules
         outcomes = gather()
@@ -223,7 +237,7 @@ def main() -> int:
             left = [[x for x in m.mutants if outcomes.get(x.key) in wanted_now] for m in again]
             again = [replace(m, mutants=tuple(new)) for m, new in zip(again, left, strict=True)]
         again = [module for module in again if module.mutants]
-        play(
+        stopped = play(
             again,
             processes=asked.processes,
             budget_s=asked.budget,
@@ -242,6 +256,9 @@ def main() -> int:
             excluded[rule] = excluded.get(rule, 0) + count
     print(table(told))
     print(f"{time.monotonic() - started:.0f} s; left alone by rule: {excluded}")
+    if stopped:
+        print(f"not all mutants were run; why: {', '.join(map(str, stopped))}", file=sys.stderr)
+        return 1
     if asked.write:
         asked.write.write_text(results(told, excluded, RULES, asked.note), encoding="utf-8")
     return int(any(row.score < asked.at_least for row in sums(told)))
