@@ -48,11 +48,11 @@ class WhatIPublish:
     claim: Claim
     missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
-    appended: tuple[LogFile, ...] = ()  # my logs on slices that had some
-    virtual_keys: VirtualKeys | None = None  # how keys are computed where files store none
-    read_only: tuple[TouchedFileGroup, ...] = ()  # of the candidate
-    whole_table: bool = False  # a key is unique in the table, not in its partition
-    in_buckets: bool = False  # a bucket has one file group in its partition
+    appended: tuple[LogFile, ...]  # my logs on slices that had some
+    virtual_keys: VirtualKeys | None  # how keys are computed where files store none
+    read_only: tuple[TouchedFileGroup, ...]  # of the candidate
+    whole_table: bool  # a key is unique in the table, not in its partition
+    in_buckets: bool  # a bucket has one file group in its partition
 
 
 def further_checks(context: TableContext, mine: WhatIPublish) -> Check:

@@ -341,6 +341,11 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
             claim=Claim.of([TouchedFileGroup(file_group=slice_.file_group, touch=touch)]),
             missed_in=(),
             inserted_into=(),
+            appended=(),
+            virtual_keys=None,
+            read_only=(),
+            whole_table=False,
+            in_buckets=False,
         )
         check = further_checks(table.context, mine)
         return check(table.context.active(), [], lambda: table.config) is not None

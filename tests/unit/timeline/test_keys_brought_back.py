@@ -81,6 +81,14 @@ def test_an_update_finds_the_key_that_an_insert_put_elsewhere(keys: bool) -> Non
     assert (receipt.redone, values_of_a(mine)) == ("everything", [5])
 
 
+def test_one_key_put_elsewhere_is_found_among_others_that_were_not() -> None:
+    mine, other, files = logged()
+    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    receipt = upsert(mine, [row("a", 5), row("c", 5)], rival, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C9"]
+    assert rows_of(mine, "id", "v") == [("a", 5), ("c", 5)]
+
+
 def test_a_row_that_deletes_finds_the_key_that_an_insert_put_elsewhere() -> None:
     mine, _, files = logged()
     upsert(mine, [{**row("c", 2), "_hoodie_is_deleted": False}])

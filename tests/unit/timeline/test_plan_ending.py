@@ -1,0 +1,72 @@
+"""How a plan ended, and ending one that nobody shall complete (CAN-1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.timeline.engine import heard, new_table
+from timeline.active import ActiveTimeline
+from timeline.codecs.instant_avro import encode_requested_replace
+from timeline.context import TableContext
+from timeline.model.instant import Action, Instant, State
+from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
+from timeline.model.slot import SlotKind
+from timeline.places import TIMELINE
+from timeline.publishing.plan_ending import Ended, cancel, how_it_ended, make_way
+
+BEFORE, TIME, AFTER = "20260101000000100", "20260101000000500", "20260101000000900"
+PLAN = Instant(action=Action.CLUSTERING, requested_time=TIME, state=State.REQUESTED)
+REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflight"
+
+
+@pytest.mark.spec("CAN-1")
+@pytest.mark.parametrize(
+    ("names", "ended"),
+    [
+        pytest.param([REQUESTED, INFLIGHT], None, id="carried out"),
+        pytest.param([REQUESTED], Ended.ROLLED_BACK, id="its execution was taken back"),
+        pytest.param(
+            [REQUESTED, INFLIGHT, f"{TIME}_{AFTER}.replacecommit"],
+            Ended.COMPLETED_ELSEWHERE,
+            id="completed, its pending files not taken away",
+        ),
+        pytest.param([f"{BEFORE}_{BEFORE}.commit"], Ended.CANCELLED, id="gone"),
+        pytest.param([], Ended.CANCELLED, id="gone from a timeline without a write"),
+        pytest.param([f"{AFTER}_{AFTER}.commit"], Ended.COMPLETED_ELSEWHERE, id="archived"),
+    ],
+)
+def test_what_became_of_a_plan(names: list[str], ended: Ended | None) -> None:
+    assert how_it_ended(ActiveTimeline.of(names), PLAN) is ended
+
+
+def planned(*, inflight: bool = False) -> TableContext:
+    context = new_table().context
+    body = encode_requested_replace(RequestedReplaceMetadata(clustering_plan=ClusteringPlan()))
+    context.world.storage.create(f"{TIMELINE}/{REQUESTED}", body)
+    if inflight:
+        context.world.storage.create(f"{TIMELINE}/{INFLIGHT}", b"")
+    return context
+
+
+@pytest.mark.spec("CAN-1")
+@pytest.mark.parametrize("inflight", [False, True])
+def test_a_plan_is_cancelled_once(inflight: bool) -> None:
+    context = planned(inflight=inflight)
+    slot = cancel(context, PLAN)
+    assert slot is not None
+    assert (slot.kind, slot.action, slot.requested_time) == (
+        SlotKind.CANCEL,
+        Action.CLUSTERING,
+        TIME,
+    )
+    assert context.active().pending == ()
+    assert cancel(context, PLAN) is None
+    assert heard(context, "service.cancelled") == [{"action": "clustering", "rt": TIME}]
+
+
+@pytest.mark.spec("CL-2")
+def test_a_writer_tells_which_plans_it_stopped() -> None:
+    context = planned()
+    make_way(context, [PLAN, PLAN])
+    told = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]
+    assert told == [(TIME, True), (TIME, False)]
