@@ -241,9 +241,12 @@ class _Wait:
             files[path] = True
 
     def _join(self) -> None:
-        """Ask beside other things for the part in a lock that is had together (LOCK-1)."""
+        """
+        Ask beside other things for the part in a lock that is had together (LOCK-1).
+
+        Where it is free as well: those in front are about to want it.
+        """
         lock = self.context.world.lock
-        sharing = Sharing.START if self.context.chain.is_busy else Sharing.JOIN
-        lease = lock.acquire_while(lambda: False, "take a place", sharing)
+        lease = lock.acquire_while(lambda: False, "take a place", Sharing.START)
         if lease is not None:
             lease.release()

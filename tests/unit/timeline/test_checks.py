@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.timeline.engine import SMALL, new_table, put
+from tests.unit.timeline.engine import SMALL, new_table, put, upsert
 from timeline.codecs.instant_avro import encode_compaction_plan, encode_requested_replace
+from timeline.files.log_files import keys_of_log
 from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.file_group import LogFile
 from timeline.model.instant import Action
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import TableType, WriteOperation
 from timeline.model.paths import join
 from timeline.model.plans import (
     ClusteringGroup,
@@ -21,6 +23,7 @@ from timeline.model.plans import (
     RequestedReplaceMetadata,
     SliceInfo,
 )
+from timeline.model.schema import TableSchema
 from timeline.model.slot import Slot
 from timeline.places import TIMELINE
 from timeline.publishing.checks import WhatIPublish, further_checks, refused_by
@@ -108,12 +111,16 @@ def test_only_the_same_batch_is_met_twice(batches: tuple[str, ...], met: RuleId 
     assert rule(refused) is met
 
 
+@pytest.mark.parametrize("in_buckets", [False, True])
 @pytest.mark.parametrize("whole_table", [False, True])
-def test_a_delete_that_found_all_its_keys_does_not_care_who_inserts(whole_table: bool) -> None:
+def test_a_delete_that_found_all_its_keys_does_not_care_who_inserts(
+    whole_table: bool, in_buckets: bool
+) -> None:
     other = rival(claim=Claim(inserting=("x",)))
     context = new_table().context
-    assert refused_by(context, mine(whole_table=whole_table), [other]) is None
-    missed = mine(whole_table=whole_table, missed_in=("x",))
+    found = mine(whole_table=whole_table, in_buckets=in_buckets)
+    assert refused_by(context, found, [other]) is None
+    missed = replace(found, missed_in=("x",))
     assert rule(refused_by(context, missed, [other])) is RuleId.INSERTED_WHERE_I_MISSED
 
 
@@ -181,6 +188,12 @@ def test_a_key_that_the_other_inserted_into_another_partition_is_another_row() -
     )
 
 
+def test_new_keys_of_one_file_group_are_left_to_merging_it_again() -> None:
+    table = new_table()
+    other = inserted(table, row("n"))
+    assert refused_by(table.context, as_mine(other), [rival_of_slot(other)]) is None
+
+
 @pytest.mark.parametrize("first", ["w", "x"])
 def test_every_file_that_got_new_keys_is_looked_at(first: str) -> None:
     """The first one is of another partition, or the very file group that the other wrote."""
@@ -204,6 +217,41 @@ def test_only_partitions_that_got_new_keys_of_both_are_read() -> None:
     storage.forget()
     assert refused_by(table.context, as_mine(me), [rival_of_slot(elsewhere)]) is None
     assert storage.operations() == []
+
+
+def test_every_log_of_mine_is_compared_with_what_the_other_inserted_elsewhere() -> None:
+    """The other's file belongs to the file group of the first log, which it leaves alone."""
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    for key in ("a", "c"):
+        inserted(table, row(key))
+    upsert(table, [{**row("a"), "ts": 2}, {**row("c"), "ts": 2}])
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    schema = TableSchema.from_avro(slot.schema_after).arrow
+    found = {
+        keys_of_log(table.context.world.storage, log, schema, None)[0].as_py(): log
+        for log in logs_of(slot)
+    }
+    other = inserted(table, row("a"))
+    [touched] = other.claim.file_groups
+    moved = replace(touched, file_group=found["c"].file_group)
+    theirs = rival_of_slot(replace(other, claim=replace(other.claim, file_groups=(moved,))))
+    me = as_mine(slot, inserted_into=(), appended=(found["c"], found["a"]))
+    refused = refused_by(table.context, me, [theirs])
+    assert refused is not None
+    assert (refused.rule, refused.file_groups) == (
+        RuleId.SAME_NEW_KEY,
+        (found["a"].file_group,),
+    )
+
+
+def logs_of(slot: Slot) -> list[LogFile]:
+    found = [
+        LogFile.found(item.file_group.partition_path, name, item.written_bytes)
+        for item in slot.claim.file_groups
+        for name in item.files
+    ]
+    return [log for log in found if log is not None]
 
 
 # ---- plans made since my begin
@@ -254,6 +302,15 @@ def test_plans_of_compactions_are_read_only_where_one_is_newer_than_i_am() -> No
     storage.forget()
     assert looked(table, mine(claim=Claim(file_groups=(touching("f"),)))) is None
     assert not [one for one in storage.operations() if "compaction" in one]
+
+
+@pytest.mark.spec("PUB-5")
+def test_the_newest_of_two_compactions_hides_a_base_file_of_mine() -> None:
+    table = new_table()
+    for when in (BEFORE_ME, AFTER_ME):
+        planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
+    refused = looked(table, mine(claim=Claim(file_groups=(touching("f"),))))
+    assert rule(refused) is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
 
 
 @pytest.mark.spec("CL-2")

@@ -117,7 +117,11 @@ def _of_another_partition(other: Table, files: FileRules) -> Callable[[], object
     return begun(other, INSERT, [row("a", 4, "y")], drop_found=True, files=files)
 
 
-@pytest.mark.parametrize("rival", [_elsewhere, _of_another_partition])
+def _of_both_partitions(other: Table, files: FileRules) -> Callable[[], object]:
+    return begun(other, INSERT, [row("n", 4), row("a", 4, "y")], drop_found=True, files=files)
+
+
+@pytest.mark.parametrize("rival", [_elsewhere, _of_another_partition, _of_both_partitions])
 def test_other_keys_are_no_conflict(
     rival: Callable[[Table, FileRules], Callable[[], object]],
 ) -> None:

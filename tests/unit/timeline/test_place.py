@@ -2,121 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.timeline.engine import (
-    BRISK,
-    Far,
-    Heard,
-    StillClock,
-    new_table,
-    opened,
-    put,
-    put_watched,
-    rows_of,
-    upsert,
-)
-from timeline.machine import ThreadExecutor
+from tests.unit.timeline.engine import put, put_watched, rows_of, upsert
+from tests.unit.timeline.line import LOOKS_MAX, Line, row
 from timeline.model.operations import WriteOperation
-from timeline.model.times import InstantTime
-from timeline.places import SLOTS, TIMELINE
-from timeline.properties.setting_names import PublishLock
-from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
-from timeline.table import Table
-
-FREE = replace(BRISK, publish_lock=PublishLock.NONE)
-LOOKS_MAX = 12  # of one who stands still
-WAIT_S = 30.0
-
-
-def row(key: str, value: int, partition: str = "x") -> dict[str, Any]:
-    return {"id": key, "p": partition, "ts": value, "v": value}
-
-
-class Meeting(StillClock):
-    """Something happens while its owner sleeps, at first or later."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meanwhile: Callable[[], object] = lambda: None
-        self.at = 1
-        self.slept: list[int] = []
-
-    def sleep_ms(self, duration_ms: int) -> None:
-        super().sleep_ms(duration_ms)
-        self.slept.append(duration_ms)
-        if len(self.slept) == self.at:
-            self.meanwhile()
-
-
-class Line:
-    """A table far away with one file in ``x`` and one in ``y``; I, and others who write there."""
-
-    def __init__(self) -> None:
-        self.base = MemoryStorage()
-        self.storage = ObservedStorage(Far(self.base))
-        self.clock = Meeting()
-        self.mine = new_table(self.storage, limits=FREE, clock=self.clock)
-        object.__setattr__(self.mine.context.world, "executor", ThreadExecutor(1))
-        upsert(self.mine, [row("a", 1), row("b", 1), row("q", 1, "y")])
-        self.front_times: list[InstantTime] = []
-
-    def other(self, name: str = "other") -> Table:
-        far = Far(self.base)  # so that its markers come before its files
-        return opened(self.mine, storage=far, application=name, limits=FREE, clock=StillClock())
-
-    @property
-    def events(self) -> Heard:
-        events = self.mine.context.world.events
-        assert isinstance(events, Heard)
-        return events
-
-    @property
-    def places(self) -> int:
-        return len(self.events.named("write.place_came"))
-
-    def around_the_data(self, requested_time: InstantTime) -> tuple[list[str], list[str]]:
-        """What was asked of the storage before my newest data file, and from then to my slot."""
-        asked = self.storage.operations()
-        slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
-        data = max(at for at in range(slot) if f"_{requested_time}.parquet" in asked[at])
-        return asked[:data], asked[data + 1 : slot]
-
-    def written_by_others(self) -> None:
-        """Another published into my file group, and I know."""
-        upsert(self.other(), [row("b", 2)])
-        self.mine.context.chain.head()
-
-    def one_in_front(self, value: int, partition: str = "x") -> Callable[[], None]:
-        """A write that is about to make its files; what comes back lets it go on to its end."""
-        reached, goes_on = threading.Event(), threading.Event()
-
-        def act() -> None:
-            reached.set()
-            assert goes_on.wait(WAIT_S)
-
-        def play() -> None:
-            done = put(
-                self.other("front"), WriteOperation.UPSERT, [row("b", value, partition)], act
-            )
-            self.front_times.append(done.requested_time)
-
-        thread = threading.Thread(target=play)
-        thread.start()
-        assert reached.wait(WAIT_S)
-
-        def end() -> None:
-            goes_on.set()
-            thread.join(WAIT_S)
-            assert self.front_times
-
-        return end
+from timeline.places import TIMELINE
 
 
 @pytest.mark.spec("PUB-12")
@@ -152,6 +46,18 @@ def test_what_the_one_in_front_writes_is_asked_for_before_it_is_published() -> N
     (front,) = line.front_times
     assert [one for one in asked if one.startswith("open_input") and f"_{front}.parquet" in one]
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> None:
+    line = Line()
+    line.written_by_others()
+    ends = [line.one_in_front(value) for value in (3, 5)]
+    line.clock.meanwhile = lambda: [end() for end in ends]
+    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
+    assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
+    assert max(line.front_times) < receipt.requested_time
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 5), ("q", 1)]
 
 
 @pytest.mark.spec("PUB-12")
