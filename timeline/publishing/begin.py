@@ -294,16 +294,9 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
         came = context.chain.between(head_before, begun.snapshot.head)
     except MissingFileError:  # collected since that look, by now for all that they decided
         return begun.requested_time
-    for slot in came:
-        if slot.newest_time >= begun.requested_time:
-            return slot.newest_time
-        if slot.kind is SlotKind.ABORT and slot.requested_time == begun.requested_time:
-            raise RolledBackError(
-                f"rolled back by {slot.owner.text} while it began; write again: "
-                f"{begun.requested_time}",
-                requested_time=begun.requested_time,
-            )
-    return None
+    # One that aborts this very write is among them: its time is not below that of its target.
+    times = (slot.newest_time for slot in came)
+    return next((time for time in times if time >= begun.requested_time), None)
 
 
 def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> _Lost:

@@ -4,58 +4,21 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 
 import fastavro
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.timeline.archives import archived, with_metadata
 from tests.unit.timeline.engine import Heard
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.instant_avro import encode_commit
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.history import History
-from timeline.model.commit_metadata import CommitMetadata
 from timeline.places import HISTORY
 from timeline.storage.memory import MemoryStorage
 
 TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))
 T1, T2, T3, T4, T5, T6, T7 = TIMES
 FOLDER = ".hoodie/archived"
-
-
-def archived(
-    storage: MemoryStorage, *files: tuple[str, list[tuple[str, str | None, str]]]
-) -> History:
-    """Files by name, each with rows of requested time, completion time, action."""
-    return with_metadata(
-        storage, lambda one: encode_commit(CommitMetadata(operation_type=one)), *files
-    )
-
-
-def with_metadata(
-    storage: MemoryStorage,
-    metadata_of: Callable[[str], bytes],
-    *files: tuple[str, list[tuple[str, str | None, str]]],
-) -> History:
-    for name, rows in files:
-        table = pa.table(
-            {
-                "instantTime": [row[0] for row in rows],
-                "completionTime": pa.array([row[1] for row in rows], pa.string()),
-                "action": [row[2] for row in rows],
-                "metadata": [metadata_of(row[0]) for row in rows],
-                "plan": pa.array([None] * len(rows), pa.binary()),
-            }
-        )
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        storage.create(f"{HISTORY}/{name}", sink.getvalue())
-    listed = [{"fileName": name, "fileLen": 1} for name, _ in files]
-    storage.create(f"{HISTORY}/manifest_1", json.dumps({"files": listed}).encode())
-    storage.create(f"{HISTORY}/_version_", b"1")
-    return History(storage, Heard())
 
 
 def migrated() -> History:
