@@ -25,6 +25,7 @@ from timeline.errors import LockTimeoutError
 from timeline.model.times import WallMs, instant_time
 from timeline.places import heartbeat_path, timeline_path
 from timeline.properties.setting_names import ForeignWriters
+from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.table import Table
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
@@ -146,6 +147,44 @@ def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
     upsert(table, NEW, lambda: JavaWriter(table, when, beats=beats))
     assert clock.sleeps == 0
     assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+def test_only_what_was_requested_before_is_waited_for():
+    clock = ActingClock()
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    later = instant_time(WallMs(clock.wall - 499))
+    found = [
+        begins_unread(table.context, table.context.active(), time)
+        for time in (java.requested_time, later)
+    ]
+    assert found == [(), (java.requested_time,)]
+
+
+def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
+    clock = ActingClock()
+    clock.steady = 1_000
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    wait = BeginWait(table.context, instant_time(WallMs(clock.wall)))
+    second = instant_time(WallMs(clock.wall - 400))
+
+    def almost_a_minute() -> None:
+        clock.steady = 1_000 + 59_999
+        java.goes_inflight()
+
+    clock.acts[2] = almost_a_minute
+    wait.wait((java.requested_time,))
+    assert [one["wait_ms"] for one in heard(table, "publish.begin_awaited")] == [59_999]
+    JavaWriter(table, second)
+
+    def the_minute() -> None:
+        clock.steady = 1_000 + 60_000
+
+    clock.acts[3] = the_minute
+    with pytest.raises(LockTimeoutError, match=second):
+        wait.wait((second,))
+    assert clock.sleeps == 3
 
 
 class Watching(Behind):

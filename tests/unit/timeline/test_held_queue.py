@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.timeline.engine import Far, StillClock, limited, new_table, opened, upsert
+from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
 from tests.unit.timeline.test_publish_queue import InTurn, Leases
+from timeline.errors import LeaseLostError
 from timeline.places import TIMELINE
-from timeline.publishing.held_queue import holding_the_queue
+from timeline.publishing.held_queue import holding_the_queue, is_held
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
 from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
+from timeline.table import Table
 
 START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
 
@@ -134,3 +136,74 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     )
     assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
     assert len(looked) == (1 if shared else 2)
+
+
+def held_table() -> tuple[Table, Beats]:
+    table, beats = new_table(), Beats()
+    object.__setattr__(table.context.world, "executor", beats)
+    return table, beats
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
+    table, _ = held_table()
+    own = table.context.world.lock
+    assert not is_held(table.context)
+    with holding_the_queue(table.context, "redo") as held:
+        lock = held.world.lock
+        assert is_held(held)
+        assert not is_held(table.context)
+        assert (lock.provider, lock.identity) == (own.provider, own.identity)
+        assert (lock.in_order, lock.shares) == (True, False)
+        with lock.acquire("turn") as lease:
+            assert own.holder() is not None
+            assert not lease.is_shared
+            assert lease.has_room()
+            lease.assert_held()
+        assert is_held(held), "a turn that took no slot leaves it as it was"
+        assert lock.acquire_while(lambda: False, "turn") is not None, "nobody is in its way"
+    assert own.holder() is None
+    assert [one["purpose"] for one in heard(table, "write.queued")] == ["redo"]
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
+    table, _ = held_table()
+    own = table.context.world.lock
+    with holding_the_queue(table.context, "redo") as held:
+        lease = held.world.lock.acquire("turn")
+        lease.release()
+        assert not is_held(held)
+        assert own.holder() is None
+        with pytest.raises(LeaseLostError):
+            lease.assert_held()
+        with held.world.lock.acquire("another turn"):
+            assert own.holder() is not None, "asked for as usual"
+        assert own.holder() is None
+
+
+@pytest.mark.spec("PAR-1")
+def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None:
+    table, beats = held_table()
+    own = table.context.world.lock
+    with holding_the_queue(table.context, "redo", ms_max=7) as held:
+        give_back = beats.works[-1]
+        with held.world.lock.acquire("turn"):
+            give_back()
+            assert is_held(held)
+        give_back()
+        give_back()
+        assert not is_held(held)
+        assert own.holder() is None
+    told = [(one["purpose"], one["held_ms"]) for one in heard(table, "write.queue_given_back")]
+    assert told == [("redo", 7)]
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_redo_that_may_hold_the_queue_to_its_end_is_not_timed() -> None:
+    table, beats = held_table()
+    with holding_the_queue(table.context, "timed", ms_max=7):
+        timed = len(beats.works)
+    beats.works.clear()
+    with holding_the_queue(table.context, "redo"):
+        assert len(beats.works) == timed - 1
