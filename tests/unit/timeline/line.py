@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.unit.timeline.engine import (
     BRISK,
+    Behind,
     Far,
     Heard,
     StillClock,
@@ -21,6 +22,7 @@ from timeline.machine import ThreadExecutor
 from timeline.model.operations import WriteOperation
 from timeline.model.times import InstantTime
 from timeline.places import SLOTS
+from timeline.ports.lock import Sharing
 from timeline.properties.setting_names import PublishLock
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
@@ -49,6 +51,24 @@ class Meeting(StillClock):
         self.slept.append(duration_ms)
         if len(self.slept) == self.at:
             self.meanwhile()
+
+
+class Joined(Behind):
+    """A lock that writers have together."""
+
+    shares = True
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.asked: list[tuple[bool, Sharing]] = []
+        self.leases: list[Any] = []
+
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str, sharing: Sharing) -> Any:
+        self.asked.append((wanted(), sharing))
+        if not self.leases:
+            self.leases.append(self.inner.acquire(purpose))
+            return self.leases[0]
+        return None
 
 
 class Line:

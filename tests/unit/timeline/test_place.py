@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.timeline.engine import put, put_watched, rows_of, upsert
-from tests.unit.timeline.line import LOOKS_MAX, Line, row
+from tests.unit.timeline.line import LOOKS_MAX, Joined, Line, row
 from timeline.model.operations import WriteOperation
 from timeline.places import TIMELINE
 
@@ -54,9 +54,12 @@ def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> No
     line.written_by_others()
     ends = [line.one_in_front(value) for value in (3, 5)]
     line.clock.meanwhile = lambda: [end() for end in ends]
+    lock = Joined(line.mine.context.world.lock)
+    object.__setattr__(line.mine.context.world, "lock", lock)
     receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
     assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
     assert max(line.front_times) < receipt.requested_time
+    assert len(lock.asked) == 2, "when it began to wait, and beside the look that told its turn"
     assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 5), ("q", 1)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +9,13 @@ import pytest
 
 from tests.unit.timeline.engine import (
     BRISK,
-    Behind,
     Far,
     StillClock,
     heard,
     opened,
     upsert,
 )
-from tests.unit.timeline.line import FREE, LOOKS_MAX, Line, row
+from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
 from timeline.files.markers import create_marker
 from timeline.machine import ThreadExecutor
 from timeline.model.claim import Claim, Touch
@@ -44,24 +42,6 @@ class Slow(Far):
         if folder == TIMELINE:
             self.clock.steady += self.takes_ms
         return self.inner.names(folder)
-
-
-class Joined(Behind):
-    """A lock that writers have together."""
-
-    shares = True
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.asked: list[tuple[bool, Sharing]] = []
-        self.leases: list[Any] = []
-
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str, sharing: Sharing) -> Any:
-        self.asked.append((wanted(), sharing))
-        if not self.leases:
-            self.leases.append(self.inner.acquire(purpose))
-            return self.leases[0]
-        return None
 
 
 class Standing:
@@ -159,6 +139,15 @@ def test_who_sees_that_nobody_is_in_front_any_more_looks_no_further() -> None:
     assert standing.wait() is not None
     assert len(standing.line.clock.slept) == 1
     assert len(standing.asked("names", TIMELINE)) == 1
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_has_only_requested_its_instant_is_not_waited_for() -> None:
+    standing = Standing(1)
+    standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.inflight")
+    standing.context.active()
+    assert standing.wait() is None
+    assert standing.line.clock.slept == []
 
 
 @pytest.mark.spec("PUB-12")
