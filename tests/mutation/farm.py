@@ -354,6 +354,10 @@ def _awaited(child: int, wait_s: float) -> Outcome:
     return Outcome.TIMEOUT
 
 
+def _has_conftest(folder: str) -> bool:
+    return (ROOT / folder / "conftest.py").is_file()
+
+
 def farm(jobs: list[Job], reach: Reach, told: Told, said: Path) -> int:
     """Run jobs of one way in this process; 0 when all were run, else ``said`` tells why."""
     inside = jobs[0].inside
@@ -361,6 +365,8 @@ def farm(jobs: list[Job], reach: Reach, told: Told, said: Path) -> int:
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     files = {test.split("::")[0] for job in jobs for test in (*job.near, *job.far)}
     brief = "--tb=native"  # nobody reads what a killed mutant failed with
-    status = pytest.main([*OPTIONS, brief, *(sorted(files) if inside else TESTS)], plugins=[plugin])
+    # A conftest that is loaded at the start imports what is changed in the forks: theirs load it.
+    start = sorted(files) if inside else [folder for folder in TESTS if not _has_conftest(folder)]
+    status = pytest.main([*OPTIONS, brief, *start], plugins=[plugin])
     wanted = pytest.ExitCode.OK if inside else pytest.ExitCode.NO_TESTS_COLLECTED
     return 0 if status == wanted else 1

@@ -23,15 +23,19 @@ from tests.unit.timeline.engine import (
 from timeline.context import TableContext
 from timeline.errors import IllegalTransitionError, StorageUnavailableError
 from timeline.machine import ThreadExecutor
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
+from timeline.model.times import WallMs, instant_time
 from timeline.places import HEARTBEATS, TIMELINE
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.publishing.begin import begin
+from timeline.publishing.begin import begin, make_inflight
 from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.undoing.undo import rollback
 
 NOW = 1_790_000_000_000
+KEPT_ALWAYS = 900  # of a thousand slots: far above those that a begin keeps
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 
 
@@ -98,6 +102,17 @@ def fail(error: Exception) -> Callable[[], object]:
     return act
 
 
+def fail_once(error: Exception, then: Callable[[str], Any]) -> Callable[[str], Any]:
+    errors = [error]
+
+    def act(folder: str) -> Any:
+        if errors:
+            raise errors.pop()
+        return then(folder)
+
+    return act
+
+
 @pytest.mark.spec("TL-REQ-2")
 def test_a_time_that_is_never_to_be_proven_ours_stops_beating_and_keeps_its_last_beat() -> None:
     scene = Scene()
@@ -120,17 +135,56 @@ def test_a_storage_that_fails_once_the_instant_shows_ends_the_begin(deletes_fail
     assert scene.beats.running == 0
 
 
+def test_where_the_second_look_fails_nothing_stays_of_the_begin() -> None:
+    scene = Scene()
+    before = scene.mine.snapshot()
+    scene.storage.names = fail_once(StorageUnavailableError("gone"), scene.base.names)
+    with pytest.raises(StorageUnavailableError):
+        begin(scene.mine, Action.COMMIT, before)
+    assert scene.beats.running == 0
+    assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
+    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+
+
+@pytest.mark.spec("TL-SUCC-1")
+def test_times_are_drawn_above_another_engines_that_no_slot_tells() -> None:
+    scene = Scene()
+    ahead = instant_time(WallMs(NOW + 700)), instant_time(WallMs(NOW + 800))
+    scene.base.create(f"{TIMELINE}/{ahead[0]}_{ahead[1]}.commit", b"")
+    begun = begin(scene.mine, Action.COMMIT)
+    begun.heartbeat.stop()
+    assert begun.requested_time > ahead[1]
+    assert heard(scene.mine, "begin.redrawn") == []
+
+
+@pytest.mark.spec("TL-REQ-1")
+def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
+    scene = Scene()
+    storage = ObservedStorage(scene.base)
+    mine = opened(scene.other, storage=storage, clock=StillClock(NOW)).context
+    before = mine.snapshot()
+    storage.forget()
+    begun = [begin(mine, Action.COMMIT, before) for _ in range(2)]
+    for one in begun:
+        one.heartbeat.stop()
+    assert len([one for one in storage.operations() if one.startswith("create")]) == 2
+
+
 @pytest.mark.spec("BEG-5")
 @pytest.mark.parametrize("keeps", [TIMELINE, ""])
 def test_a_time_that_cannot_be_given_up_ends_the_begin_and_beats_no_more(keeps: str) -> None:
     scene = Scene()
     scene.storage.before, scene.storage.keeps = scene.others_publish, keeps
     if not keeps:
-        begin(scene.mine, Action.COMMIT).heartbeat.stop()
+        begun = begin(scene.mine, Action.COMMIT)
+        begun.heartbeat.stop()
+        scene.mine.pin.release(begun.requested_time)
         assert len(scene.requested()) == 1 + len(scene.other.context.active().completed_writes)
     else:
         with pytest.raises(StorageUnavailableError):
             begin(scene.mine, Action.COMMIT)
+        assert len(files_below(scene.base, HEARTBEATS)) == 1, "it lives until it is old"
+    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
     assert scene.beats.running == 0
 
 
@@ -155,6 +209,10 @@ def test_what_is_no_write_does_not_begin_as_one() -> None:
     with pytest.raises(IllegalTransitionError):
         begin(scene.mine, Action.SAVEPOINT)
     assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
+    begun = begin(scene.mine, Action.COMMIT)
+    begun.heartbeat.stop()
+    with pytest.raises(IllegalTransitionError):
+        make_inflight(scene.mine, replace(begun, action=Action.SAVEPOINT), CommitMetadata())
 
 
 @pytest.mark.spec("BEG-3")
