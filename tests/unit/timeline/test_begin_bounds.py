@@ -26,7 +26,7 @@ from timeline.machine import ThreadExecutor
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.times import WallMs, instant_time
-from timeline.places import HEARTBEATS, TIMELINE
+from timeline.places import HEARTBEATS, TIMELINE, slot_path
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.publishing.begin import begin, make_inflight
 from timeline.storage.memory import MemoryStorage
@@ -168,6 +168,20 @@ def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
     for one in begun:
         one.heartbeat.stop()
     assert len([one for one in storage.operations() if one.startswith("create")]) == 2
+
+
+@pytest.mark.spec("BEG-5")
+def test_where_slots_were_collected_since_the_look_the_time_is_drawn_again() -> None:
+    scene = Scene()
+    scene.others_publish()
+    upsert(scene.other, [{**ROWS[0], "ts": 2}])
+    mine = opened(scene.other, clock=StillClock(NOW + 9_000)).context
+    before = replace(mine.snapshot(), head=0)
+    scene.base.delete(slot_path(1))
+    begun = begin(mine, Action.COMMIT, before)
+    begun.heartbeat.stop()
+    [redrawn] = heard(mine, "begin.redrawn")
+    assert redrawn["rt"] == redrawn["decided"] < begun.requested_time
 
 
 @pytest.mark.spec("BEG-5")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from tests.unit.timeline.engine import heard, new_table
+from tests.unit.timeline.engine import Behind, heard, new_table
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.context import TableContext
@@ -64,6 +67,25 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
     assert heard(context, "service.cancelled") == told
     assert cancel(context, PLAN) is None
     assert heard(context, "service.cancelled") == told
+
+
+class Named(Behind):
+    """A lock that notes what it is wanted for, which others read while they wait."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.purposes: list[str] = []
+
+    def acquire(self, purpose: str) -> Any:
+        self.purposes.append(purpose)
+        return self.inner.acquire(purpose)
+
+
+def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
+    context = planned()
+    lock = Named(context.world.lock)
+    cancel(replace(context, world=replace(context.world, lock=lock)), PLAN)
+    assert lock.purposes == [f"cancel {TIME}"]
 
 
 @pytest.mark.spec("CL-2")

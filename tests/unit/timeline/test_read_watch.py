@@ -24,7 +24,7 @@ from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.places import TIMELINE
+from timeline.places import TIMELINE, slot_path
 from timeline.publishing.begin import begin
 from timeline.publishing.read_watch import ReadWatch
 from timeline.publishing.rivals import rival_of_slot
@@ -249,3 +249,14 @@ def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None
 def test_where_nothing_came_nothing_is_refused() -> None:
     scene = Scene(Isolation.SNAPSHOT)
     assert scene.watch().before_begin(my_claim(scene)) is None
+
+
+def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    upsert(scene.table, [row("b", 2)])
+    scene.reads = replace(scene.reads, snapshot=replace(scene.reads.snapshot, head=0))
+    scene.context = opened(scene.table, limits=scene.context.limits).context
+    scene.context.world.storage.delete(slot_path(1))
+    refused = scene.watch().before_begin(Claim())
+    assert refused is not None
+    assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)

@@ -120,6 +120,7 @@ def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
     assert (found.requested_time, found.completion_time) == (T1, T2)
     assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
     assert (found.claim, set(found.dropped())) == (claim_of(told), {F})
+    assert found.schema == "", "it does not say with which schema"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,8 @@ def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackP
 @pytest.mark.parametrize(("action", "restores"), [("clean", False), ("restore", True)])
 def test_other_upkeep_of_another_engine_touches_no_file_group(action: str, restores: bool) -> None:
     [found] = foreign(f"{T2}_{T3}.{action}", b"done", (T2, T3))
-    assert (found.aborts, found.restores, found.claim.file_groups) == (None, restores, ())
+    assert (found.aborts, found.restores, found.is_compaction) == (None, restores, False)
+    assert (found.claim.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
 
 
 # ---- rollbacks that are under way
