@@ -145,6 +145,17 @@ def test_a_rival_misses_what_was_asked_for_by_its_own_rows(
     assert watch.misses(rival, item) is misses, "its files are read once"
 
 
+def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
+    scene = Scene(v=5)
+    rival = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
+    watch = scene.watch()
+    found = {
+        item.file_group.partition_path: watch.misses(rival, item)
+        for item in rival.claim.file_groups
+    }
+    assert found == {"x": False, "y": True}
+
+
 def test_a_rival_whose_rows_are_not_to_be_read_may_have_written_what_was_asked_for() -> None:
     scene = Scene(v=7)
     rival = scene.theirs(INSERT, [row("n", 5)])
