@@ -156,12 +156,7 @@ class _Borrowed:
 
     def release(self) -> None:
         """The redo has its slot: those who wait need not wait for what is left of it (PAR-1)."""
-        self._end()
         self.held.give_back()
-
-    def _end(self) -> None:
-        if self in self.held.turns:
-            self.held.turns.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -173,4 +168,5 @@ class _Borrowed:
         trace: TracebackType | None,
     ) -> None:
         """Only the turn is over: whoever took the lease gives it back."""
-        self._end()
+        if self in self.held.turns:
+            self.held.turns.remove(self)

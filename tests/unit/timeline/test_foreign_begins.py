@@ -149,16 +149,17 @@ def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-def test_only_what_was_requested_before_is_waited_for():
+@pytest.mark.parametrize("limits", [SHARED, BRISK], ids=["beside others", "alone"])
+def test_only_what_was_requested_before_is_waited_for(limits: TableLimits):
     clock = ActingClock()
-    table = table_at(clock)
+    table = table_at(clock, limits)
     java = JavaWriter(table, below(clock))
     later = instant_time(WallMs(clock.wall - 499))
     found = [
         begins_unread(table.context, table.context.active(), time)
         for time in (java.requested_time, later)
     ]
-    assert found == [(), (java.requested_time,)]
+    assert found == [(), (java.requested_time,) if limits is SHARED else ()]
 
 
 def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():

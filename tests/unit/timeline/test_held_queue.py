@@ -157,7 +157,7 @@ def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
         assert (lock.in_order, lock.shares) == (True, False)
         with lock.acquire("turn") as lease:
             assert own.holder() is not None
-            assert not lease.is_shared
+            assert lease.is_shared is False
             assert lease.has_room()
             lease.assert_held()
         assert is_held(held), "a turn that took no slot leaves it as it was"
