@@ -23,10 +23,11 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
-        demo bench bench-locks nightly sim mutants mutation chaos clean
+        demo bench bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
+        sim mutants mutation chaos clean
 
 help: ## print this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## set everything up in .venv (again only when requirements change)
 
@@ -75,11 +76,17 @@ bench: $(BENCH_STAMP) ## next to the other engines, with ratios
 bench-locks: $(BENCH_STAMP) ## lock providers next to the bare clients of their services
 	$(RUN) $(PY) benchmarks/locks.py $(ARGS)
 
-nightly: $(STAMP) ## the long versions: more seeds, more kills, the whole of interop
+nightly: nightly-tests nightly-schedules nightly-mutation ## the long versions, many hours on two cores; its parts follow
+
+nightly-tests: $(STAMP) ## more seeds, more kills, the whole of interop, chaos under each lock
 	$(RUN) $(VENV)/bin/hoodoo demo --quiet # its table is what interop carries on
 	HOODOO_NIGHTLY=1 $(PYTEST) --timeout 3600 $(ARGS)
+
+nightly-schedules: $(STAMP) ## a million schedules, the big scopes, mutants from their first schedule on
 	$(PY) -m tests.simulation.campaign --nightly --workers $(WORKERS) --schedules $(SCHEDULES) --twice 10000
 	$(PY) -m tests.simulation.kill_mutants --search --workers $(WORKERS)
+
+nightly-mutation: $(STAMP) ## a sample of small wrong things in each group
 	$(PY) -m tests.mutation.run --processes $(WORKERS) --sample 600 --budget 8
 
 sim: $(STAMP) ## 20,000 simulated schedules; one of them again: make sim SEED=S3:17
