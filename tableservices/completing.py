@@ -157,7 +157,7 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     and their deletes.
     """
     storage = context.world.storage
-    ended = _ended_for_sure(context, plan, ended)
+    ended, archived = _ended_for_sure(context, plan, ended)
     if ended is Ended.CANCELLED:
         for path in data_files_of(storage, plan.requested_time):
             storage.delete(path)
@@ -165,7 +165,7 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
     elif ended is Ended.COMPLETED_ELSEWHERE:
-        if _is_archived(context, plan):  # GC-6: what was made too late shows it as pending
+        if archived:  # GC-6: what was made too late shows it as pending
             for name in pending_file_names(plan.action, plan.requested_time):
                 storage.delete(context.instant_path(name))
         named = _named_by_result(context, plan)
@@ -179,30 +179,22 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     )
 
 
-def _ended_for_sure(context: TableContext, plan: Instant, ended: Ended) -> Ended:
+def _ended_for_sure(context: TableContext, plan: Instant, ended: Ended) -> tuple[Ended, bool]:
     """
-    How a plan ended whose files are off the timeline: told by the history, before any delete.
+    How a plan ended, asked before any delete, and whether the history alone has its result.
 
     Once it is archived, an inflight file that its executor made too late looks like one of a plan
     that was cancelled; and what was cancelled looks archived once the timeline begins above it.
     """
     if ended not in (Ended.CANCELLED, Ended.COMPLETED_ELSEWHERE):
-        return ended
-    if _is_shown(context, plan) or _is_archived(context, plan):
-        return Ended.COMPLETED_ELSEWHERE
-    never = context.history.times().rules_out(plan.requested_time)
-    return Ended.CANCELLED if never else ended
-
-
-def _is_shown(context: TableContext, plan: Instant) -> bool:
+        return ended, False
     done = context.active().find(plan.requested_time, plan.action.completes_as)
-    return done is not None and done.completed
-
-
-def _is_archived(context: TableContext, plan: Instant) -> bool:
-    """Whether the history has its result, and the timeline no longer."""
-    archived = plan.requested_time in context.history.times().completions
-    return archived and not _is_shown(context, plan)
+    if done is not None and done.completed:
+        return Ended.COMPLETED_ELSEWHERE, False
+    times = context.history.times()
+    if plan.requested_time in times.completions:
+        return Ended.COMPLETED_ELSEWHERE, True
+    return (Ended.CANCELLED if times.rules_out(plan.requested_time) else ended), False
 
 
 def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | None:

@@ -242,14 +242,8 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
             if partition_path not in shared and not mine.whole_table:
                 continue
             written = parse_base_file_name(name)
-            others = [
-                join(item.file_group.partition_path, other)
-                for item in rival.claim.file_groups
-                if (mine.whole_table or item.file_group.partition_path == partition_path)
-                and (written is None or item.file_group.file_id != written.file_id)
-                for other in item.files
-                if parse_base_file_name(other) is not None  # logs hold no key that is new
-            ]
+            where = None if mine.whole_table else partition_path
+            others = _base_files(rival, where, but="" if written is None else written.file_id)
             if not others:
                 continue
             their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
@@ -273,21 +267,25 @@ def _key_brought_back(
     Exact, as ``_same_new_key``: the keys of my logs and the other's new ones are read, only for
     partitions into which the other inserted. In the whole table a deleted key is not found.
     """
-    if mine.whole_table:
+    if mine.whole_table or not mine.appended:
         return None
     storage = context.world.storage
     schema = TableSchema.from_avro(mine.schemas[0]).arrow
     for rival in rivals:
+        inserted: dict[tuple[str, ...], pa.Array] = {}  # most logs are compared with the same files
         for log in mine.appended:
             partition_path = log.file_group.partition_path
             if partition_path not in rival.claim.inserting:
                 continue
-            others = _base_files(rival, log.file_group)
+            others = _base_files(rival, partition_path, but=log.file_group.file_id)
             if not others:
                 continue
-            their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
+            if others not in inserted:
+                inserted[others] = _new_keys(
+                    storage, mine.virtual_keys, others, rival.requested_time
+                )
             my_keys = keys_of_log(storage, log, schema, mine.virtual_keys)
-            if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
+            if pc.any(pc.is_in(my_keys, value_set=inserted[others])).as_py():
                 return Refused(
                     RuleId.SAME_NEW_KEY,
                     "the other inserted a key that a log deleted and that is written here",
@@ -298,15 +296,16 @@ def _key_brought_back(
     return None
 
 
-def _base_files(rival: Rival, but: FileGroupId) -> list[str]:
-    """The rival's base files of a file group's partition, without that file group's."""
-    return [
+def _base_files(rival: Rival, partition_path: str | None, *, but: str) -> tuple[str, ...]:
+    """The rival's base files of a partition, None for all, without those of a file id."""
+    return tuple(
         join(item.file_group.partition_path, name)
         for item in rival.claim.file_groups
-        if item.file_group.partition_path == but.partition_path and item.file_group != but
+        if partition_path in (None, item.file_group.partition_path)
+        and item.file_group.file_id != but
         for name in item.files
         if parse_base_file_name(name) is not None  # logs hold no key that is new
-    ]
+    )
 
 
 def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:

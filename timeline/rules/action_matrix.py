@@ -72,6 +72,10 @@ def _stands(why: str) -> ActionCell:
 
 
 _APART = _stands("they touch different things")
+_MINDED = _stands(
+    "an insert that drops or refuses known keys rests on where it found them, and is redone (C1)"
+)
+_NOT_DELETED = _stands("unless logs had deleted a key that both write: mine is redone (C9)")
 _SECOND = _stands("whoever publishes second is judged then")
 _MOVES = _stands("it moves rows and changes none; what I write counts on top")
 _KEPT = _stands("it spares what a pending instant or plan needs")
@@ -181,7 +185,7 @@ _PENDING: dict[Deed, tuple[ActionCell, ...]] = {
 # Columns: all deeds, in their order.
 _COMPLETED: dict[Deed, tuple[ActionCell, ...]] = {
     Deed.INSERT: (
-        *(_SAME_KEY, _APART, _APART, _CLAIMED),
+        *(_SAME_KEY, _MINDED, _MINDED, _CLAIMED),
         *(_APART, _APART, _APART),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
@@ -191,7 +195,7 @@ _COMPLETED: dict[Deed, tuple[ActionCell, ...]] = {
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
     Deed.APPEND: (
-        *(_APART, _LOGGED, _BOTH_LOGGED, _CLAIMED),
+        *(_NOT_DELETED, _LOGGED, _BOTH_LOGGED, _CLAIMED),
         *(_ON_TOP, _MOVES, _REPLACED),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),

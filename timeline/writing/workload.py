@@ -110,6 +110,8 @@ class Workload(Protocol):
         """
         Find out which rows' keys live in which candidate file group.
 
+        Asked again with other candidates, only the last answer counts.
+
         Args:
             candidates: Newest base files by partition path; empty when nothing is to be found.
 

@@ -48,6 +48,8 @@ LEGEND = {
     "G": ("C0", Outcome.ENDS_IT, "a clustering that would"),
     "H": ("C0", Outcome.LEAVES_OUT, "a live writer announced"),
     "I": ("C18", Outcome.REDO_ALL, "a partition has one"),
+    "J": ("C0", Outcome.STANDS, "an insert that drops"),
+    "K": ("C0", Outcome.STANDS, "unless logs had deleted"),
 }
 
 #: Mine -> letters of theirs, in the order of ``Deed``.
@@ -67,9 +69,9 @@ CELLS = {
         Deed.ARCHIVE: "iiii iii ccccc",
     },
     Standing.COMPLETED: {
-        Deed.INSERT: "nbbo bbb pqrkk",
+        Deed.INSERT: "nJJo bbb pqrkk",
         Deed.UPDATE: "bsto stu pqrkk",
-        Deed.APPEND: "btvo geu pqrkk",
+        Deed.APPEND: "Ktvo geu pqrkk",
         Deed.OVERWRITE: "wwww eew pqrkk",
         Deed.COMPACTION: "bxxy hhh pkzkk",
         Deed.LOG_COMPACTION: "bAxA hhh pkzkk",

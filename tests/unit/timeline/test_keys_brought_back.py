@@ -20,6 +20,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.test_keys_taken_out import apart
 from timeline.errors import InvalidInputError
 from timeline.model.operations import TableType, WriteOperation
 from timeline.table import Table
@@ -40,8 +41,7 @@ def logged(**how: Any) -> tuple[Table, Table, FileRules]:
     table = new_table(table_type=TableType.MERGE_ON_READ, **how)
     upsert(table, [row("a", 1), row("c", 1)])
     put(table, DELETE, [A])
-    files = planned(table, UPSERT).files
-    return table, opened(table), replace(files, sizes=replace(files.sizes, small_file_bytes=0))
+    return table, opened(table), apart(table)
 
 
 def refusing(table: Table, **options: Any) -> WritePlan:
