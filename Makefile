@@ -10,6 +10,8 @@ PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
     done),python3)
 WORKERS ?= 2
+# Tests wait for leases, servers and Spark a third of their time: one worker more than there are cores.
+TEST_WORKERS ?= 3
 SEED ?=
 SCHEDULES ?= 1000000
 ARGS ?=
@@ -58,10 +60,10 @@ contracts: $(STAMP) ## who may import whom
 	$(VENV)/bin/lint-imports
 
 test: $(STAMP) ## unit, simulation, conformance, acceptance; no network, no services
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
 
 integration: $(STAMP) ## real Spark processes, and writers killed at random moments
-	$(PYTEST) -m "integration and not jvm and not slow" $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "integration and not jvm and not slow" $(ARGS)
 
 interop: $(STAMP) ## the real Java Hudi reads and writes the same tables (needs maven and a JDK 17)
 	$(PYTEST) -m "jvm and not slow" $(ARGS)

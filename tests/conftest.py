@@ -16,10 +16,18 @@ settings.load_profile("nightly" if os.environ.get("HOODOO_NIGHTLY") else "fixed"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests with a Spark session in one worker: two sessions starve each other."""
+    """
+    Say which tests stay in one worker, one after the other.
+
+    All with a Spark session in this process do, because two sessions starve each other; so do the
+    tests of a file that starts servers, which would start once in each worker, and those that fill
+    both cores with processes of their own (their files name the group ``busy``).
+    """
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("jvm"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("integration") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")

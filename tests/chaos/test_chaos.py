@@ -32,6 +32,7 @@ REPORTS = ROOT / "build" / "chaos"
 
 
 @pytest.mark.integration
+@pytest.mark.xdist_group("busy")
 @pytest.mark.timeout(900)
 def test_every_kind_of_fault_once_and_nothing_is_lost(tmp_path: Path) -> None:
     report = _run(tmp_path, "zookeeper", SMOKE_S, "--seed", str(os.getpid()))
@@ -46,6 +47,7 @@ def test_every_kind_of_fault_once_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.xdist_group("busy")
 @pytest.mark.slow
 @pytest.mark.timeout(5 * NIGHTLY_S + 900)
 @pytest.mark.parametrize("lock", LOCKS)
@@ -61,6 +63,7 @@ def test_a_long_run_under_each_lock_loses_nothing(tmp_path: Path, lock: str) -> 
 
 
 @pytest.mark.integration
+@pytest.mark.xdist_group("busy")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_storage_that_reads_and_then_writes_is_caught(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 import hoodoo
 from hoodoo.demo.flights import ROWS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900), pytest.mark.xdist_group("busy")]
 
 DEMO = [sys.executable, "-m", "hoodoo.cli", "demo"]
 

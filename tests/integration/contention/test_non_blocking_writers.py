@@ -23,7 +23,12 @@ from tests.integration.contention.contenders import (
 )
 from timeline.model.operations import WriteOperation
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("busy"),
+]
 
 WRITERS, ROUNDS, SHARED = 4, 8, 5
 SCHEMA = pa.schema([("id", pa.string()), ("by", pa.int64()), ("round", pa.int64())])

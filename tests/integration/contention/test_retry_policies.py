@@ -21,7 +21,12 @@ from tests.integration.contention.contenders import Commit, Race, commits_of
 from timeline.model.operations import WriteOperation
 from timeline.rules.retry import RetryPolicy
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("busy"),
+]
 
 WRITERS, ROUNDS = 30, 3
 QUEUE = "the lock as queue"

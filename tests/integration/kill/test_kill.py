@@ -30,7 +30,7 @@ from timeline.model.filenames import parse_base_file_name
 
 ROOT = Path(__file__).parents[3]
 KILLS = 10
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("busy")]
 
 
 class Crew:

@@ -19,7 +19,7 @@ import hoodoo
 from hoodoo.verify import verify
 from tests.servers.signals import freeze, thaw
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("busy")]
 
 WRITERS = 8
 LONG_S = 200

@@ -21,7 +21,7 @@ from tests.integration.kill.test_kill import Crew, _check_leftovers, _check_rows
 
 KILLS = 50
 ROLES = ("load", "correct", "serve-1", "serve-2")
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("busy")]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -25,7 +25,7 @@ from tests.servers.hivemetastore import HiveMetastore
 from tests.servers.moto_server import ACCESS_KEY, SECRET_KEY
 from tests.servers.zookeeper import ZooKeeperServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_500), pytest.mark.xdist_group("busy")]
 
 LOCK = "hoodie.write.lock."
 

@@ -25,7 +25,7 @@ from hoodoo.explain import accounts_of
 from hoodoo.verify import verify_at
 from tests.servers.zookeeper import ZooKeeperServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("busy")]
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = "/test/my_hudi_table"  # base path and, by default, the table's name

@@ -48,7 +48,11 @@ READERS = 2
 LOOK_S = 0.5
 #: A slow machine may take so many times as long until every service had something to do.
 LONGEST = 4
-pytestmark = [pytest.mark.integration, pytest.mark.timeout((1 + LONGEST) * SECONDS + 240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout((1 + LONGEST) * SECONDS + 240),
+    pytest.mark.xdist_group("busy"),
+]
 
 
 def test_services_never_stop_writers_nor_readers_of_a_running_table(tmp_path: Path) -> None:
