@@ -15,6 +15,7 @@ settings.register_profile("nightly", UNTIMED, max_examples=1_000, print_blob=Tru
 settings.load_profile("nightly" if os.environ.get("HOODOO_NIGHTLY") else "fixed")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist asks for the groups among the first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Say which tests stay in one worker, one after the other.

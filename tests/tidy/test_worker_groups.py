@@ -1,0 +1,37 @@
+"""Tests of one group run in one worker: what ``tests/conftest.py`` says reaches pytest-xdist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HOOK = "from tests.conftest import pytest_collection_modifyitems\n"
+TESTS = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.{mark}
+def test_notes_its_worker(number, request):
+    (request.path.parent / ("{mark} " + os.environ["PYTEST_XDIST_WORKER"])).touch()
+"""
+
+
+def test_tests_with_spark_or_servers_run_in_one_worker_and_others_in_all(tmp_path: Path) -> None:
+    # pytest 9.2 with xdist 3.8 forgot every group, and two Spark sessions starved each other.
+    (tmp_path / "conftest.py").write_text(HOOK)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for mark in ("spark", "integration", "other"):
+        (tmp_path / f"test_{mark}.py").write_text(TESTS.format(mark=mark))
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", str(tmp_path)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    ran = sorted(path.name.split()[0] for path in tmp_path.glob("* gw*"))
+    assert ran == ["integration", "other", "other", "spark"]
