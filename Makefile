@@ -10,11 +10,15 @@ PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
     done),python3)
 WORKERS ?= 2
-# Tests wait for leases, servers and Spark a third of their time: one worker more than there are cores.
-TEST_WORKERS ?= 3
+# Integration waits for leases and servers half of its time: one worker more than there are cores.
+WAITERS ?= 3
 SEED ?=
 SCHEDULES ?= 1000000
 ARGS ?=
+
+# Tests and Spark start a thousand processes; where the caller keeps Python from storing what it
+# compiled, each of them compiles pyspark, pyarrow and us again, which takes two seconds of a core.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -60,10 +64,10 @@ contracts: $(STAMP) ## who may import whom
 	$(VENV)/bin/lint-imports
 
 test: $(STAMP) ## unit, simulation, conformance, acceptance; no network, no services
-	$(PYTEST) -n $(TEST_WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
 
 integration: $(STAMP) ## real Spark processes, and writers killed at random moments
-	$(PYTEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "integration and not jvm and not slow" $(ARGS)
+	$(PYTEST) -n $(WAITERS) --dist loadgroup --no-loadscope-reorder -m "integration and not jvm and not slow" $(ARGS)
 
 interop: $(STAMP) ## the real Java Hudi reads and writes the same tables (needs maven and a JDK 17)
 	$(PYTEST) -m "jvm and not slow" $(ARGS)
