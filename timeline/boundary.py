@@ -34,6 +34,7 @@ __all__ = [
     "assert_held",
     "assert_not_overrun",
     "boundary_number",
+    "came_since",
     "is_archived_since",
     "is_collected",
     "is_collected_since",
@@ -224,6 +225,25 @@ def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
         if context.pin.entry is not None and context.pin.number > after:
             raise _overrun() from None
         raise
+
+
+def came_since(context: TableContext, after: int, last: int) -> list[Slot] | None:
+    """
+    The slots ``after < n <= last`` that came since a decision; None where the archive took one.
+
+    A decision of a service holds no pin: while it is made, the beats of its process let go of
+    what it looked at (``raise_pin``), and another's archive may go past it. Then it is made anew.
+    Outside: as ``SlotChain.between``; 1 list where a slot is gone.
+
+    Raises:
+        MissingFileError: A slot is gone, and no archive tells why.
+    """
+    try:
+        return context.chain.between(after, last)
+    except MissingFileError:
+        if boundary_number(context.world.storage) <= after:
+            raise
+        return None
 
 
 def renew_pin(context: TableContext) -> bool:

@@ -26,7 +26,7 @@ from tableservices.archiving.remembering import carry_batches
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.refusal import refuse_uncleanable
 from timeline.active import ActiveTimeline
-from timeline.boundary import raise_pin
+from timeline.boundary import came_since, raise_pin
 from timeline.codecs.boundary import decode_boundary, encode_boundary
 from timeline.codecs.history_rows import HistoryInstant
 from timeline.context import TableContext
@@ -261,6 +261,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
     bodies = (
         cut.body for cut, one in zip(cuts, documents, strict=True) if one.number == former.number
     )
+    newest = slots[-1].number if slots else 0
     nonce = context.world.ids.nonce()
     # By the table's time where that is behind: a clock that is ahead must not forget ids early.
     now = context.world.clock.now_ms()
@@ -276,8 +277,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
     )
 
     def decide(turn: Turn) -> Slot | None:
-        came = context.chain.between(slots[-1].number if slots else 0, turn.head)
-        if not all(map(_leaves_as_it_is, came)):
+        if _is_stale(context, newest, turn.head):
             return None
         chosen = choose_instants(turn.timeline, settings, planned.lines.times, planned.released)
         going = [one for one in chosen if one in planned.going]  # what was looked at, and no more
@@ -301,10 +301,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
             body=encode_boundary(boundary),
         )
 
-    newest = slots[-1].number if slots else 0
-    if any(
-        not _leaves_as_it_is(one) for one in context.chain.between(newest, context.chain.head())
-    ):
+    if _is_stale(context, newest, context.chain.head()):
         return None  # told without the queue, in which all writers would wait for it
     slot, _ = take_turn(context, "archive", decide)
     if slot is not None:
@@ -319,6 +316,12 @@ def _tell_batches(context: TableContext, former: Boundary, boundary: Boundary) -
         context.world.events.emit("archiving.batches_left", number=former.number)
     if before - now:
         context.world.events.emit("archiving.batches_taken_over", boundaries=len(before - now))
+
+
+def _is_stale(context: TableContext, after: int, last: int) -> bool:
+    """Whether the slots ``after < n <= last`` change what was decided without them."""
+    came = came_since(context, after, last)
+    return came is None or not all(map(_leaves_as_it_is, came))
 
 
 def _leaves_as_it_is(came: Slot) -> bool:

@@ -14,6 +14,7 @@ from tableservices.cleaning.plan import CleanFacts, retained_line
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.cleaning.trigger import last_completed_clean
 from timeline.active import ActiveTimeline
+from timeline.boundary import came_since
 from timeline.codecs.instant_avro import decode_clean, decode_savepoint
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
@@ -64,8 +65,8 @@ class Gathered:
         that vanished, by a restore, under the ones to delete. Outside: new slots.
         """
         seen, now = self.snapshot.active, turn.timeline
-        slots = context.chain.between(self.snapshot.head, turn.head)
-        if any(slot.kind is SlotKind.CLEAN for slot in slots):
+        slots = came_since(context, self.snapshot.head, turn.head)
+        if slots is None or any(slot.kind is SlotKind.CLEAN for slot in slots):
             return False
         if set(savepoints_of(now)) != set(savepoints_of(seen)):
             return False

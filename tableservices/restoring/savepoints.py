@@ -19,6 +19,7 @@ from tableservices.restoring.past import (
     savepoint_times,
 )
 from timeline.active import ActiveTimeline
+from timeline.boundary import came_since
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
@@ -189,8 +190,8 @@ def _take(
     def decide(turn: Turn) -> Slot | None:
         refuse_foreign_upkeep(turn.timeline)
         # The newest slot of the snapshot may have been at its deletes when files were listed.
-        slots = context.chain.between(max(0, head - 1), turn.head)
-        if any(slot.kind is SlotKind.RESTORE for slot in slots):
+        slots = came_since(context, max(0, head - 1), turn.head)
+        if slots is None or any(slot.kind is SlotKind.RESTORE for slot in slots):
             return None
         target = completed_write(turn.timeline, draft.requested_time)
         _refuse_second(savepoint_times(turn.timeline), target)

@@ -1,0 +1,98 @@
+"""
+What a service decided on is collected before it has its turn.
+
+A decision holds no pin: a beat of the same process lets go of what it looked at, and another's
+archive goes past it. Then the service decides anew; nobody is told of a slot that is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from hoodoo.verify import verify
+from tableservices.archiving import execute as archiving
+from tableservices.archiving.execute import archive
+from tableservices.cleaning import execute as cleaning
+from tableservices.cleaning.execute import clean
+from tableservices.restoring import savepoints
+from tests.simulation.engine_kit import CLEANING, RETAINED, EngineFacts, open_table, outside, play
+from tests.simulation.test_engine_archive import (
+    GRACE_MS,
+    RULES,
+    comebacks,
+    copied,
+    expect_whole,
+    registered,
+    writer,
+)
+from timeline.boundary import boundary_number, came_since, raise_pin
+from timeline.context import TableContext
+from timeline.errors import MissingFileError
+from timeline.places import slot_path
+
+pytestmark = pytest.mark.spec("GC-1")
+
+Act = Callable[[TableContext], object]
+
+
+def archives(context: TableContext) -> object:
+    return archive(context, RULES)
+
+
+def cleans(context: TableContext) -> object:
+    return clean(context, CLEANING)
+
+
+@pytest.mark.parametrize(
+    ("act", "module", "before"),
+    [
+        (archives, archiving, "carry_batches"),
+        (archives, archiving, "take_turn"),
+        (cleans, cleaning, "take_turn"),
+        (savepoints.savepoint, savepoints, "take_turn"),
+    ],
+    ids=["archive's batches", "archive", "clean", "savepoint"],
+)
+def test_a_decision_whose_slots_another_collected_is_made_anew(
+    act: Act, module: ModuleType, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = copied(4)
+    context = registered(outside(world))
+    looked_at = context.chain.head()
+    plain = getattr(module, before)
+    reached: list[int] = []
+
+    def later(*given: object, **named: object) -> object:
+        if not reached:
+            reached.append(0)
+            play(world, [writer("V", [f"v{number}" for number in range(6)])], [])
+            world.now_ms += GRACE_MS
+            raise_pin(context)
+            archive(registered(outside(world, "other")), RULES)
+            reached[0] = boundary_number(context.world.storage)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(module, before, later)
+    act(context)
+    assert reached[0] > looked_at
+    assert comebacks(world) == []
+    problems = verify(open_table(outside(world))).problems
+    assert problems == ()
+    if act is not savepoints.savepoint:  # it has the requested time of a commit, which facts mix up
+        expect_whole(world, EngineFacts(world, commits_retained=RETAINED), before)
+
+
+def test_a_slot_that_is_gone_without_an_archive_is_told() -> None:
+    world = copied(4)
+    looked_at = open_table(outside(world)).chain.head()
+    play(world, [writer("V", ["v0", "v1"])], [])
+    last = looked_at + 2
+    came = came_since(open_table(outside(world)), looked_at, last)
+    assert came is not None
+    assert [slot.number for slot in came] == [looked_at + 1, last]
+    world.remove("nobody", slot_path(looked_at + 1))
+    with pytest.raises(MissingFileError):
+        came_since(open_table(outside(world)), looked_at, last)
