@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import hoodoo
@@ -30,6 +31,7 @@ __all__ = ["Wanted", "chaos"]
 
 TABLES: Mapping[str, str] = {"whole": "COPY_ON_WRITE", "logged": "MERGE_ON_READ"}
 LOOK_S = 0.4
+GLANCE_S = 0.1
 ROUND_S = 240.0  # of more faults, while too few operations were acknowledged
 LONGEST = 4  # times as long as it was to be, at most
 FINISH_S = 240.0  # generous: a busy machine is no violation
@@ -105,6 +107,7 @@ class _Run:
         self.started = self.ends = 0.0
         self.rounds = 0  # of more faults
         self.watch = Watch()
+        self.judging = Event()
         local = wanted.disk or folder / "tables"
         addresses = {
             name: side.address(name) if side.address else str(local / name) for name in TABLES
@@ -147,6 +150,7 @@ class _Run:
             disk=self.wanted.disk,
             started=self.started,
         )
+        Thread(target=self._glance, daemon=True).start()
         look_at = self.started
         self.ends = self.started + self.wanted.seconds
         while (now := time.monotonic()) < self.ends or not self._is_over():
@@ -244,6 +248,12 @@ class _Run:
         for audit in self.audits.values():
             audit.look()
 
+    def _glance(self) -> None:
+        """On a thread of its own to the end of all: looks take long, and slots go soon."""
+        while not self.judging.wait(GLANCE_S):
+            for audit in self.audits.values():
+                audit.glance()
+
     # ---- the judgement
 
     def judged(self) -> dict[str, Any]:
@@ -272,6 +282,7 @@ class _Run:
                     self._histories(name, operations),
                 )
         self.violations += [leak for one in growth(self.watch) for leak in one.leaks]
+        self.judging.set()
         for name, audit in self.audits.items():
             audit.look()
             self.violations += [f"{name}: {one}" for one in audit.violations(RETAINED)]

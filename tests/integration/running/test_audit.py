@@ -8,6 +8,7 @@ import pytest
 
 import hoodoo
 from tests.integration.running.audit import Audit
+from timeline.places import SLOTS
 from timeline.testing.world import World
 
 RETAINED = 15
@@ -46,3 +47,19 @@ def test_a_file_that_was_taken_away_after_its_slot_is_a_stray_delete(table: Path
     audit.world.remove("somebody", name)
     audit.look()  # and there again
     assert "I9" in "\n".join(map(str, audit.violations(RETAINED)))
+
+
+@pytest.mark.parametrize("glanced", [True, False])
+def test_a_slot_that_was_collected_between_two_looks_is_known_by_a_glance(
+    table: Path, glanced: bool
+) -> None:
+    audit = Audit(table)
+    audit.look()
+    with hoodoo.open_table(str(table)) as opened:
+        opened.upsert(hoodoo.incoming.as_arrow([{"id": "a", "v": 1}]))
+        if glanced:
+            audit.glance()
+        [*_, newest] = sorted((table / SLOTS).iterdir())
+        newest.unlink()
+    audit.look()
+    assert ("without a slot" in "\n".join(map(str, audit.violations(RETAINED)))) is not glanced
