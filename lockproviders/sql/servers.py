@@ -226,6 +226,7 @@ class PostgresDatabase(Database):
         link = connection.pgconn
         sent = [None if value is None else str(value).encode() for value in values]
         link.send_query_params(statement.encode(), sent)
+        self._hand_over(link)
         result = self._answer(link)
         while self._answer(link) is not None:
             continue
@@ -243,14 +244,26 @@ class PostgresDatabase(Database):
             for row in range(result.ntuples)
         ]
 
+    def _hand_over(self, link: Any) -> None:
+        """Send what the socket did not take at once: a slot may be longer than its buffer."""
+        while link.flush():
+            if self._ready(link, select.POLLIN | select.POLLOUT) != select.POLLOUT:
+                link.consume_input()  # a server that cannot speak may not listen either
+
     def _answer(self, link: Any) -> Any:
         """The next part of the answer, after ``timeout_ms`` of silence at most."""
         while link.is_busy():
-            ready, _, _ = select.select([link.socket], [], [], self._timeout_ms / 1000)
-            if not ready:
-                raise _PostgresError("", "no answer in time")
+            self._ready(link, select.POLLIN)
             link.consume_input()
         return link.get_result()
+
+    def _ready(self, link: Any, events: int) -> int:
+        """Which of the events came; not by ``select``, which takes no file above the 1024th."""
+        waiter = select.poll()
+        waiter.register(link.socket, events)
+        for _, came in waiter.poll(self._timeout_ms):
+            return came
+        raise _PostgresError("", "no answer in time")
 
     def _meaning(self, error: Exception) -> Exception:
         state = getattr(error, "sqlstate", None) or ""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -161,6 +165,43 @@ class TestOnPostgres(_OnDatabaseServer):
     @pytest.fixture
     def server(self, postgres) -> Postgres:
         return postgres
+
+    def test_a_slot_longer_than_the_sockets_buffer_arrives(
+        self, folder: Path, server: Postgres
+    ) -> None:
+        """On a wire of some milliseconds the buffer takes less than a big commit's slot."""
+        with FaultProxy(server.port) as proxy:
+            url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+            (folder / URL).write_text(url, encoding="ascii")
+            with closing(open_told(folder)) as store:
+                store.create("a/1", b"warm")
+                wire = os.dup(store._table.database._connection.pgconn.socket)
+                with socket.socket(fileno=wire) as same:
+                    same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+                proxy.stall()
+                healer = threading.Timer(0.3, proxy.heal)
+                healer.start()
+                store.create("a/2", b"x" * 262_144)
+                healer.join()
+                assert len(store.read("a/2")) == 262_144
+
+    def test_a_process_with_a_thousand_open_files_is_answered(
+        self, folder: Path, server: Postgres
+    ) -> None:
+        """A big Spark driver has them, and ``select`` refuses what is numbered above 1023."""
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2_048), before[1]))
+        taken = []
+        try:
+            while not taken or taken[-1] < 1_024:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+            with closing(open_told(folder)) as store:
+                store.create("a/1", b"x")
+                assert store.read("a/1") == b"x"
+        finally:
+            for each in taken:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
     def test_slots_outlive_the_server_whatever_its_commits_wait_for(
         self, folder: Path, server: Postgres
