@@ -5,7 +5,8 @@ Its own file because the lock's algorithm is the same everywhere and the drivers
 how to connect with a deadline, what the database's clock is called and, above all, what an
 error means. Every failure becomes one of these, and nothing else leaves this module:
 
-- ``Refused``: nothing happened (busy, deadlock, read-only, no connection); ask again later.
+- ``Refused``: nothing happened (busy, deadlock, no connection); ask again later. ``OnlyReads``: and
+  on a new connection, because a server that was replaced serves its old ones for ever.
 - ``AnswerLost``: sent, fate unknown; read it back before anything is concluded (UNK-1).
 - ``RowExists``: somebody made it meanwhile, the row or the table itself.
 - ``NoTable``: the lock's table is not there.
@@ -28,6 +29,7 @@ __all__ = [
     "AnswerLost",
     "Database",
     "NoTable",
+    "OnlyReads",
     "Refused",
     "Row",
     "RowExists",
@@ -43,6 +45,10 @@ Value = str | int | None
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
     """The database did nothing; asking again later may help."""
+
+
+class OnlyReads(Refused):
+    """The server takes no changes; where its name leads by now there may be one that does."""
 
 
 class AnswerLost(Exception):  # noqa: N818
@@ -128,7 +134,7 @@ class Database(ABC):
                 return self._execute(self._connection, self.spelled(statement), values)
             except Exception as error:
                 trouble = self._meaning(error)
-                if isinstance(trouble, AnswerLost):
+                if isinstance(trouble, AnswerLost | OnlyReads):
                     self._drop()
                 raise trouble from error
             except BaseException:

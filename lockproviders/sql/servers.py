@@ -19,6 +19,7 @@ from lockproviders.sql.database import (
     AnswerLost,
     Database,
     NoTable,
+    OnlyReads,
     Refused,
     Row,
     RowExists,
@@ -140,6 +141,8 @@ class MySqlDatabase(Database):
             return AnswerLost(text)
         if code in _MYSQL_SETUP or "CERTIFICATE_VERIFY_FAILED" in text or 1100 <= code < 1200:
             return self._setup(text)
+        if code in _MYSQL_ONLY_READS:
+            return OnlyReads(text)
         if 1000 <= code < 2000:
             return Refused(text)
         return AnswerLost(text)
@@ -147,6 +150,7 @@ class MySqlDatabase(Database):
 
 # What waiting does not heal: access, unknown database, a statement it rejects, no TLS.
 _MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698, 2026})
+_MYSQL_ONLY_READS = frozenset({1290, 1792, 1836})
 # Server errors behind which the statement may have been executed: shut down, killed, cut off; a
 # proxy's that fits nothing else; an error amid the commit.
 _MYSQL_BROKEN = frozenset(
@@ -276,6 +280,8 @@ class PostgresDatabase(Database):
             return self._setup(text)
         if not state and any(part in text for part in _POSTGRES_SETUP):
             return self._setup(text)  # an error while connecting carries no state
+        if state == "25006":
+            return OnlyReads(text)
         if (state and state[:2] not in ("08", "57", "58", "XX")) or state == "57014":
             return Refused(text)
         return AnswerLost(text)

@@ -20,7 +20,7 @@ from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
 from tests.servers.mariadb import MariaDb
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
-from timeline.errors import UnsafeSetupError
+from timeline.errors import StorageUnavailableError, UnsafeSetupError
 from timeline.machine import SystemClock, SystemIds
 from timeline.ports.slot_store import SlotStore
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
@@ -108,6 +108,8 @@ class _OnServer(SlotStoreSuite):
 
 
 class _OnDatabaseServer(_OnServer):
+    new_connections_only_read: tuple[str, str, str]  # how to set it, and how not and how
+
     def test_clients_that_make_a_missing_table_at_once_all_go_on(
         self, folder: Path, server
     ) -> None:
@@ -122,6 +124,23 @@ class _OnDatabaseServer(_OnServer):
                     assert client.names("a") == []  # connected before they begin
                 together(lambda racer, clients=clients: clients[racer].create(f"a/{racer}", b"x"))
                 assert len(clients[0].names("a")) == RACERS
+
+    def test_a_server_that_only_reads_is_left_for_the_one_its_name_leads_to(
+        self, folder: Path, server
+    ) -> None:
+        """After a failover the connection to what was the primary stays open and useless for ever."""
+        setting, off, on = self.new_connections_only_read
+        with closing(open_told(folder)) as store:
+            store.create("a/1", b"warm")
+            store.close()
+            server.execute(setting.format(on))
+            try:
+                with pytest.raises(StorageUnavailableError):
+                    store.create("a/2", b"x")
+            finally:
+                server.execute(setting.format(off))
+            store.create("a/2", b"x")
+            assert store.read("a/2") == b"x"
 
     def test_lost_answer_is_told_and_the_repetition_shows_the_nonce(
         self, folder: Path, server
@@ -155,6 +174,8 @@ def dynalite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynaliteServe
 
 @pytest.mark.integration
 class TestOnMariaDb(_OnDatabaseServer):
+    new_connections_only_read = "SET GLOBAL tx_read_only = {}", "OFF", "ON"
+
     @pytest.fixture
     def server(self, mariadb) -> MariaDb:
         return mariadb
@@ -162,6 +183,12 @@ class TestOnMariaDb(_OnDatabaseServer):
 
 @pytest.mark.integration
 class TestOnPostgres(_OnDatabaseServer):
+    new_connections_only_read = (
+        f"ALTER DATABASE {Postgres.database} SET default_transaction_read_only = {{}}",
+        "off",
+        "on",
+    )
+
     @pytest.fixture
     def server(self, postgres) -> Postgres:
         return postgres
