@@ -79,6 +79,8 @@ class Database(ABC):
     now_sql: str
     column_types: tuple[str, str]  # of the row's name, of longer texts
     long_text_type = "TEXT"  # of ASCII texts up to a megabyte
+    table_options = ""  # what follows the columns where a table is made
+    unsafe_engine_sql = ""  # tells the engine of a table (its schema, name) that a crash may empty
     placeholder = "%s"
 
     def __init__(self, *, ids: Ids, timeout_ms: int) -> None:

@@ -77,6 +77,12 @@ class MySqlDatabase(Database):
         "TEXT CHARACTER SET utf8mb4",
     )
     long_text_type = "LONGTEXT CHARACTER SET ascii COLLATE ascii_bin"
+    table_options = " ENGINE=InnoDB"  # a server's default may be one that a crash empties
+    unsafe_engine_sql = (
+        "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e "
+        "ON e.engine = t.engine WHERE e.transactions <> 'YES' "
+        "AND t.table_schema = COALESCE(?, DATABASE()) AND t.table_name = ?"
+    )
 
     def __init__(self, server: Server, *, ids: Ids, timeout_ms: int) -> None:
         super().__init__(ids=ids, timeout_ms=timeout_ms)

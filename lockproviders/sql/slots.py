@@ -38,6 +38,7 @@ class SqlSlotStore:
     """
 
     def __init__(self, database: Database, *, table: str, may_create: bool) -> None:
+        self._is_kept = False  # its engine was seen to keep rows over a crash
         self._answered = False  # the table was there; without it every number could be taken again
         name_type = database.column_types[0]
         self._table = SqlTable(
@@ -53,8 +54,11 @@ class SqlSlotStore:
         return f"sql:{self._table.address}"
 
     def create(self, path: str, data: bytes) -> None:
-        """As the port. Outside: 1 insert."""
+        """As the port. Outside: 1 insert, the first time 1 query for the table's engine."""
         values = (*_key(path), base64.b64encode(data).decode())
+        if not self._is_kept:
+            self._table.refuse_unsafe_engine()
+            self._is_kept = True  # or it is missing, and will be made in a safe one
         try:
             try:
                 self._table.change_once(_INSERT, values)

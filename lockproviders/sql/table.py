@@ -76,7 +76,8 @@ class SqlTable:
             UnsafeSetupError: That is not wished; tells the statement.
             StorageUnavailableError: No answer.
         """
-        create = f"CREATE TABLE IF NOT EXISTS {self._name} ({self._columns})"
+        options = self.database.table_options
+        create = f"CREATE TABLE IF NOT EXISTS {self._name} ({self._columns}){options}"
         if not self._may_create:
             raise UnsafeSetupError(
                 f"the lock's table is missing; set {OPTIONS['create_table'].key}=true, or run: "
@@ -89,6 +90,26 @@ class SqlTable:
             self._asked(lambda: self.database.change(create))
         except RowExists:
             return  # several created it at once; PostgreSQL says so to all but one
+
+    def refuse_unsafe_engine(self) -> None:
+        """
+        Pass where the rows of a table that is there outlive a crash.
+
+        Raises:
+            UnsafeSetupError: They may not.
+            StorageUnavailableError: No answer.
+        """
+        if not self.database.unsafe_engine_sql:
+            return
+        schema, _, table = self._name.rpartition(".")
+        for (engine,) in self.rows(self.database.unsafe_engine_sql, (schema or None, table)):
+            raise UnsafeSetupError(
+                f"a crash may empty this table, stop all writers and run: ALTER TABLE {self._name}"
+                f"{self.database.table_options}; {self.database.address} keeps it in {engine}",
+                kind="slot_table_engine",
+                database=self.database.address,
+                table=self._name,
+            )
 
     def silent(self, why: str) -> StorageUnavailableError:
         """The error of a database that does not answer."""

@@ -180,6 +180,30 @@ class TestOnMariaDb(_OnDatabaseServer):
     def server(self, mariadb) -> MariaDb:
         return mariadb
 
+    @pytest.mark.spec("SLOT-6")
+    def test_slots_are_kept_in_an_engine_that_outlives_a_crash(
+        self, folder: Path, server: MariaDb
+    ) -> None:
+        """Whatever the server takes by default; a table that was made otherwise is refused."""
+        tables = "SELECT table_name, engine FROM information_schema.tables"
+        server.execute("SET GLOBAL default_storage_engine = MyISAM")
+        try:
+            with closing(open_told(folder)) as store:
+                store.create("a/1", b"x")
+                name = store.identity.rpartition("#")[2]
+                made = server.execute(f"{tables} WHERE table_name = '{name}'")
+                assert made == [(name, "InnoDB")]
+        finally:
+            server.execute("SET GLOBAL default_storage_engine = InnoDB")
+        server.execute(f"ALTER TABLE locks.{name} ENGINE=MyISAM")
+        with closing(open_told(folder)) as store:
+            assert store.read("a/1") == b"x"
+            with pytest.raises(UnsafeSetupError, match=f"ALTER TABLE {name} ENGINE=InnoDB") as told:
+                store.create("a/2", b"x")
+            assert told.value.kind == "slot_table_engine"
+            server.execute(f"ALTER TABLE locks.{name} ENGINE=InnoDB")
+            store.create("a/2", b"x")
+
 
 @pytest.mark.integration
 class TestOnPostgres(_OnDatabaseServer):
