@@ -244,6 +244,7 @@ class BotoTransport:
             kind="lock_table_schema",
             table=self._settings.table,
             region=self._settings.region,
+            said=text,
         )
 
     def _credentials_error(self, text: str) -> UnsafeSetupError:

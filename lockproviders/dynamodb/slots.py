@@ -143,6 +143,13 @@ class DynamoSlotStore:
                 raise slots_lost(self.identity) from error
             self._make_table(error)
             answer = self._connected().call(operation, named)
+        except UnsafeSetupError as error:
+            if error.kind != "lock_table_schema":
+                raise
+            raise self._no_table(
+                f"this table is no table of slots: it needs the hash key {_FOLDER!r} and the sort "
+                f"key {_NAME!r}, both texts; name another with hoodoo.slots.table; {error.fields['said']}"
+            ) from error
         self._answered = True
         return answer
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lockproviders.dynamodb.connection import (
+    BotoTransport,
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
@@ -234,3 +235,13 @@ def test_a_missing_table_is_made_only_on_request() -> None:
         answers = Answers(MissingTableError("none"), made, active, {})
         store_of(answers, create_table=True).create("a/1", b"x")
         assert answers.asked == ["put_item", "create_table", "describe_table", "put_item"]
+
+
+def test_a_table_of_something_else_is_refused_with_advice_about_slots() -> None:
+    """What a table of locks needs would lead whoever does as told to a wrong one."""
+    wrong = BotoTransport._schema_error(store_of(Answers()), "no key 'id'")  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetupError, match="no key 'id'") as told:
+        store_of(Answers(wrong)).create("a/1", b"x")
+    assert "hash key 'folder' and the sort key 'name'" in told.value.message
+    assert "hoodoo.slots.table" in told.value.message
+    assert "locks" not in told.value.message
