@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,8 @@ from timeline.reading.time_travel import reaches_the_archive
 from timeline.rules.slicing import merged_slice, slice_file_group
 
 __all__ = ["ChangedRows", "changed_since", "range_of"]
+
+_LOG_COMPACT: Final = "LOG_COMPACT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,10 @@ def changed_since(
     for requested_time, (_, metadata) in sorted(found.items()):
         for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
             replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
+        if metadata.operation_type == _LOG_COMPACT:
+            # The logs it put together have their own instants. Its block repeats older rows, too,
+            # and lies above what was appended while it was made.
+            continue
         for partition_path, stats in metadata.partition_to_write_stats.items():
             for stat in stats:
                 files.add(partition_path, stat, requested_time)

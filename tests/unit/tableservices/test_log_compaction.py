@@ -129,6 +129,18 @@ def test_a_log_after_a_pending_writer_is_left_out(table: Table):
         slow()
 
 
+def test_older_rows_in_it_hide_no_change_of_a_range(table: Table):
+    """Its block lies above a log that began before it, and is no change itself."""
+    last = upsert(table, [{"id": "b", "p": "x", "ts": 9, "v": 9}])
+    slow = begun(opened(table), WriteOperation.UPSERT, [{"id": "b", "p": "x", "ts": 9, "v": 8}])
+    planned = schedule(table)
+    slow()
+    execute_log_compaction(table.context, planned, SMALL)
+    assert rows_of(table, "id", "v")[1] == ("b", 8)
+    changed = table.changes(last.completion_time).read_all()
+    assert changed.select(["id", "v"]).to_pylist() == [{"id": "b", "v": 8}]
+
+
 def test_it_yields_to_a_base_file_that_came_meanwhile(table: Table):
     planned = schedule(table)
     storage = table.context.world.storage
