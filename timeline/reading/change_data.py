@@ -29,6 +29,7 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import EARLIEST, InstantTime
+from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive, retained_since
@@ -84,9 +85,9 @@ def plan_changes(
             the field ``path`` names it.
         InvalidInputError: No such column.
 
-    Outside: 1 list; 1 get per instant of the range; 1 list per partition whose slices are
-    compared; 1 stat per new file and change log; the history where the range begins before
-    the active timeline.
+    Outside: 1 list; 1 get per instant of the range and pending compaction; 1 list per partition
+    whose slices are compared; 1 stat per new file and change log; the history where the range
+    begins before the active timeline.
     """
     snapshot = context.snapshot()
     groups = _Groups(context, snapshot)
@@ -261,6 +262,7 @@ class _Groups:
         self._context = context
         self._snapshot = snapshot
         self._archived: Mapping[InstantTime, InstantTime] = {}
+        self._plans = pending_compactions(context, snapshot.active)
         self._view = FileSystemView(
             storage=context.world.storage,
             snapshot=snapshot,
@@ -312,21 +314,26 @@ class _Groups:
         # Logs that came while a compaction ran lie upon a slice that cleaning may have taken.
         if bases and not earlier and write.requested_time < self._cleaned_below:
             raise _cleaned(write, f"the older files of {group}")
-        pending: set[InstantTime] = set()
         if self._snapshot.slicing is Slicing.BY_NAME:
             # The name tells the base instant, of a compaction perhaps that was not done yet;
             # whose blocks count is decided block by block.
             pending = {log.instant_time for log in logs} - {one.requested_time for one in earlier}
         else:
             logs = [log for log in logs if there(log.instant_time)]
+            # What completed behind a compaction's plan lies on top of what was in it (NBCC-3).
+            pending = {one.requested_time for one in bases if one not in earlier}
+            pending.update(self._plans.get(group, ()))
+        if not earlier and not logs:
+            return None
         slices = slice_file_group(
             group,
             earlier,
             logs,
             completion_of=self._completion,
+            pending_compactions=pending,
             slicing=self._snapshot.slicing,
         )
-        return merged_slice(slices, pending) if slices else None
+        return merged_slice(slices, pending)
 
     @cached_property
     def _cleaned_below(self) -> InstantTime:

@@ -10,7 +10,7 @@ late row that a snapshot ignores is returned, and a delete only suppresses rows 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ from timeline.files.block_selection import VisibleInstants
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
+from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import COMMIT_TIME_COLUMN
@@ -120,7 +121,8 @@ def changed_since(
         context.world.events.emit("changes.archived", since=since, first=min(archived))
         cleaned = True
     else:
-        slices, gone = _sliced(context, snapshot, files, replaced, found)
+        plans = _plans_at_the_end(context, snapshot, until)
+        slices, gone = _sliced(context, snapshot, files, replaced, found, pending=plans)
         cleaned = gone is not None
         if cleaned:
             context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
@@ -168,12 +170,13 @@ def _sliced(
     files: _Files,
     replaced: set[FileGroupId],
     found: Mapping[InstantTime, _Write],
+    *,
+    pending: Mapping[FileGroupId, Sequence[InstantTime]],
 ) -> tuple[list[FileSlice], str | None]:
     """The newest slice of each file group, its logs in their present size; a file that is gone."""
-    pending = pending_compactions(context, snapshot.active)
     slices = []
     for group in sorted({*files.bases, *files.logs} - replaced):
-        plans = pending.get(group, [])
+        plans = pending.get(group, ())
         of_group = slice_file_group(
             group,
             files.bases.get(group, {}).values(),
@@ -195,6 +198,28 @@ def _sliced(
             logs.append(replace(log, size_bytes=there.size_bytes))
         slices.append(replace(one, log_files=tuple(logs)))
     return slices, None
+
+
+def _plans_at_the_end(
+    context: TableContext, snapshot: Snapshot, until: InstantTime | None
+) -> Mapping[FileGroupId, Sequence[InstantTime]]:
+    """
+    File group -> its compactions that were not done at the end of a range.
+
+    What completed behind the plan of one lies on top of what was in it, done since or not
+    (NBCC-3). Outside: 1 get per pending compaction, and per one that completed since.
+    """
+    plans = pending_compactions(context, snapshot.active)
+    if until is None or context.config.table_type is not TableType.MERGE_ON_READ:
+        return plans
+    for one in snapshot.writes_between(until, None):
+        if one.action is Action.COMMIT and one.requested_time <= until:
+            written = snapshot.commits.read(one).partition_to_write_stats
+            for partition_path, stats in written.items():
+                for stat in stats:
+                    group = FileGroupId(partition_path, stat.file_id)
+                    plans.setdefault(group, []).append(one.requested_time)
+    return plans
 
 
 def _completion(

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.settings import CompactionSettings
 from tests.unit.timeline.engine import (
     BRISK,
+    SMALL,
     Rows,
     as_table,
     begun,
@@ -227,3 +230,22 @@ def test_log_names_tell_their_writers_apart() -> None:
     (one,) = slices(mine)
     names = [parse_log_file_name(log.name) for log in one.log_files]
     assert {name.instant_time for name in names if name is not None} == times
+
+
+@pytest.mark.spec("NBCC-3")
+def test_changes_lie_where_the_table_shows_them_when_they_complete_behind_a_plan() -> None:
+    """The slow log began first, and lies on top of those that the compaction takes."""
+    mine, other = made(ordering=())
+    upsert(mine, [row("a", 1, 1)], buckets=ONE)
+    slow = begun(other, WriteOperation.UPSERT, [row("a", 1, 2)], buckets=ONE)
+    upsert(mine, [row("a", 1, 3)], buckets=ONE)
+    compaction = schedule_compaction(mine.context, CompactionSettings(), SMALL)
+    assert compaction is not None
+    end = slow().completion_time
+    for _ in ("planned", "done"):
+        assert rows_of(mine, "id", "v") == [("a", 2)]
+        assert mine.changes("earliest", end).read_all()["v"].to_pylist() == [2]
+        images = mine.changes("earliest", images=True, columns=["v"]).read_all()
+        told = [(one["before"], one["after"]) for one in images.to_pylist()]
+        assert told == [(None, {"v": 1}), ({"v": 1}, {"v": 3}), ({"v": 3}, {"v": 2})]
+        execute_compaction(mine.context, compaction, SMALL)
