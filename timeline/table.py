@@ -283,7 +283,7 @@ class Table(TableSnapshot):
             visible=changed.visible,
         )
         rows = scan(self._context, plan)
-        batches = leased(self._context, changed.snapshot, rows, until=end)
+        batches = leased(self._context, changed.snapshot, rows, until=changed.until)
         return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
 
     def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:

@@ -252,7 +252,7 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         base_filter=changed.base_condition,
         visible=changed.visible,
     )
-    lease = ReaderLease(core.context, changed.snapshot, until=end)
+    lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
     assert_all_listed(core.context, changed.snapshot, lease)
     return _load(table, plan, sorted(changed.instants), lease)
 

@@ -50,12 +50,14 @@ class ChangedRows:
             do not come out.
         snapshot: Whose schema applies.
         cleaned: Whether files of the range are gone, or it reaches into the archive.
+        until: Completion time up to which files are read; None for those of now.
     """
 
     slices: tuple[FileSlice, ...]
     instants: frozenset[InstantTime]
     snapshot: Snapshot
     cleaned: bool = False
+    until: InstantTime | None = None
 
     @property
     def condition(self) -> pc.Expression:
@@ -133,6 +135,7 @@ def changed_since(
         instants=frozenset(found),
         snapshot=snapshot,
         cleaned=cleaned,
+        until=None if cleaned else until,
     )
 
 

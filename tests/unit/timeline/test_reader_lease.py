@@ -251,6 +251,26 @@ def test_a_reader_of_changes_needs_every_file_of_its_range() -> None:
     lease.end()
 
 
+@pytest.mark.spec("RDL-1")
+def test_a_range_that_is_told_by_the_newest_files_holds_those() -> None:
+    """Files of the range were cleaned, so newer ones are read than the range had."""
+    bench = Bench()
+    two = [{"id": "b", "p": "y", "v": 5, "ts": 5}, {"id": "c", "p": "z", "v": 6, "ts": 6}]
+    end = upsert(bench.writer, two).completion_time
+    beside = [{**one, "id": "beside", "v": 7} for one in two]
+    upsert(bench.writer, beside)
+    bench.commit(1, 2)
+    bench.clean()
+    with bench.reader.changes("earliest", end, columns=["v"]) as rows:
+        assert rows.read_next_batch()["v"].to_pylist() == [5]
+        bench.tick()
+        assert len(bench.leases()) == 1
+        upsert(bench.writer, beside)
+        bench.commit(3, 4)
+        bench.clean()
+        assert rows.read_all()["v"].to_pylist() == [6]
+
+
 def test_what_is_owed_names_data_files_only() -> None:
     bench = Bench()
     bench.storage.create(
