@@ -262,6 +262,7 @@ class Table(TableSnapshot):
             InvalidInputError: No such form or column.
             UnsupportedTableError: The rows carry no commit time (never with images).
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
+            SnapshotExpiredError: A restore or a clean came meanwhile.
         """
         start, end = range_of(since, until)
         if images:

@@ -29,6 +29,7 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import EARLIEST, InstantTime
+from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
@@ -84,6 +85,7 @@ def plan_changes(
         InstantNotFoundError: A file that tells a change was cleaned (``changes_cleaned``);
             the field ``path`` names it.
         InvalidInputError: No such column.
+        SnapshotExpiredError: A restore or a clean came meanwhile.
 
     Outside: 1 list; 1 get per instant of the range and pending compaction; 1 list per partition
     whose slices are compared; 1 stat per new file and change log; the history where the range
@@ -91,13 +93,14 @@ def plan_changes(
     """
     snapshot = context.snapshot()
     groups = _Groups(context, snapshot)
-    units = [
-        unit
-        for write in _writes_between(context, snapshot, since, until)
-        for unit in _units(context, write, groups)
-    ]
-    slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
-    read = _read(context, snapshot, slices, columns, groups)
+    with whole(context, snapshot):
+        units = [
+            unit
+            for write in _writes_between(context, snapshot, since, until)
+            for unit in _units(context, write, groups)
+        ]
+        slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
+        read = _read(context, snapshot, slices, columns, groups)
     return ChangePlan(snapshot=snapshot, units=tuple(units), read=read)
 
 

@@ -28,6 +28,7 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
+from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
@@ -92,6 +93,7 @@ def changed_since(
 
     Raises:
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
+        SnapshotExpiredError: A restore or a clean came meanwhile.
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 1 stat per file;
     the times of the history, and where instants of the range are archived 1 list per partition.
@@ -103,6 +105,13 @@ def changed_since(
             kind="no_meta_columns",
         )
     snapshot = context.snapshot()
+    with whole(context, snapshot):
+        return _changed(context, snapshot, since, until)
+
+
+def _changed(
+    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+) -> ChangedRows:
     found = _instants_between(snapshot, since, until)
     archived = _archived_between(context, snapshot, since, until)
     found |= {time: one for time, one in archived.items() if time not in found}

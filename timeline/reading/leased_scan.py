@@ -9,6 +9,7 @@ table is corrupt because it was cleaned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
-from timeline.errors import MissingFileError, SnapshotExpiredError
+from timeline.errors import InstantNotFoundError, MissingFileError, SnapshotExpiredError
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime
 from timeline.reading.overtaken import assert_all_listed, expired
@@ -24,7 +25,7 @@ from timeline.reading.read import ScanPlan, scan
 from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.snapshot import Snapshot
 
-__all__ = ["PlannedRead", "Replan", "anything_taken", "collect", "leased", "stream"]
+__all__ = ["PlannedRead", "Replan", "anything_taken", "collect", "leased", "stream", "whole"]
 
 _TRIES: Final = 4
 _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
@@ -140,6 +141,21 @@ def collect(context: TableContext, first: PlannedRead, again: Replan | None = No
         reading = _planned_again(again, reading.plan, why)
 
 
+@contextmanager
+def whole(context: TableContext, snapshot: Snapshot) -> Iterator[None]:
+    """
+    Within, what is missing while a read is planned is told as expired where it was taken since.
+
+    Raises:
+        SnapshotExpiredError: A restore or a clean came since the snapshot: read again.
+        MissingFileError, InstantNotFoundError: The same, where nothing was taken away.
+    """
+    try:
+        yield
+    except (MissingFileError, InstantNotFoundError) as error:
+        raise _expired(context, snapshot, error) from error
+
+
 def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> pa.Table:
     def one(number: int) -> list[pa.RecordBatch]:
         lease.used()
@@ -161,13 +177,14 @@ def _planned_again(again: Replan, before: ScanPlan, why: SnapshotExpiredError) -
 
 
 def _expired(
-    context: TableContext, snapshot: Snapshot, error: MissingFileError
+    context: TableContext, snapshot: Snapshot, error: MissingFileError | InstantNotFoundError
 ) -> SnapshotExpiredError:
     """
     What a missing file means.
 
     Raises:
-        MissingFileError: The same, where nothing was taken away since the snapshot.
+        MissingFileError, InstantNotFoundError: The same, where nothing was taken away since
+            the snapshot.
     """
     if not anything_taken(snapshot.active, context.active()):
         raise error

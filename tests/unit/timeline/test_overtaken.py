@@ -24,6 +24,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.context import TableContext
 from timeline.errors import SnapshotExpiredError
 from timeline.model.operations import WriteOperation
 from timeline.model.plans import (
@@ -271,6 +272,31 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
     monkeypatch.setattr(Table, "pin", pinned)
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
     assert restored
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["rows", "images"])
+def test_changes_that_a_restore_overtakes_while_they_are_planned_are_asked_for_again(
+    images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instants of the range are gone, and the table is whole."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    for number in (2, 3, 4):
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
+    look, restored = TableContext.snapshot, []
+
+    def looked(self: TableContext) -> Any:
+        snapshot = look(self)
+        if not restored:
+            restored.append(True)
+            restore(opened(table).context, kept.requested_time)
+        return snapshot
+
+    reader = opened(table)
+    monkeypatch.setattr(TableContext, "snapshot", looked)
+    with pytest.raises(SnapshotExpiredError):
+        reader.changes("earliest", images=images)
+    assert reader.changes("earliest", images=images).read_all().num_rows == 1
 
 
 @pytest.mark.spec("RST-1")
