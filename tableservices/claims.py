@@ -23,6 +23,7 @@ from timeline.places import heartbeat_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.plan_ending import Ended, how_it_ended
+from timeline.publishing.turn import take_turn
 from timeline.rules.liveness import seems_dead
 
 __all__ = ["Standing", "await_plan", "claim_plan", "claimed", "is_claimed", "unless_ended"]
@@ -143,7 +144,9 @@ def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
         return
     try:
         yield heartbeat
-    except (HeartbeatExpiredError, MissingFileError):
+    except (HeartbeatExpiredError, MissingFileError) as error:
+        if isinstance(error, MissingFileError):
+            _end_restore(context, plan)
         with suppress(StorageUnavailableError):
             withdraw_if_ended(context, plan, heartbeat)
         raise
@@ -156,18 +159,32 @@ def unless_ended(context: TableContext, plan: Instant) -> Iterator[None]:
     """
     Leave the block where files of a plan are gone because somebody ended it meanwhile.
 
-    A clean takes them once another executor's result has replaced them; who slept, or had read
-    the plan just before, has nothing left to do. Outside: nothing, else 1 list.
+    A clean takes them once another executor's result has replaced them, a restore before it takes
+    the plan; who slept, or had read the plan just before, has nothing left to do. Outside: nothing,
+    else 2 lists, and 1 turn where the plan is pending.
 
     Raises:
         MissingFileError: They are gone and the plan is pending: it can only be cancelled.
+        Others: As ``timeline.publishing.turn.take_turn``.
     """
     try:
         yield
     except MissingFileError:
+        _end_restore(context, plan)
         ended = how_it_ended(context.active(), plan)
         if ended not in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
             raise
         context.world.events.emit(
             "service.ended_meanwhile", rt=plan.requested_time, why=ended.value
         )
+
+
+def _end_restore(context: TableContext, plan: Instant) -> None:
+    """
+    Finish the restore that is taking a plan away, if there is one.
+
+    It deletes what the plan reads before the plan (RST-1), and nobody else may come after its owner
+    died. A turn settles what it finds (PUB-3). Outside: 1 list, and 1 turn where the plan is pending.
+    """
+    if how_it_ended(context.active(), plan) in (None, Ended.ROLLED_BACK):
+        take_turn(context, f"look what becomes of {plan.requested_time}", lambda _: None)

@@ -85,7 +85,8 @@ def plan_log_compaction(
     is gone 1 snapshot and 1 list.
 
     Raises:
-        MissingFileError: A log file is gone, and nothing has taken the place of its slice.
+        MissingFileError: A log file is gone, no restore took it away, and nothing has taken the place
+            of its slice.
     """
     oldest = min((one.requested_time for one in snapshot.active.pending_ingestion), default=None)
     found = candidates(
@@ -99,19 +100,26 @@ def plan_log_compaction(
         try:
             blocks = find_blocks(context.world.storage, one.log_files, visible)
         except MissingFileError:
-            if not _is_superseded(context, one):
+            if not _is_over(context, one):
                 raise
-            continue  # compacted and cleaned since it was listed
+            continue  # compacted and cleaned since it was listed, or restored away
         partial_blocks = any(block.is_partial for block in blocks)
         if len(blocks) >= settings.blocks_min and not partial_blocks:
             worth.append(one)
     return log_compaction_plan(worth)
 
 
-def _is_superseded(context: TableContext, seen: FileSlice) -> bool:
-    """Whether a newer slice, or another file group, has taken the place of one by now."""
+def _is_over(context: TableContext, seen: FileSlice) -> bool:
+    """
+    Whether a newer slice, or another file group, has taken the place of one by now.
+
+    Or a restore took a log of it away, which hides instants before it deletes their data (RST-1).
+    """
     snapshot = context.snapshot()
+    visible = VisibleInstants.of(snapshot)
     if seen.file_group in snapshot.replaced:
+        return True
+    if any(log.instant_time not in visible for log in seen.log_files):
         return True
     newest = view_of(context, snapshot).latest_slice(seen.file_group)
     return newest is not None and newest.base_instant_time > seen.base_instant_time

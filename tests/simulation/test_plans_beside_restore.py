@@ -1,0 +1,78 @@
+"""RST-1: who carries a plan out, or makes one, while a restore is at its deletes, goes on after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tableservices.planned_service import Part, run_round
+from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
+from tests.simulation.engine_kit import events_of, open_table, outside, rows_now
+from tests.simulation.test_services_asleep import SERVICES, does, grown, restores
+from timeline.context import TableLimits
+from timeline.model.instant import Action
+from timeline.model.operations import TableType
+from timeline.model.slot import SlotKind
+from timeline.testing.faults import Faults
+from timeline.testing.ports import Actor
+from timeline.testing.scheduler import crash_points, run
+from timeline.testing.script import Script, Until, UntilEnd
+from timeline.testing.world import World
+
+MOR = TableType.MERGE_ON_READ
+
+
+@pytest.mark.spec("RST-1")
+@pytest.mark.parametrize(
+    ("action", "limits"),
+    [
+        (Action.COMPACTION, OURS),
+        (Action.LOGCOMPACTION, LOCK_FREE),
+        (Action.CLUSTERING, OURS),
+        pytest.param(Action.COMPACTION, SHARED, marks=pytest.mark.slow),
+        pytest.param(Action.LOGCOMPACTION, SHARED, marks=pytest.mark.slow),
+        pytest.param(Action.CLUSTERING, SHARED, marks=pytest.mark.slow),
+    ],
+)
+def test_who_carries_a_plan_out_ends_the_restore_that_died_amid_its_deletes(
+    action: Action, limits: TableLimits
+) -> None:
+    """The files go before the plan, and nobody but a worker may ever come."""
+    before = grown(action, MOR).copy("plan-beside-restore")
+    run_round(open_table(outside(before, "planner")), SERVICES[action], Part.SCHEDULE, now=True)
+    rows = rows_now(before)
+    found: list[dict[str, str]] = []
+
+    def make() -> tuple[World, list[Actor]]:
+        world = before.copy("plan-beside-restore")
+        restorer = acting("R", limits, restores)
+        worker = acting("S", limits, does(action, Part.EXECUTE), start_after="R")
+        return world, [restorer, worker]
+
+    for case in crash_points(make, "R"):
+        slots = [one.kind for one in all_slots(case.world)]
+        if limits is SHARED and SlotKind.RESTORE not in slots:
+            continue  # shown and not decided: nobody but an operator ends it
+        why = f"call {case.call} {case.fault}\n{case.trace.story()}"
+        assert case.trace.failure is None, why
+        refused = [one for one in events_of(case.world, "sim.refused") if one["who"] == "S"]
+        assert refused == [], why
+        active = open_table(outside(case.world, "looker")).active()
+        assert [one for one in active.pending if one.action is action] == [], why
+        found.append(rows_now(case.world))
+    assert found[0] != rows
+    assert [one for one in found if one not in (found[0], rows)] == []
+
+
+@pytest.mark.spec("RST-1")
+def test_logs_that_a_restore_took_while_they_were_looked_through_are_left_out_of_a_plan() -> None:
+    world = grown(Action.LOGCOMPACTION, MOR).copy("log-plan-beside-restore")
+    script = Script([Until("S", "open_input a/"), UntilEnd("R"), UntilEnd("S")])
+    actors = [
+        acting("S", LOCK_FREE, does(Action.LOGCOMPACTION)),
+        acting("R", LOCK_FREE, restores),
+    ]
+    trace = run(world, actors, faults=Faults(time_jump_ms=10), policy=script)
+    assert trace.failure is None, trace.story()
+    assert script.played, trace.story()
+    assert events_of(world, "sim.refused") == [], trace.story()
+    assert world.counters["restore.done"] == 1
