@@ -25,6 +25,7 @@ from timeline.model.filenames import (
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import HISTORY
+from timeline.publishing.begin import refuse_while_restored
 from timeline.publishing.look import Turn
 from timeline.publishing.plan_ending import Ended, how_it_ended
 from timeline.publishing.publish import Published
@@ -68,6 +69,7 @@ def complete(
 
     Raises:
         HeartbeatExpiredError: This process paused too long; another may be at the plan.
+        TableConfigConflictError: Another engine's restore is pending; the plan stays, or goes with it.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.publishing.publish.publish``.
     """
@@ -83,6 +85,8 @@ def complete(
         undone = pending_rollback_of(context, turn.timeline, plan.requested_time)
         if why is None and undone is not None and not seems_left(context, undone):
             why = Ended.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
+        if why is None:
+            refuse_while_restored(turn.timeline)
         if why is None and check is not None and not check(turn):
             why = Ended.REFUSED
         if why is not None:

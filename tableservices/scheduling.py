@@ -17,6 +17,7 @@ from timeline.context import TableContext
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.publishing.begin import refuse_while_restored
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
 from timeline.reading.snapshot import Snapshot
@@ -54,6 +55,7 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
         The pending instant; None when there was nothing to plan.
 
     Raises:
+        TableConfigConflictError: Another engine's restore is pending (BEG-3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.publishing.publish.publish``; a plan whose slot was taken is made visible by the
             next turn of anybody.
@@ -111,6 +113,7 @@ def _publish(
 
     def decide(turn: Turn) -> Slot | None:
         nonlocal draft
+        refuse_while_restored(turn.timeline)  # it knows no plan that came after its own
         if not draft.holds(turn.timeline):
             if within is None:
                 return None

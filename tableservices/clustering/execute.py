@@ -43,7 +43,7 @@ from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_group import FileSlice
 from timeline.model.filenames import parse_base_file_name, pending_file_names
-from timeline.model.instant import Action, Instant
+from timeline.model.instant import Instant
 from timeline.model.paths import join
 from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.model.times import InstantTime
@@ -392,8 +392,6 @@ class _StillAsSeen:
 
     def __call__(self, turn: Turn) -> bool:
         """Outside: 1 get per instant of another engine that is new."""
-        if any(one.action is Action.RESTORE for one in turn.timeline.pending):
-            return False
         rivals, _ = rivals_since(self._context, self._seen, turn.timeline, head=turn.head)
         return not any(
             rival.schema not in ("", self._schema_json)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tableservices.planned_service import Part, run_round
+from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
-from tests.simulation.engine_kit import events_of, open_table, outside, rows_now
+from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
 from tests.simulation.test_services_asleep import SERVICES, does, grown, restores
 from timeline.context import TableLimits
+from timeline.errors import TableConfigConflictError
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.slot import SlotKind
-from timeline.testing.faults import Faults
+from timeline.places import TIMELINE
+from timeline.testing.faults import Fault, Faults
 from timeline.testing.ports import Actor
 from timeline.testing.scheduler import crash_points, run
 from timeline.testing.script import Script, Until, UntilEnd
@@ -76,3 +79,31 @@ def test_logs_that_a_restore_took_while_they_were_looked_through_are_left_out_of
     assert script.played, trace.story()
     assert events_of(world, "sim.refused") == [], trace.story()
     assert world.counters["restore.done"] == 1
+
+
+@pytest.mark.spec("PLAN-3")
+@pytest.mark.spec("RST-1")
+@pytest.mark.parametrize("part", [Part.BOTH, Part.EXECUTE])
+@pytest.mark.parametrize("action", SERVICES)
+def test_no_plan_is_made_or_completed_while_a_restore_is_shown_and_not_decided(
+    action: Action, part: Part
+) -> None:
+    """As another engine's: it takes away what it planned to, and merged rows would come back."""
+    world = grown(action, MOR).copy("shown-restore")
+    if part is Part.EXECUTE:
+        run_round(open_table(outside(world, "planner")), SERVICES[action], Part.SCHEDULE, now=True)
+    restored = world.copy("restored")
+    restores(None, open_table(outside(restored), SHARED))  # type: ignore[arg-type]
+    shown = Script([Until("R", f"create {TIMELINE}/", Fault.CRASH_AFTER)])
+    run(world, [acting("R", SHARED, restores)], policy=shown)
+    world.now_ms += 10 * TOLERATED_MS
+    context = open_table(outside(world, "worker"), SHARED)
+    before = all_slots(world)
+    with pytest.raises(TableConfigConflictError) as refused:
+        run_round(context, SERVICES[action], part, now=True)
+    assert refused.value.kind == "restore_pending"
+    assert all_slots(world) == before
+    finish_restore(open_table(outside(world, "operator"), SHARED))
+    assert rows_now(world) == rows_now(restored)
+    assert run_round(context, SERVICES[action], Part.EXECUTE) is None
+    assert open_table(outside(world)).active().pending == ()
