@@ -117,6 +117,16 @@ def _age_ms(context: TableContext, planned: Instant) -> int:
     return context.world.clock.now_ms() - wall_ms(planned.requested_time)
 
 
+def _executed(
+    context: TableContext, service: PlannedService, planned: Instant
+) -> ServiceReceipt | None:
+    """As ``execute``; a plan that somebody cancelled just before has ended, nothing failed."""
+    try:
+        return service.execute(context, planned)
+    except InstantNotFoundError:
+        return None
+
+
 def run_plan(
     context: TableContext, service: PlannedService, planned: Instant, *, wait_ms: int = 0
 ) -> ServiceReceipt | None:
@@ -150,7 +160,7 @@ def run_plan(
                 requested_time=planned.requested_time,
                 waited_ms=wait_ms,
             )
-        receipt = service.execute(context, planned) if standing is Standing.FREE else None
+        receipt = _executed(context, service, planned) if standing is Standing.FREE else None
         # Without a receipt it has ended, or another one claimed it just before.
         if receipt is not None or await_plan(context, planned, wait_ms=0) is not Standing.HELD:
             return receipt
@@ -193,9 +203,7 @@ def run_round(
         if await_plan(context, planned, wait_ms=wait_ms) is not Standing.FREE:
             continue
         try:
-            receipt = service.execute(context, planned) or receipt
-        except InstantNotFoundError:
-            continue  # ended meanwhile
+            receipt = _executed(context, service, planned) or receipt
         except HoodooError as error:
             context.world.events.emit(
                 "service.plan_failed", rt=planned.requested_time, why=str(error)
@@ -209,6 +217,6 @@ def run_round(
     if part.schedules and (now or service.is_due(context, context.active())):
         made = service.schedule(context)
         if made is not None:
-            done = service.execute(context, made) if part.executes else None
+            done = _executed(context, service, made) if part.executes else None
             receipt = done or ScheduledReceipt(planned=made)
     return receipt

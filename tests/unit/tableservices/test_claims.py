@@ -13,9 +13,11 @@ from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.planned_service import Part, run_plan, run_round
 from tests.unit.timeline.engine import SMALL, StillClock, new_table, opened, upsert
+from timeline.context import TableContext
 from timeline.errors import ServiceConflictError
 from timeline.model.instant import Instant
 from timeline.model.operations import TableType
+from timeline.publishing.plan_ending import cancel
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
 
@@ -122,3 +124,30 @@ def test_a_round_leaves_a_claimed_plan_or_waits_for_it(
     assert run_round(other.context, SERVICE, Part.EXECUTE) is None
     clock.meanwhile = claim.stop
     assert run_round(other.context, SERVICE, Part.EXECUTE, wait_ms=5_000) is not None
+
+
+def cancelled_when_read(table: Table) -> Any:
+    """The service, where somebody cancels a plan just before its executor reads it."""
+
+    class Overtaken(CompactionService):
+        def execute(self, context: TableContext, planned: Instant) -> Any:
+            assert cancel(table.context, planned) is not None
+            return super().execute(context, planned)
+
+    return Overtaken(settings=CompactionSettings(), files=SMALL)
+
+
+def test_a_plan_cancelled_just_before_it_is_carried_out_has_ended(
+    table: Table, planned: Instant, clock: Eventful
+) -> None:
+    other = opened(table, clock=clock)
+    assert run_plan(other.context, cancelled_when_read(table), planned) is None
+
+
+def test_a_plan_of_this_round_may_be_cancelled_before_it_is_carried_out(
+    table: Table, clock: Eventful
+) -> None:
+    receipt = run_round(opened(table, clock=clock).context, cancelled_when_read(table), now=True)
+    assert receipt is not None
+    assert receipt.completion_time is None
+    assert table.context.active().pending == ()
