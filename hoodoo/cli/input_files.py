@@ -75,13 +75,12 @@ def _ndjson(path: Path, schema: pa.Schema | None) -> pa.Table:
     options = None
     if schema is not None:
         options = pajson.ParseOptions(explicit_schema=_as_json_can(schema))
-    rows = pajson.read_json(
-        path, read_options=pajson.ReadOptions(block_size=_BLOCK_BYTES), parse_options=options
-    )
+    blocks = pajson.ReadOptions(block_size=_BLOCK_BYTES)  # a row must fit into one
+    rows = pajson.read_json(path, read_options=blocks, parse_options=options)
     if schema is None:
         return rows
     # Columns the file does not name came as nulls of the explicit schema: leave those out.
-    named = set(pajson.read_json(path).column_names)
+    named = set(pajson.read_json(path, read_options=blocks).column_names)
     return rows.select([name for name in rows.column_names if name in named])
 
 

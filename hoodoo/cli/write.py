@@ -211,6 +211,9 @@ def _write(
 def _tell(invocation: Invocation, receipt: Receipt) -> None:
     printer = invocation.printer
     if printer.for_people:
+        if receipt.already_published:
+            # Its rows may be others than those of this call: what follows is not of this call.
+            printer.line("nothing was written: this batch had been published before, as")
         printer.line(
             f"{receipt.operation.lower()} {receipt.requested_time}: "
             f"{receipt.rows_inserted} inserted, {receipt.rows_updated} updated, "

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.acceptance.cli import Answer, contents, run, table_with_rows
+from tests.acceptance.cli import ROWS, Answer, contents, run, table_with_rows
 
 RECEIPT = {
     "action", "operation", "requested_time", "completion_time", "attempts", "rows_inserted",
@@ -430,6 +430,26 @@ def test_every_output_form_works_for_every_look(table: Path, output: str) -> Non
         assert (answer.exit_code, bool(answer.out)) == (0, True), words
         if output == "ndjson":
             assert all(json.loads(line) is not None for line in answer.out.splitlines())
+
+
+def test_people_hear_that_a_repeated_batch_wrote_nothing(table: Path) -> None:
+    source = table.parent / "rows.csv"
+    words = ("write", table, "--input", source, "--batch-id", "b/1", "--output", "table")
+    assert "nothing was written" not in run(*words).out
+    source.write_text(ROWS.replace("ann", "zoe"), encoding="utf-8")
+    again = run(*words)
+    assert (again.exit_code, "nothing was written" in again.out) == (0, True)
+    assert {row["name"] for row in run("read", table).rows} == {"ann", "bob", "eve"}
+
+
+def test_a_long_row_comes_into_a_table_as_it_came_into_a_new_one(tmp_path: Path) -> None:
+    source, table = tmp_path / "rows.ndjson", tmp_path / "t"
+    row = json.dumps({"id": 1, "name": "x" * (3 << 20)})
+    source.write_text(row + "\n" + row.replace("1,", "2,", 1), encoding="utf-8")
+    assert run("write", table, "--input", source, "--key", "id").exit_code == 0
+    again = run("write", table, "--input", source)
+    assert again.exit_code == 0, again.err
+    assert again.document["rows_updated"] == 2
 
 
 def test_values_cannot_steer_a_terminal(tmp_path: Path) -> None:
