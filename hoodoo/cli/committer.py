@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from contextlib import ExitStack, closing
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.cli.service_reports import tell_events
+from hoodoo.cli.service_reports import tell_events, tell_health
 from hoodoo.committing.service import Committer, CommitterReport, served_table
 from hoodoo.committing.sockets import SocketListener
 from tableservices.worker import StopFlag
@@ -93,13 +92,11 @@ class _Told:
         self.tell("serving", report)
 
     def tell(self, state: str, report: CommitterReport) -> None:
-        """Replaced as a whole, so that whoever looks never reads half of it."""
-        if self.health is None:
-            return
-        document = {"state": state, "at_ms": self.clock.now_ms(), **asdict(report)}
-        beside = self.health.with_name(self.health.name + ".new")
-        beside.write_text(json.dumps(document), encoding="utf-8")
-        beside.replace(self.health)
+        """What it did so far."""
+        if self.health is not None:
+            tell_health(
+                self.health, {"state": state, "at_ms": self.clock.now_ms(), **asdict(report)}
+            )
 
 
 def _no_socket() -> SettingError:

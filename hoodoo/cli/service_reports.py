@@ -20,10 +20,10 @@ from tableservices.logcompaction.execute import LogCompactionReceipt
 from tableservices.service import ServiceReceipt, TableService
 from tableservices.ttl.execute import TtlReceipt
 from tableservices.worker import Failing, Served, WorkerReport
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.clock import Clock
 
-__all__ = ["WorkerTold", "print_receipt", "tell_events"]
+__all__ = ["WorkerTold", "print_receipt", "tell_events", "tell_health"]
 
 
 def print_receipt(
@@ -101,6 +101,26 @@ def tell_events() -> None:
     logger.setLevel(logging.INFO)
 
 
+def tell_health(path: Path, document: Mapping[str, Any]) -> None:
+    """
+    Write a health file; replaced as a whole, so that whoever looks never reads half of it.
+
+    Raises:
+        InvalidInputError: It cannot be written there.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text(json.dumps(document), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise InvalidInputError(
+            "the health file cannot be written; name one in a folder that is there and may be "
+            f"written to: {path}: {error.strerror}",
+            kind="health_file",
+            path=str(path),
+        ) from error
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerTold:
     """
@@ -149,7 +169,6 @@ class WorkerTold:
         self._tell("ended")
 
     def _tell(self, state: str) -> None:
-        """Replaced as a whole, so that whoever looks never reads half of it."""
         if self.health is None:
             return
         report = self._report
@@ -165,9 +184,7 @@ class WorkerTold:
                 for one in report.failing
             ],
         }
-        beside = self.health.with_name(self.health.name + ".new")
-        beside.write_text(json.dumps(document), encoding="utf-8")
-        beside.replace(self.health)
+        tell_health(self.health, document)
 
 
 def _address(served: Served) -> str:

@@ -161,6 +161,14 @@ def test_what_fails_in_a_worker_is_in_its_output_health_and_exit_code(
     assert (failing["service"], failing["kind"]) == ("compact", "setting_value")
 
 
+def test_a_health_file_in_no_folder_is_the_caller_s_mistake(table: Path, tmp_path: Path) -> None:
+    health = tmp_path / "missing" / "health.json"
+    answer = run("services", "worker", table, "--rounds", 1, "--health", health, "--output", "json")
+    assert answer.exit_code == 1
+    assert answer.error["kind"] == "health_file"
+    assert str(health) in answer.error["message"]
+
+
 def test_an_unknown_service_is_refused_by_name(table: Path) -> None:
     answer = run("services", "run", table, "--service", "vacuum", "--output", "json")
     assert (answer.exit_code, answer.error["kind"]) == (1, "no_service")
