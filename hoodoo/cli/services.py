@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from hoodoo.service_previews import preview
 from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
 from hoodoo.table import Table
 from tableservices.planned_service import Part, PlannedService, run_plan, run_round
+from tableservices.scheduling import pending_plans
+from tableservices.service import TableService
 from tableservices.worker import Served, StopFlag, run_worker
 from tableservices.worker_settings import WORKER_OPTIONS, ServiceExecutor, WorkerSettings
 from timeline.errors import HoodooError
@@ -95,7 +97,7 @@ def run(
             services_of(opened.properties, settings=opened.settings), (service,)
         )
         if invocation.dry_run:
-            shown = preview(context, chosen, opened.properties, planning)
+            shown = _would_run(opened, chosen, planning, instant)
             invocation.printer.document({**nothing_done(service, service), **shown})
             return
         opened.join_writers()
@@ -108,6 +110,20 @@ def run(
         else:
             receipt = chosen.run_once(context)
     print_receipt(invocation.printer, chosen.name, receipt)
+
+
+def _would_run(
+    opened: Table, chosen: TableService, planning: Mapping[str, PlannedService], named: str | None
+) -> dict[str, object]:
+    """The plans that a run would carry out, and what it would do beside them."""
+    context = opened.core.context
+    if named is not None:
+        return {"would_carry_out": [named]}
+    shown = preview(context, chosen, opened.properties, planning)
+    if chosen.name not in planning:
+        return shown
+    plans = pending_plans(context.active(), planning[chosen.name].action)
+    return {"would_carry_out": [one.requested_time for one in plans], **shown}
 
 
 @services.command()

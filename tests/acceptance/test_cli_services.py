@@ -80,6 +80,18 @@ def test_one_round_compacts_now(table: Path) -> None:
     assert rows(table) == [(1, "ann"), (2, "bo"), (3, "eve")]
 
 
+def test_a_dry_run_names_the_plans_that_would_be_carried_out(table: Path) -> None:
+    words = ("services", "run", table, "--service", "compact", "--dry-run")
+    assert run(*words).document["would_carry_out"] == []
+    planned = run("services", "plan", table).document["requested_time"]
+    before = contents(table)
+    assert run(*words).document["would_carry_out"] == [planned]
+    alone = run("services", "run", table, "--instant", planned, "--dry-run").document
+    assert alone["would_carry_out"] == [planned]
+    assert "would_plan" not in alone
+    assert contents(table) == before
+
+
 def test_a_plan_is_cancelled_and_can_be_made_again(table: Path) -> None:
     planned = run("services", "plan", table).document["requested_time"]
     asked = run("services", "cancel", table, planned, "--output", "json")
