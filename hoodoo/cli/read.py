@@ -52,6 +52,13 @@ def read(
     With query type cdc each change since a time: op (i, u, d), ts_ms (its instant), and the row
     before and after.
     """
+    ranged = since is not None or until is not None
+    if ranged and query_type not in (None, QueryType.INCREMENTAL.value, _CHANGES):
+        # It would be left out without a word, and rows of before the range look like changes.
+        raise click.UsageError(
+            f"--since and --until bound what changed: leave --query-type {query_type} out, or say "
+            f"{QueryType.INCREMENTAL.value} or {_CHANGES}"
+        )
     incremental_format = None
     if query_type == _CHANGES:
         query_type, incremental_format = QueryType.INCREMENTAL.value, _CHANGES

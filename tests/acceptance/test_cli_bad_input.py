@@ -165,6 +165,14 @@ def test_a_table_whose_metadata_table_is_on_is_refused_until_told(tmp_path: Path
     assert run("table", "verify", table).exit_code == 0
 
 
+@pytest.mark.parametrize("query_type", ["snapshot", "read_optimized"])
+@pytest.mark.parametrize("bound", ["--since", "--until"])
+def test_a_range_is_not_left_out_without_a_word(table: Path, query_type: str, bound: str) -> None:
+    answer = run("read", table, "--query-type", query_type, bound, "2026-01-01")
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert "incremental" in answer.err
+
+
 def test_an_unexpected_error_asks_for_a_report(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
