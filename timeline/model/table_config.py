@@ -68,6 +68,13 @@ _OF_WRITERS: Final = (
 _WRITERS_TIMES_IN_LOGS = 8  # table version
 
 
+def _way_out(version: int) -> str:
+    """What to do about a table of a version that is not read."""
+    if version > max(LAYOUT_OF_VERSION):
+        return "it was written by something newer, use a newer release"
+    return "convert the table"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
     """
@@ -142,7 +149,7 @@ class TableConfig:
         layout = text.number("hoodie.timeline.layout.version")
         if version not in LAYOUT_OF_VERSION:
             raise UnsupportedTableError(
-                f"this release reads table versions 6, 8 and 9, convert the table: {version}",
+                f"this release reads table versions 6, 8 and 9, {_way_out(version)}: {version}",
                 kind="table_version",
                 table_version=version,
                 path=path,

@@ -128,6 +128,12 @@ def test_other_table_versions_are_unsupported(version: str) -> None:
     assert refused.value.fields["table_version"] == int(version)
 
 
+@pytest.mark.parametrize(("version", "advice"), [("5", "convert"), ("10", "a newer release")])
+def test_a_version_that_is_not_read_comes_with_what_to_do(version: str, advice: str) -> None:
+    with pytest.raises(UnsupportedTableError, match=advice):
+        TableConfig.from_properties(changed(hoodie__table__version=version))
+
+
 def test_version_6_is_read_with_its_own_keys() -> None:
     config = TableConfig.from_properties(
         {
