@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
@@ -69,8 +72,27 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
         finally:
             rival.close()
     _print_examination(invocation, found)
+    compiled_anew = _compiled_anew()
+    if compiled_anew:
+        invocation.printer.remark(
+            f"beside the lock: PYTHONDONTWRITEBYTECODE is set and {', '.join(compiled_anew)} have "
+            "no byte code, so each Python process of a Spark job compiles them again, a second or "
+            "two of a core; unset it, or run 'python -m compileall -q' of their site-packages once"
+        )
     if not found.ok:
         raise click.exceptions.Exit(PROBLEMS_FOUND)
+
+
+def _compiled_anew() -> list[str]:
+    """What Spark's Python processes import, where each has to compile it for itself."""
+    if not sys.dont_write_bytecode or find_spec("pyspark") is None:
+        return []
+    found = {name: find_spec(name) for name in ("pyspark", "pyarrow", "hoodoo")}
+    return [
+        name
+        for name, spec in found.items()
+        if spec is not None and spec.cached is not None and not Path(spec.cached).exists()
+    ]
 
 
 def _print_examination(invocation: Invocation, found: LockExamination) -> None:

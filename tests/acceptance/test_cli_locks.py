@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,22 @@ def test_doctor_names_what_it_tried(table: Path, tmp_path: Path) -> None:
     assert list(checks) == ["reach", "acquire", "contend", "release", "fence", "expire", "clock"]
     said = checks["expire"]["message"]  # when it is too early or too late it says that instead
     assert re.fullmatch(r"taken over after \d+ ms of a lease of \d+ ms", said), said
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_doctor_tells_what_each_spark_process_would_compile(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
+) -> None:
+    code = tmp_path / "code.pyc"
+    if compiled:
+        code.touch()
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setattr(
+        "hoodoo.cli.locks.find_spec", lambda name: SimpleNamespace(name=name, cached=str(code))
+    )
+    answer = run("locks", "doctor", table)
+    assert answer.exit_code == 0, answer.err
+    assert ("PYTHONDONTWRITEBYTECODE" in answer.err) is not compiled
 
 
 def test_doctor_says_what_to_change_when_the_lock_is_out_of_reach(
