@@ -36,6 +36,13 @@ from timeline.errors import HoodooError
 __all__ = ["main"]
 
 
+#: A signal may come between the decision and its receipt.
+_PERHAPS_DONE = (
+    "; it happened as a whole or not at all: see 'hoodoo timeline show TABLE' before you do it "
+    "again, a write with a --batch-id can simply be repeated"
+)
+
+
 class _Application(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -48,7 +55,8 @@ class _Application(click.Group):
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
             ctx.exit(0)
         except KeyboardInterrupt:
-            _printer(ctx).remark("interrupted")
+            changes = isinstance(ctx.obj, Invocation) and ctx.obj.changes
+            _printer(ctx).remark("interrupted" + (_PERHAPS_DONE if changes else ""))
             ctx.exit(INTERRUPTED)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise

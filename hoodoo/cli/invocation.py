@@ -29,6 +29,7 @@ class Invocation:
     debug: bool = False
     yes: bool = False
     dry_run: bool = False
+    changes: bool = False
 
     def open_table(
         self,
@@ -103,6 +104,7 @@ def _wrapped(command: Callable[..., Any]) -> Callable[..., Any]:
             printer=Printer(Output(output) if output else None, quiet=values.pop("quiet")),
             debug=values.pop("debug"),
             yes=values.pop("yes", False),
+            changes=not values.get("dry_run", True),  # who only reads has no such option
             dry_run=values.pop("dry_run", False),
         )
         # The outermost group reports errors and must know how.

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hoodoo.table import Table
 from tests.acceptance.cli import ROWS, Answer, contents, run, table_with_rows
 
 RECEIPT = {
@@ -440,6 +442,22 @@ def test_people_hear_that_a_repeated_batch_wrote_nothing(table: Path) -> None:
     again = run(*words)
     assert (again.exit_code, "nothing was written" in again.out) == (0, True)
     assert {row["name"] for row in run("read", table).rows} == {"ann", "bob", "eve"}
+
+
+def test_who_interrupts_a_change_hears_that_it_may_have_happened(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Table.write
+
+    def interrupted(*arguments: Any) -> None:
+        write(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Table, "write", interrupted)
+    answer = upsert(table, LATER)
+    assert (answer.exit_code, answer.out) == (130, "")
+    assert "timeline show" in answer.err
+    assert {row["name"] for row in run("read", table).rows} == {"ann", "bert", "eve", "dan"}
 
 
 def test_a_long_row_comes_into_a_table_as_it_came_into_a_new_one(tmp_path: Path) -> None:
