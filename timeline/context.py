@@ -151,8 +151,18 @@ class TableIdentity:
         """
         if self.known is None:
             self.known = decode_facts(_table_facts(world))
+        self.assert_decided_here(world)
+        return self.known.table_id
+
+    def assert_decided_here(self, world: World) -> None:
+        """
+        Nothing where the table's slots are taken where this process would, or it has no identity.
+
+        Raises:
+            UnsafeSetupError: They are decided elsewhere (SLOT-6).
+        """
         here = world.storage.capabilities.slots
-        if self.known.slots != here:
+        if self.known is not None and self.known.slots != here:
             raise UnsafeSetupError(
                 "the commit slots of this table are decided elsewhere than this process is set up "
                 "for, so it would not see the other writers; set hoodoo.slots.* as they have it: "
@@ -161,7 +171,6 @@ class TableIdentity:
                 table=self.known.slots,
                 process=here,
             )
-        return self.known.table_id
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,10 +103,11 @@ def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...
 
 
 def _refused_by_others(invocation: Invocation, address: str) -> tuple[Problem, ...]:
-    """What keeps a writer with these settings out of the registry now; it enters nothing."""
+    """What keeps a writer with these settings from the table now; it enters nothing."""
     try:
         with invocation.open_table(address) as opened:
             context, settings = opened.core.context, opened.settings
+            context.identity.assert_decided_here(context.world)
             agreement = agreement_of(settings, context.world)
             refuse_disagreement(context, agreement, writes_where(settings))
     except HoodooError as error:

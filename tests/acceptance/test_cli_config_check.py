@@ -74,3 +74,21 @@ def test_a_mode_that_is_not_for_the_table_is_a_problem_of_the_settings(tmp_path:
     assert checked(*told, table=table) == (5, [kind])
     assert checked(OCC, f"{PROVIDER}nosuch", table=table) == (5, [("unknown_provider", "")])
     assert checked(OCC, f"{PROVIDER}filesystem", table=table) == (0, [])
+
+
+def test_slots_that_the_table_has_elsewhere_are_a_problem(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    sql = [
+        OCC,
+        f"{PROVIDER}sql",
+        "hoodoo.slots.backend=sql",
+        f"hoodoo.lock.sql.url={tmp_path}/slots.db",
+        "hoodoo.lock.sql.create_table=true",
+    ]
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id\n1\n", encoding="utf-8")
+    words = [part for text in sql for part in ("--hoodie-conf", text)]
+    made = run("write", table, "--input", rows, "--key", "id", *words)
+    assert made.exit_code == 0, made.err
+    assert checked(*sql, table=table) == (0, [])
+    assert checked(OCC, f"{PROVIDER}filesystem", table=table) == (5, [("slots_elsewhere", "")])
