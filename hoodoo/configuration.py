@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from hoodoo.sealing import sealing_of
 from hoodoo.trial import TRIALS
@@ -34,6 +34,7 @@ from timeline.properties.options import (
     read_option,
     redact,
 )
+from timeline.properties.retry_options import RETRY_OPTIONS, fill_from_preset
 from timeline.properties.settings import ReadSettings, WriteSettings
 from timeline.properties.unsupported import unsupported_keys
 from timeline.storage.object_client import STORAGE_OPTIONS
@@ -157,9 +158,10 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
     """
     rows: dict[str, EffectiveValue] = {}
     spelled: set[str] = set()
+    of_preset = _of_preset(properties)
     for option in _options(properties, more):
         found = properties.find(option)
-        value, layer = option.default, DEFAULT_LAYER
+        value, layer = of_preset.get(option.key, (option.default, DEFAULT_LAYER))
         if found is not None:
             value, layer = found[1], found[2]
         spelled.update(text.casefold() for text in option.spellings)
@@ -179,6 +181,21 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
                 default=None if known is None else known.default,
             )
     return tuple(rows[key] for key in sorted(rows))
+
+
+def _of_preset(properties: PropertySet) -> dict[str, tuple[str | None, str]]:
+    """By key what a retry preset says, and that it does; a wrong one is for ``check`` to tell."""
+    option = RETRY_OPTIONS["retry_preset"]
+    found = properties.find(option)
+    name = "" if found is None else found[1].strip().casefold()
+    if name not in (option.choices or ()):
+        return {}
+    values: dict[str, Any] = {"retry_preset": name}
+    origins: dict[str, str] = {}
+    fill_from_preset(values, origins)
+    return {
+        WRITE_OPTIONS[field].key: (str(values[field]), layer) for field, layer in origins.items()
+    }
 
 
 def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Problem, ...]:

@@ -92,3 +92,14 @@ def test_slots_that_the_table_has_elsewhere_are_a_problem(tmp_path: Path) -> Non
     assert made.exit_code == 0, made.err
     assert checked(*sql, table=table) == (0, [])
     assert checked(OCC, f"{PROVIDER}filesystem", table=table) == (5, [("slots_elsewhere", "")])
+
+
+@pytest.mark.parametrize(("preset", "retries"), [("streaming", "8"), ("BACKFILL", "32")])
+def test_what_a_preset_sets_is_shown_as_its_own(preset: str, retries: str) -> None:
+    def shown(*more: str) -> dict[str, tuple[str, str]]:
+        words = ("config", "show", "--hoodie-conf", f"hoodoo.retry.preset={preset}", *more)
+        return {one["key"]: (one["value"], one["layer"]) for one in run(*words).document["values"]}
+
+    key = "hoodie.write.num.retries.on.conflict.failures"
+    assert shown()[key] == (retries, f"hoodoo.retry.preset={preset.lower()}")
+    assert shown("--hoodie-conf", f"{key}=3")[key] == ("3", "--hoodie-conf")
