@@ -53,6 +53,7 @@ class _Entry:
     alone: bool = False
     met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
     part: Part | None = None  # files to write, for its own thread
+    busy: bool = False  # its thread does a part, perhaps of a leader that was interrupted
     outcome: Outcome | None = None  # of that part
     gone: bool = False  # its thread was interrupted and waits no more
     receipt: Receipt | None = None
@@ -183,7 +184,7 @@ class GroupCommitter:
         with self._lock:
             while not entry.answered:
                 if entry.part is not None:
-                    part, entry.part = entry.part, None
+                    part, entry.part, entry.busy = entry.part, None, True
                     return part
                 if not self._leading and self._waiting[0] is entry:
                     self._leading = True
@@ -197,7 +198,7 @@ class GroupCommitter:
             outcome = part()
         finally:
             with self._lock:
-                entry.outcome = outcome
+                entry.outcome, entry.busy = outcome, False
                 entry.changed.notify_all()
 
     def _side_by_side(
@@ -257,6 +258,8 @@ class GroupCommitter:
             with self._lock:
                 self._leading = False
                 self._waiting = [one for one in self._waiting if not one.answered]
+                for entry in group:
+                    entry.part = None  # of this group, if it was interrupted before it was begun
                 _wake(group)
                 self._call_next()
             for work in left:  # while the next group is begun
@@ -329,11 +332,18 @@ class GroupCommitter:
         return not self._returning or len(self._waiting) >= self._writes_max
 
     def _others_of(self, leader: _Entry) -> list[_Entry]:
-        """Who joins the leader; the lock is held."""
+        """
+        Who joins the leader; the lock is held.
+
+        Who still does a part of an interrupted leader does not: what comes of it would be taken
+        for files of the new instant. It leads a group once it has done.
+        """
         others = (
             one
             for one in self._waiting
-            if one is not leader and not one.alone and may_share(leader.work, one.work)
+            if one is not leader
+            and not (one.alone or one.busy)
+            and may_share(leader.work, one.work)
         )
         apart = not_known_to_meet([leader, *others], lambda one: one.met_on)
         return apart[1 : self._writes_max]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.operations import WriteOperation
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
+from timeline.undoing.undo import rollback_dead_writers
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt
 
@@ -85,11 +87,16 @@ class Threads:
         self.committer = GroupCommitter(self.table.context, writes_max=writes_max, linger_ms=5)
         self.clock.committer = self.committer
 
-    def write(self, *rows: dict[str, Any], act: Callable[[], object] | None = None) -> Write:
+    def write(
+        self,
+        *rows: dict[str, Any],
+        acts: Sequence[Callable[[], object]] = (),
+        operation: WriteOperation = WriteOperation.UPSERT,
+    ) -> Write:
         def run() -> Receipt:
             inner = LocalWorkload(self.table.context.world, as_table(list(rows)))
-            plan = planned(self.table, WriteOperation.UPSERT)
-            return self.committer.write(plan, Meddled(inner, *([act] if act else [])))
+            plan = planned(self.table, operation)
+            return self.committer.write(plan, Meddled(inner, *acts))
 
         return run
 
@@ -194,7 +201,7 @@ def test_a_write_that_fails_in_the_group_is_tried_again_alone() -> None:
     def fail() -> None:
         raise InvalidInputError("no such value", kind="value")
 
-    bad = threads.write(row("b", "y", 1), act=fail)
+    bad = threads.write(row("b", "y", 1), acts=[fail])
     one = threads.first(threads.write(row("a", "x", 1)), bad, threads.write(row("c", "z", 1)))
     assert one.group == 2
     assert threads.answers()[-1].group == 2
@@ -210,11 +217,50 @@ def test_followers_of_an_interrupted_leader_write_themselves() -> None:
 
     with pytest.raises(Interrupted):
         threads.first(
-            threads.write(row("a", "x", 1), act=interrupt), threads.write(row("b", "y", 1))
+            threads.write(row("a", "x", 1), acts=[interrupt]), threads.write(row("b", "y", 1))
         )
     (answer,) = threads.answers()
     assert answer.group == 1
     assert rows_of(threads.table, "id") == [("b",)]
+
+
+@pytest.mark.spec("PUB-2")
+def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> None:
+    """Files of the instant that was left would count as those of the next one."""
+    threads, writes, led = Threads(), threading.Event(), threading.Event()
+    committer, real = threads.committer, threads.committer._wait_for
+    bulk = WriteOperation.BULK_INSERT
+
+    def interrupted(_: object) -> None:
+        committer._wait_for = real  # type: ignore[method-assign]
+        assert writes.wait(60)
+        raise Interrupted
+
+    def next_leader() -> Receipt:
+        try:
+            return threads.write(row("b", "y", 1), operation=bulk)()
+        finally:
+            led.set()
+
+    def slow() -> None:
+        if writes.is_set():
+            wait_for(led.is_set)
+            return
+        writes.set()
+        (mine,) = [one for one in committer._waiting if one.thread == threading.get_ident()]
+        wait_for(lambda: led.is_set() or mine.part is not None)
+
+    committer._wait_for = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        threads.first(
+            threads.write(row("a", "x", 1), operation=bulk),
+            next_leader,
+            threads.write(row("c", "z", 1), acts=[slow, slow], operation=bulk),
+        )
+    answers = threads.answers()
+    rollback_dead_writers(threads.table.context)
+    assert rows_of(threads.table, "id") == [("b",), ("c",)]
+    assert [answer.rows_inserted for answer in answers] == [1, 1]
 
 
 @pytest.mark.spec("GRP-6")
@@ -263,7 +309,7 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
 
     one = threads.first(
         threads.write(row("a", "x", 1)),
-        threads.write(row("b", "y", 1), act=interrupt),
+        threads.write(row("b", "y", 1), acts=[interrupt]),
         threads.write(row("c", "z", 1)),
     )
     with pytest.raises(Interrupted):
