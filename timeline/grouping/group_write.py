@@ -9,7 +9,8 @@ whoever meets one of them is not in this group, but for upserts whose rows can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -143,28 +144,27 @@ def write_together(
     written: dict[int, _Member] = {}
     answers: list[Answer] = [Left.ALONE] * len(works)
     try:
-        works = [*works, *join()]
-        answers = [Left.ALONE] * len(works)
-        run = side_by_side or partial(_by_executor, context)
-        fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
-        joints = joints_of(context, fresh, begun.requested_time)
-        view = _view_for(context, begun, joints, run)
-        placed = _placed(context, begun, joints, answers, view, meeting=meeting)
-        written = _written(context, begun, placed, answers, run) if placed else {}
-        if written:
-            publishing(begun.requested_time, _numbers_of(written))
-            receipts = _publish(context, begun, written, placed, later)
-            published = bool(receipts)
-            for number, receipt in receipts.items():
-                answers[number] = receipt
+        with _ended_by_error(context, begun):
+            works = [*works, *join()]
+            answers = [Left.ALONE] * len(works)
+            run = side_by_side or partial(_by_executor, context)
+            fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
+            joints = joints_of(context, fresh, begun.requested_time)
+            view = _view_for(context, begun, joints, run)
+            placed = _placed(context, begun, joints, answers, view, meeting=meeting)
+            written = _written(context, begun, placed, answers, run) if placed else {}
+            if written:
+                publishing(begun.requested_time, _numbers_of(written))
+                receipts = _publish(context, begun, written, placed, later)
+                published = bool(receipts)
+                for number, receipt in receipts.items():
+                    answers[number] = receipt
     except OutcomeUnknownError as error:
-        begun.heartbeat.stop()  # UNK-3: nothing of it may be deleted
         if not written:
             raise
         # Who left before is not in that instant, whatever becomes of it.
         return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
-        abandon(context, begun)  # GRP-3: one abort for all
         context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
         return [one if one in (Left.MEETS, Left.LOST) else Left.ALONE for one in answers]
     except _LostWhileWritingError as error:
@@ -172,18 +172,35 @@ def write_together(
         for number, member in placed.items():
             _tell(answers, member.joint, Left.LOST if number in error.numbers else Left.MEETS)
         return answers
-    except Exception:
-        abandon(context, begun)
-        raise
-    except BaseException:
-        begun.heartbeat.stop()  # interrupted, perhaps while publishing: delete nothing
-        raise
     else:
         if not published:
             abandon(context, begun)
     finally:
         context.pin.release(begun.requested_time)
     return answers
+
+
+@contextmanager
+def _ended_by_error(context: TableContext, begun: Begun) -> Iterator[None]:
+    """
+    What an error leaves of the instant is taken away, as far as that may be.
+
+    Raises:
+        OutcomeUnknownError: Instead of the error, behind a slot that may stand (UNK-3).
+    """
+    try:
+        yield
+    except OutcomeUnknownError:
+        begun.heartbeat.stop()  # nothing of it may be deleted
+        raise
+    except _LostWhileWritingError:
+        raise
+    except Exception:
+        abandon(context, begun)  # GRP-3: one abort for all
+        raise
+    except BaseException:
+        begun.heartbeat.stop()  # interrupted, perhaps while publishing: delete nothing
+        raise
 
 
 def _end_for_good(context: TableContext, begun: Begun) -> None:

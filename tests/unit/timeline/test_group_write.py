@@ -168,6 +168,26 @@ def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.spec("GRP-6")
+@pytest.mark.spec("UNK-3")
+def test_an_error_behind_the_slot_of_a_group_leaves_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Raised, it would be told as that of a group of which nothing was published."""
+    table = new_table()
+    works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("b", "y"))]
+    real = group_write.publish
+
+    def fails_later(*asked: Any) -> Any:
+        real(*asked)
+        raise StorageUnavailableError("no further turn", path="")
+
+    monkeypatch.setattr(group_write, "publish", fails_later)
+    answers = together(table, *works)
+    assert all(isinstance(one, OutcomeUnknownError) for one in answers)
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
 @pytest.mark.spec("GRP-1")
 def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
     table = new_table()
