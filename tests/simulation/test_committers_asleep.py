@@ -1,0 +1,191 @@
+"""
+A committer of a host that sleeps before each of its calls, and its writers go on without it.
+
+Each of them finds out what became of its rows and writes by itself what is not published (GRP-6);
+then the committer wakes and goes on. No write has a batch id: done twice, rows are there twice.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.simulation.asleep_kit import (
+    LOCK_FREE,
+    OURS,
+    SHARED,
+    Act,
+    Story,
+    acting,
+    all_slots,
+    sweep,
+)
+from tests.simulation.engine_kit import rows_now, seeded
+from tests.simulation.test_group_service import (
+    INSERTS,
+    MEMBERS,
+    SEEDED,
+    UPSERTS,
+    How,
+    Writers,
+    _writes_in,
+)
+from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from timeline.context import TableContext
+from timeline.errors import HoodooError, OutcomeUnknownError
+from timeline.grouping.group_member import Member
+from timeline.grouping.group_messages import Message, OwnPart, PeerLostError, WasPublished
+from timeline.grouping.group_write import Answer, Left, write_together
+from timeline.model.slot import SlotKind
+from timeline.testing.ports import ActorPorts
+from timeline.testing.world import World
+from timeline.writing.receipt import Receipt, WritePlan
+from timeline.writing.write import prepared, write
+
+NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+MODES = {"ours": OURS, "none": LOCK_FREE, "shared": SHARED}
+#: Keys that are written again: b1 by who clears up, d1 by whoever of two was the last.
+ALSO = {"b1": ("final",), "d1": ("D", "E")}
+
+
+@dataclass
+class Wire(Loopback):
+    """Its writer may give it up while the committer sleeps, but not amid an answer of its own."""
+
+    answering: bool = False
+
+    def send(self, message: Message) -> None:
+        self.answering = True
+        super().send(message)
+        self.answering = False
+        if self.closed:
+            raise PeerLostError("given up meanwhile")
+
+
+@dataclass
+class Host:
+    """The committer and its writers, anew for every call it sleeps before."""
+
+    plan: WritePlan
+    how: How
+    writers: Writers = field(default_factory=Writers)
+    wires: dict[str, Wire] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    found: int = 0
+    alone: int = 0
+
+    def __call__(self, ports: ActorPorts, context: TableContext) -> None:
+        self.writers, self.wires, self.unknown = Writers(self.plan, self.how), {}, set()
+        gives, brings = self.how == "gives", self.how == "brings"
+        for name in MEMBERS:
+            rows = self.writers.workload(context, name)
+            member = Member(prepared(context, self.plan, rows, context.glance()), RELEASE)
+            self.wires[name] = Wire(member, gives=gives, brings=brings)
+        waiting = list(MEMBERS)
+        while waiting:
+            works = [remote(context, self.wires[name]) for name in waiting]
+            try:
+                answers = write_together(context, works)
+            except HoodooError as error:
+                ports.events.emit("sim.group_failed", why=str(error))
+                answers = [Left.ALONE] * len(works)
+            for name, answer in zip(list(waiting), answers, strict=True):
+                if answer is not Left.MEETS:
+                    waiting.remove(name)
+                    self.tell(context, name, answer)
+
+    def tell(self, context: TableContext, name: str, answer: Answer) -> None:
+        """What a writer does with its answer, or without one."""
+        wire = self.wires[name]
+        if isinstance(answer, Receipt) and not wire.closed:
+            told = WasPublished(
+                requested_time=answer.requested_time,
+                completion_time=answer.completion_time,
+                group=answer.group,
+                lost_slots=answer.lost_slots,
+                own=OwnPart.of(answer),
+            )
+            self.writers.receipts[name] = wire.member.receipt(told)
+        self.go_on(context, name, finds_out=wire.closed or answer is not Left.ALONE)
+
+    def go_on(self, context: TableContext, name: str, *, finds_out: bool) -> None:
+        if name in self.writers.receipts or name in self.unknown:
+            return
+        self.wires[name].closed = True
+        try:
+            receipt = self.wires[name].member.find_out(context) if finds_out else None
+            self.found += receipt is not None
+            self.alone += receipt is None
+            if receipt is None:
+                receipt = write(context, self.plan, self.writers.workload(context, name))
+            self.writers.receipts[name] = receipt
+        except OutcomeUnknownError:
+            self.unknown.add(name)
+
+    def gives_up(self, name: str) -> Act:
+        def act(_: ActorPorts, context: TableContext) -> None:
+            if name in self.wires and not self.wires[name].answering:
+                self.go_on(context, name, finds_out=True)
+
+        return act
+
+    def wrong(self, world: World) -> list[str]:
+        """What is not there once, or was told otherwise."""
+        slots, told = all_slots(world), self.writers.receipts
+        void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
+        commits = [one for one in slots if one.kind is SlotKind.COMMIT and one.number not in void]
+        times = {one.requested_time for one in commits}
+        found = [
+            f"{name} was told: {one}"
+            for name, one in told.items()
+            if one.requested_time not in times
+            or one.rows_inserted + one.rows_updated != len(MEMBERS[name])
+        ]
+        written = sum(map(_writes_in, commits))
+        if not len(told) <= written <= len(told) + len(self.unknown):
+            found.append(f"{written} writes were published, not those of {sorted(told)}")
+        rows = rows_now(world)
+        return found + [
+            f"{key} is of {rows.get(key)}, not {name}"
+            for name in told
+            for key in self.writers.keys[name]
+            if rows.get(key) not in (name, *ALSO.get(key, ()))
+        ]
+
+
+QUICK = [(INSERTS, "keeps", "ours"), (INSERTS, "brings", "shared"), (UPSERTS, "gives", "none")]
+MET = [
+    (plan, how, mode)
+    for plan, hows in ((UPSERTS, ("keeps", "gives", "brings")), (INSERTS, ("keeps", "brings")))
+    for how in hows
+    for mode in MODES
+]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.spec("GRP-8")
+@pytest.mark.parametrize(
+    ("plan", "how", "mode"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
+)
+def test_a_committer_that_wakes_behind_its_writers_publishes_nothing_twice(
+    plan: WritePlan, how: How, mode: str
+) -> None:
+    host, limits = Host(plan, how), MODES[mode]
+    found = sweep(
+        Story(
+            before=seeded("committer-asleep", SEEDED),
+            jobs={},
+            sleeper=host,
+            others=[acting(f"w{name}", limits, host.gives_up(name)) for name in MEMBERS],
+            limits=limits,
+            far=mode != "shared",
+            rows=host.wrong,
+        ),
+        every=1 if NIGHTLY else 3,
+    )
+    assert found == []
+    assert host.found > 3
+    assert host.alone > 10
