@@ -24,6 +24,7 @@ from timeline.errors import (
     InstantNotFoundError,
     OutcomeUnknownError,
     ServiceConflictError,
+    TableConfigConflictError,
     UnavailableError,
 )
 from timeline.model.instant import Action, Instant
@@ -109,8 +110,8 @@ class ScheduledReceipt:
         return f"planned a {self.planned.action.value}"
 
 
-#: Says nothing about a plan: another attempt may do.
-_PASSING = (UnavailableError, FencedError, OutcomeUnknownError)
+#: Says nothing about a plan: another attempt may do, or another engine's restore ends first.
+_PASSING = (UnavailableError, FencedError, OutcomeUnknownError, TableConfigConflictError)
 
 
 def _age_ms(context: TableContext, planned: Instant) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import PLAN_EXPIRY, Part, run_round
 from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
 from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
@@ -22,6 +22,7 @@ from timeline.testing.script import Script, Until, UntilEnd
 from timeline.testing.world import World
 
 MOR = TableType.MERGE_ON_READ
+EXPIRY_MS = int(PLAN_EXPIRY.default or 0)
 
 
 @pytest.mark.spec("RST-1")
@@ -96,7 +97,7 @@ def test_no_plan_is_made_or_completed_while_a_restore_is_shown_and_not_decided(
     restores(None, open_table(outside(restored), SHARED))  # type: ignore[arg-type]
     shown = Script([Until("R", f"create {TIMELINE}/", Fault.CRASH_AFTER)])
     run(world, [acting("R", SHARED, restores)], policy=shown)
-    world.now_ms += 10 * TOLERATED_MS
+    world.now_ms += EXPIRY_MS + 10 * TOLERATED_MS  # a refusal says nothing about the plan
     context = open_table(outside(world, "worker"), SHARED)
     before = all_slots(world)
     with pytest.raises(TableConfigConflictError) as refused:
