@@ -26,6 +26,8 @@ from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from timeline.properties.settings import ReadSettings
 from timeline.reading.change_data import plan_changes
 from timeline.reading.incremental import range_of
+from timeline.reading.overtaken import assert_all_listed
+from timeline.reading.reader_lease import ReaderLease
 
 __all__ = ["ReadUnits", "load_changes", "refuse_every_change"]
 
@@ -54,7 +56,9 @@ class ReadUnits:
             raise TaskFailedError(error) from error
 
 
-def load_changes(spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any) -> Any:
+def load_changes(
+    spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any
+) -> tuple[Any, ReaderLease | None]:
     """
     The changes of a range: ``op``, ``ts_ms``, ``before``, ``after``, all texts.
 
@@ -64,11 +68,19 @@ def load_changes(spark: Any, table: Table, settings: ReadSettings, arrow_shape: 
         settings: The range.
         arrow_shape: Gives the Arrow form of a Spark schema.
 
+    Returns:
+        The DataFrame, and what keeps its files from cleaning once somebody lets it beat; None
+        where it needs none.
+
     Raises:
         InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
+        SnapshotExpiredError: A clean or a restore came while it was planned.
     """
     start, end = range_of(settings.begin_time or "earliest", settings.end_time)
-    plan = plan_changes(table.core.context, start, end)
+    context = table.core.context
+    plan = plan_changes(context, start, end)
+    lease = ReaderLease(context, plan.snapshot, since=start, until=end)
+    assert_all_listed(context, plan.snapshot, lease)
     shape = spark_schema_of(plan.output_schema)
     storage = table.core.context.world.storage
     found = spark.createDataFrame([], shape)
@@ -84,7 +96,8 @@ def load_changes(spark: Any, table: Table, settings: ReadSettings, arrow_shape: 
         count = len(plan.units)
         found = spark.range(0, count, 1, count).mapInArrow(work, found.schema)
     images = [F.to_json(F.col(name), _JSON).alias(name) for name in (BEFORE, AFTER)]
-    return found.select(OPERATION, CHANGE_TIME, *images)
+    changes = found.select(OPERATION, CHANGE_TIME, *images)
+    return changes, lease if plan.units else None
 
 
 def refuse_every_change(settings: ReadSettings) -> None:

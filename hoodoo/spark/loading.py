@@ -133,9 +133,12 @@ def load_dataframe(
     with Table.open(path, layers) as table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.every_change:
-            changes = load_changes(spark, table, settings, arrow_shape)
+            changes, lease = load_changes(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
-            return remember_state(changes.select(*wanted) if wanted else changes, None)
+            df = changes.select(*wanted) if wanted else changes
+            if lease is not None:
+                keep_while_read(spark, table.core.context, lease, df)
+            return remember_state(df, None)
         found = plan_load(table, table.properties)
         context = table.core.context
     df = _dataframe(spark, path, found, schema)

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from hoodoo.spark import loading
+from hoodoo.table import Table
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+
 pytestmark = pytest.mark.spark
 
 OPTIONS = {
@@ -36,3 +41,27 @@ def test_a_range_without_changes_is_empty(save: Any, spark: Any, path: str) -> N
     receipt = save([(1, "mon", 10, 1.0)])
     later = {**OPTIONS, "hoodie.datasource.read.begin.instanttime": receipt.completion_time}
     assert spark.read.format("hudi").options(**later).load(path).count() == 0
+
+
+@pytest.mark.spec("RDL-1")
+def test_changes_are_read_although_their_files_were_cleaned_meanwhile(
+    save: Any, spark: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(loading, "keep_while_read", lambda *found: kept.append(found[2]))
+    for at in range(3):
+        save([(1, "mon", at, 1.0)], hoodie__clean__automatic="false")
+    changes = spark.read.format("hudi").options(**OPTIONS).load(path)
+    [lease] = kept
+    assert lease.show()
+    with Table.open(path) as table:
+        for at in range(3, 6):
+            save([(1, "mon", at, 1.0)], hoodie__clean__automatic="false")
+        clean(table.core.context, CleaningSettings(commits_retained=1))
+    assert changes.count() == 3
+    lease.end()
+    with Table.open(path) as table:
+        save([(1, "mon", 9, 1.0)], hoodie__clean__automatic="false")
+        clean(table.core.context, CleaningSettings(commits_retained=1))
+    with pytest.raises(Exception, match="a base file is gone"):
+        changes.collect()
