@@ -219,6 +219,7 @@ class Table(GoingBack):
         """
         Rows last written by instants that completed in (since, until].
 
+        Ranges that follow each other end at completion times that the table told, not at a clock's.
         With ``images`` every change on the way instead, in the order of completion: ``op``
         (``i``, ``u``, ``d``), ``ts_ms`` (requested time of the instant) and the row ``before``
         and ``after``. Tables with and without change logs (``hoodie.table.cdc.enabled``) tell

@@ -253,7 +253,9 @@ class Table(TableSnapshot):
 
         Args:
             since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
-            until: Inclusive end; None for now.
+            until: Inclusive end; None for now. A completion time that the table told (``timeline``,
+                a receipt): a commit decided before a clock's time may be shown after it, and the
+                next range begins above it.
             columns: Names to return, inside the images where they are asked for; None for all.
             with_hoodie_columns: Return the meta columns too; an image has none.
             images: Return changes with images instead of rows.
