@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.cli.service_reports import tell_events, tell_health
+from hoodoo.cli.service_reports import import_all, tell_events, tell_health
 from hoodoo.committing.service import Committer, CommitterReport, served_table
 from hoodoo.committing.sockets import SocketListener
 from tableservices.worker import StopFlag
@@ -51,6 +51,7 @@ def committer(
     signal lets the present group end, a second one breaks it off. Writers whose committer is
     gone publish by themselves.
     """
+    import_all()
     stop = StopFlag()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hoodoo.cli.printing import Printer
 from hoodoo.cli.receipts import nothing_done
 from tableservices.archiving.execute import ArchiveReceipt
@@ -23,7 +25,7 @@ from tableservices.worker import Failing, Served, WorkerReport
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.clock import Clock
 
-__all__ = ["WorkerTold", "print_receipt", "tell_events", "tell_health"]
+__all__ = ["WorkerTold", "import_all", "print_receipt", "tell_events", "tell_health"]
 
 
 def print_receipt(
@@ -99,6 +101,16 @@ def tell_events() -> None:
     logger = logging.getLogger("hoodoo")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def import_all() -> None:
+    """
+    Import now what would be imported amid the work.
+
+    PyArrow takes pandas with the first list it is given. A signal that breaks a worker off amid
+    that import leaves half of it, and what is cleaned up behind it fails by that.
+    """
+    pa.array([])
 
 
 def tell_health(path: Path, document: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from hoodoo.cli.exits import ERROR, exit_code
 from hoodoo.cli.invocation import Invocation, changing, reading
 from hoodoo.cli.progress import shown_progress
 from hoodoo.cli.receipts import nothing_done
-from hoodoo.cli.service_reports import WorkerTold, print_receipt, tell_events
+from hoodoo.cli.service_reports import WorkerTold, import_all, print_receipt, tell_events
 from hoodoo.executors import working_context
 from hoodoo.service_previews import preview
 from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
@@ -227,6 +227,7 @@ def worker(
     and the next worker carries it out.
     """
     part = Part(only) if only else Part.BOTH
+    import_all()
     stop = StopFlag()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):

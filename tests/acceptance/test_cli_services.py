@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -215,3 +217,13 @@ def test_a_writer_only_plans_inline_when_told_so(table: Path) -> None:
     assert answer.exit_code == 0
     [pending] = sorted((table / ".hoodie" / "timeline").glob("*.compaction.*"))
     assert pending.name.endswith(".compaction.requested")
+
+
+def test_a_worker_has_imported_everything_before_a_signal_may_break_it_off() -> None:
+    """Broken off amid PyArrow's import of pandas, it left half of it to those who clean up."""
+    said = "import sys; import hoodoo.cli.service_reports as r; {}; print('pandas' in sys.modules)"
+    for call, there in (("r", "False"), ("r.import_all()", "True")):
+        asked = [sys.executable, "-c", said.format(call)]
+        assert (
+            subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{there}\n"
+        )
