@@ -35,9 +35,12 @@ from tests.simulation.engine_kit import (
 from tests.simulation.test_compaction import OF_LOGS, SERVICE
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InstantNotFoundError, SnapshotExpiredError
+from timeline.model.instant import Instant
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
+from timeline.model.times import InstantTime, is_between
 from timeline.ports.world import World as EngineWorld
 from timeline.properties.properties_file import load_config
+from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
 from timeline.testing.faults import Fault, Faults
@@ -315,3 +318,16 @@ def test_each_change_is_told_in_one_window(part: int) -> None:
         assert not wrong
         checked += windows.checked
     assert checked >= each
+
+
+def test_windows_by_requested_times_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who began early and completed late would be told in no window, or in another one."""
+
+    def by_requested(
+        self: Snapshot, since: InstantTime, until: InstantTime | None
+    ) -> list[Instant]:
+        writes = self.active.completed_writes
+        return [one for one in writes if is_between(one.requested_time, since, until)]
+
+    monkeypatch.setattr(Snapshot, "writes_between", by_requested)
+    assert any(played(seed)[1] for seed in range(10))
