@@ -112,6 +112,7 @@ def complete(
         )
 
     slot, lost = take_turn(context, f"complete {plan.requested_time}", decide)
+    context.chain.ended(plan.requested_time)
     if slot is None:
         return ended
     done = Instant(

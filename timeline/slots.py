@@ -78,7 +78,7 @@ class SlotChain:
         self._key = key
         self._known: dict[int, Slot] = {}
         self._seen = _Seen()
-        self._sent: set[InstantTime] = set()
+        self._sent: set[InstantTime] = set()  # of commits whose writes have not ended
         self._last_own = 0
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
         self._at_once = 1  # slots that are looked for side by side
@@ -277,8 +277,8 @@ class SlotChain:
 
     def known_between(self, after: int, last: int) -> list[Slot]:
         """Of the slots ``after < n <= last`` those that were read; nothing is asked."""
-        numbers = range(after + 1, last + 1)
-        return [slot for number in numbers if (slot := self._known.get(number)) is not None]
+        known = map(self._known.get, range(after + 1, last + 1))
+        return [slot for slot in known if slot is not None]
 
     def body_of(self, requested_time: InstantTime, completion_time: InstantTime) -> bytes | None:
         """What a known slot says the completed file of a commit has in it (SLOT-5)."""
@@ -305,8 +305,7 @@ class SlotChain:
         for number in range(after + 1, last + 1):
             if number not in self._known:
                 self._read_ahead(range(number, min(last + 1, number + _PROBES_AT_ONCE_MAX)))
-            slot = self.read(number)
-            if slot is None:
+            if (slot := self.read(number)) is None:
                 raise MissingFileError(
                     "a commit slot was archived since this process looked last, or is lost; try "
                     f"again, and run 'hoodoo table verify' when it fails again: {slot_path(number)}",
@@ -325,8 +324,7 @@ class SlotChain:
         for number in range(self.head() if last is None else last, 0, -1):
             if number not in self._known:
                 self._read_ahead(range(max(0, number - _PROBES_AT_ONCE_MAX) + 1, number + 1))
-            slot = self.read(number)
-            if slot is None:
+            if (slot := self.read(number)) is None:
                 return
             yield slot
 
@@ -378,8 +376,7 @@ class SlotChain:
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
-        self._known, self._seen = {}, _Seen()
-        self._commits = {}
+        self._known, self._commits, self._seen = {}, {}, _Seen()
 
     def keep_newest(self, count: int) -> None:
         """Forget all but so many slots, once there are twice as many; each has a commit's body."""
@@ -426,11 +423,11 @@ class SlotChain:
         data = encode_slot(slot, self._key)
         slot = replace(slot, digest=digest_of(data))
         path = slot_path(slot.number)
-        self._sent.add(slot.requested_time)
+        if slot.kind is SlotKind.COMMIT:
+            self._sent.add(slot.requested_time)
         self._table_id = self._table_id or slot.table_id
-        clock = self._world.clock
+        clock, pause = self._world.clock, 10
         started = clock.monotonic_ms()
-        pause = 10
         while True:
             try:
                 self._world.together(partial(self._world.storage.create, path, data), beside)
@@ -467,11 +464,15 @@ class SlotChain:
 
     def may_hold(self, requested_time: InstantTime) -> bool:
         """
-        Whether a slot of this instant was sent by this process and not seen lost.
+        Whether a commit of this instant was sent by this process and not seen lost, till ``ended``.
 
         Then the instant may be published, however the call that sent it has ended.
         """
         return requested_time in self._sent
+
+    def ended(self, requested_time: InstantTime) -> None:
+        """Who wrote this instant asks ``may_hold`` no more: a process that lives on forgets it."""
+        self._sent.discard(requested_time)
 
     def _found_by(self, mine: Slot) -> Slot | None:
         """Who has the number that we wanted; None where the storage does not tell."""
@@ -485,10 +486,9 @@ class SlotChain:
 
     def _remember(self, slot: Slot) -> bool:
         self._know(slot)
-        seen = self._seen
+        seen, self._last_own = self._seen, slot.number
         seen.head = max(seen.head, slot.number)
         seen.looked = max(seen.looked, slot.number)  # it was looked at before
-        self._last_own = slot.number
         return True
 
 

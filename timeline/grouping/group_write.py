@@ -177,6 +177,7 @@ def write_together(
             abandon(context, begun)
     finally:
         context.pin.release(begun.requested_time)
+        context.chain.ended(begun.requested_time)
     return answers
 
 

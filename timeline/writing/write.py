@@ -229,6 +229,7 @@ def _attempt(work: Work, tries: Tries, snapshot: Snapshot | None) -> Receipt | M
             abandon(context, begun)
     finally:
         context.pin.release(begun.requested_time)
+        context.chain.ended(begun.requested_time)
     return outcome
 
 

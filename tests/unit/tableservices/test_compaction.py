@@ -94,6 +94,11 @@ def test_a_compaction_changes_no_row_and_leaves_one_base_file_more():
     assert leftovers(table) == []
 
 
+def test_a_process_that_lives_on_remembers_no_commit_of_a_plan_that_ended():
+    table = logged_table()
+    assert not table.context.chain.may_hold(compact(table).requested_time)
+
+
 def test_it_completes_as_a_commit_with_javas_metadata():
     table = logged_table()
     receipt = compact(table)

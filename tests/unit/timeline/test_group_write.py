@@ -109,6 +109,13 @@ def test_far_away_all_members_are_announced_together_before_the_first_data_file(
     assert sum(text.startswith("create") and ".marker." in text for text in asked) == 3, "once"
 
 
+def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> None:
+    table = new_table()
+    answers = together(table, *(member(table, [row(f"k{one}", "x", 1)]) for one in range(2)))
+    times = {published(one).requested_time for one in answers}
+    assert not any(map(table.context.chain.may_hold, times))
+
+
 @pytest.mark.spec("PAR-1")
 def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
     storage = ObservedStorage(Far(MemoryStorage()))

@@ -132,8 +132,13 @@ def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lo
         chain.disown(slot(1))
         return chain
 
+    def ended() -> SlotChain:
+        chain = won()
+        chain.ended(mine)
+        return chain
+
     ends: list[tuple[Callable[[], SlotChain], bool]] = [
-        *((won, True), (lost, False), (unanswered, True), (disowned, False)),
+        *((won, True), (lost, False), (unanswered, True), (disowned, False), (ended, False)),
     ]
     assert [end().may_hold(mine) for end, _ in ends] == [may for _, may in ends]
 

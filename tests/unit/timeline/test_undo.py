@@ -357,6 +357,13 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
     assert leftovers(table) == []
 
 
+def test_a_process_that_lives_on_remembers_no_commit_of_a_write_that_ended():
+    """Or it holds more for each commit that it ever made."""
+    table = new_table()
+    receipt = upsert(table, ROWS)
+    assert not table.context.chain.may_hold(receipt.requested_time)
+
+
 @pytest.mark.spec("RB-2")
 def test_an_aborted_write_does_not_come_back_when_its_owner_wakes():
     table = new_table()
