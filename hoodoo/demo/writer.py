@@ -3,8 +3,9 @@ One writer of the demonstration, a process of its own: ``python -m hoodoo.demo.w
 
 The loader writes half a month after the other; the corrector waits until a half appears on
 the timeline and upserts its corrections, while the loader already writes the other half
-into the same file group. The loader is never more than a month ahead. Both begin when told
-to on standard input, and say what they did in JSON lines on standard output.
+into the same file group. It writes no half before the last but one is corrected: so both come
+to a month together, however slow one of them is. Both begin when told to on standard input,
+and say what they did in JSON lines on standard output.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             if chosen.role == "corrector":
                 mine = corrections(mine)
                 _wait_for(chosen.path, batch, "loader")
-            elif batch.number >= 2 and not batch.second_half:
+            elif batch.number >= 2:
                 _wait_for(chosen.path, everything[batch.number - 2], "corrector")
             _write(write, batch, mine, options)
     except HoodooError as error:
