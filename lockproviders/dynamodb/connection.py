@@ -234,6 +234,7 @@ class BotoTransport:
             kind="lock_denied",
             action=action,
             table=self._settings.table,
+            said=text,
         )
 
     def _schema_error(self, text: str) -> UnsafeSetupError:

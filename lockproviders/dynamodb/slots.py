@@ -134,7 +134,7 @@ class DynamoSlotStore:
     def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"TableName": self._settings.table, **request}
         try:
-            answer = self._connected().call(operation, named)
+            answer = self._call(operation, named)
         except ConditionFailedError:
             self._answered = True
             raise
@@ -142,16 +142,37 @@ class DynamoSlotStore:
             if self._answered:
                 raise slots_lost(self.identity) from error
             self._make_table(error)
-            answer = self._connected().call(operation, named)
-        except UnsafeSetupError as error:
-            if error.kind != "lock_table_schema":
-                raise
-            raise self._no_table(
-                f"this table is no table of slots: it needs the hash key {_FOLDER!r} and the sort "
-                f"key {_NAME!r}, both texts; name another with hoodoo.slots.table; {error.fields['said']}"
-            ) from error
+            answer = self._ask_of_new_table(operation, named)
         self._answered = True
         return answer
+
+    def _ask_of_new_table(self, operation: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._call(operation, named)
+        except MissingTableError as error:  # one of its servers does not know it yet
+            raise UnavailableError(
+                f"the table of slots was just made, and is not there for all yet: {error}",
+                maybe_done=False,
+            ) from error
+
+    def _call(self, operation: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One request; what the transport says of locks comes with what a table of slots needs."""
+        try:
+            return self._connected().call(operation, named)
+        except UnsafeSetupError as error:
+            if error.kind == "lock_denied":
+                raise self._no_table(
+                    f"this identity may not use the table of slots: allow {error.fields['action']} "
+                    f"on all of its keys; {error.fields['said']}",
+                    kind="slots_denied",
+                ) from error
+            if error.kind == "lock_table_schema":
+                raise self._no_table(
+                    f"this table is no table of slots: it needs the hash key {_FOLDER!r} and the "
+                    f"sort key {_NAME!r}, both texts; name another with hoodoo.slots.table; "
+                    f"{error.fields['said']}"
+                ) from error
+            raise
 
     def _make_table(self, missing: MissingTableError) -> None:
         """Create the table if that is wished, and wait until it can be used."""
@@ -162,13 +183,12 @@ class DynamoSlotStore:
                 f"hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
                 f"{OPTIONS['create_table'].key}=true in one writer; {missing}"
             ) from missing
-        transport = self._connected()
         with contextlib.suppress(TableExistsError):  # another writer was faster
-            transport.call("create_table", _creation(settings.table, settings.capacity))
+            self._call("create_table", _creation(settings.table, settings.capacity))
         ends_at_ms = self._clock.monotonic_ms() + settings.creation_timeout_ms
         while self._clock.monotonic_ms() < ends_at_ms:
             try:
-                found = transport.call("describe_table", {"TableName": settings.table})
+                found = self._call("describe_table", {"TableName": settings.table})
             except MissingTableError:
                 found = {}
             if found.get("Table", {}).get("TableStatus") == "ACTIVE":
@@ -179,11 +199,11 @@ class DynamoSlotStore:
             f"{OPTIONS['creation_timeout_ms'].key}"
         )
 
-    def _no_table(self, text: str) -> UnsafeSetupError:
+    def _no_table(self, text: str, *, kind: str = "slot_table_missing") -> UnsafeSetupError:
         settings = self._settings
         return UnsafeSetupError(
             f"{text}: {settings.table!a} in {settings.region}",
-            kind="slot_table_missing",
+            kind=kind,
             table=settings.table,
             region=settings.region,
         )

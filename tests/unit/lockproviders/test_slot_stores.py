@@ -245,3 +245,27 @@ def test_a_table_of_something_else_is_refused_with_advice_about_slots() -> None:
     assert "hash key 'folder' and the sort key 'name'" in told.value.message
     assert "hoodoo.slots.table" in told.value.message
     assert "locks" not in told.value.message
+
+
+def test_who_may_not_use_the_table_is_told_what_to_allow_on_it() -> None:
+    """One who may use a lock's key only reads of locks, and looks at the wrong policy."""
+    denied = BotoTransport._denied_error(store_of(Answers()), "query", "not you")  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetupError, match="allow dynamodb:Query on all of its keys") as told:
+        store_of(Answers(denied)).names("a")
+    assert told.value.kind == "slots_denied"
+    assert "not you" in told.value.message
+    assert "lock" not in told.value.message
+    denied = BotoTransport._denied_error(store_of(Answers()), "create_table", "")  # type: ignore[arg-type]
+    with pytest.raises(UnsafeSetupError, match="allow dynamodb:CreateTable on all"):
+        store_of(Answers(MissingTableError("none"), denied), create_table=True).names("a")
+
+
+def test_a_table_that_was_just_made_and_is_not_there_for_all_is_tried_again() -> None:
+    active, gone = {"Table": {"TableStatus": "ACTIVE"}}, MissingTableError("not yet")
+    made = [MissingTableError("none"), {}, active, gone]
+    with pytest.raises(StorageUnavailableError, match="not there for all yet"):
+        store_of(Answers(*made), create_table=True).create("a/1", b"x")
+    answers = Answers(*made, {}, *made, *made)
+    assert store_of(answers, create_table=True).names("a") == []
+    with pytest.raises(StorageUnavailableError, match="not there for all yet"):
+        store_of(Answers(*made, *made), create_table=True).names("a")
