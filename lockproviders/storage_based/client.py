@@ -68,8 +68,8 @@ class StorageClient:
         # What our last release left behind, and its tag: as long as that is there the lock is
         # free and nobody had it since, which the condition of a put tells by itself.
         self._left: tuple[LockRecord, Tag] | None = None
-        # Whether a request to take what was shared may have been done: whoever joined before it
-        # is to be waited for.
+        # Whether a request without an answer to take what was shared may have been done: whoever
+        # joined before it is to be waited for.
         self._is_after_shared = False
         self._sharer = Sharer(
             place, owner=self._owner, validity_ms=settings.validity_ms, clock=clock, ids=ids
@@ -174,8 +174,8 @@ class StorageClient:
     ) -> StorageHolding | None:
         """Take the lock if the file is still the one with this tag, else None."""
         sent_at_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        if before is not None and before.is_shared:
-            self._is_after_shared = True
+        # Of this try, not of the client: another thread's refusal says nothing of those to wait for.
+        after_shared = before is not None and before.is_shared
         validity_ms = self._settings.validity_ms
         record = LockRecord(
             expired=False,
@@ -188,7 +188,7 @@ class StorageClient:
             ),
             alone_to_ms=_alone_to_ms(before, now_ms, wants_alone=wants_alone),
         )
-        tag = self._take(record, over)
+        tag = self._take(record, over, after_shared=after_shared)
         if tag is None:
             # Unless it may be an own request that came in between and whose answer was lost.
             self._is_after_shared = self._is_after_shared and bool(self._doubtful)
@@ -196,7 +196,7 @@ class StorageClient:
         self._doubtful.clear()
         self._sharer.learn(record)
         self._sharer.last_token = max(self._sharer.last_token, record.token)
-        wait_ms = self._sharer.length_ms if self._is_after_shared else 0
+        wait_ms = self._sharer.length_ms if after_shared or self._is_after_shared else 0
         ready_at_ms = self._clock.monotonic_ms() + wait_ms
         self._is_after_shared = False
         return StorageHolding(
@@ -284,20 +284,26 @@ class StorageClient:
         except (UnavailableError, UnsafeSetupError, ChangedError, AmbiguousWriteError):
             return  # then it ends with its lease
 
-    def _take(self, record: LockRecord, over: Tag | None) -> Tag | None:
+    def _take(self, record: LockRecord, over: Tag | None, *, after_shared: bool) -> Tag | None:
         try:
-            return self._place.put(record.encode(), over)
-        except ChangedError:
-            return self._tag_of(record)
-        except AmbiguousWriteError as error:
+            try:
+                return self._place.put(record.encode(), over)
+            except ChangedError:
+                return self._tag_of(record)
+            except AmbiguousWriteError as error:
+                tag = self._tag_of(record)
+                if tag is not None:
+                    return tag
+                raise UnavailableError(
+                    f"the store did not say whether the lock was taken: {self._place.address}",
+                    path=self._place.address,
+                ) from error
+        except BaseException:
+            # Not before this try gave up: what is doubtful any thread of this client takes over,
+            # and whoever takes it over waits for those who shared it before.
+            self._is_after_shared = self._is_after_shared or after_shared
             self._doubtful.add(record.nonce)
-            tag = self._tag_of(record)
-            if tag is not None:
-                return tag
-            raise UnavailableError(
-                f"the store did not say whether the lock was taken: {self._place.address}",
-                path=self._place.address,
-            ) from error
+            raise
 
     def _tag_of(self, record: LockRecord) -> Tag | None:
         """The tag of our own holding if it is the one in the file, by owner and nonce (F16)."""

@@ -247,6 +247,31 @@ def test_who_comes_second_waits_for_the_first_alone(bench: Bench) -> None:
     assert taken(second).ready_in_ms() == 0
 
 
+def test_who_took_it_waits_for_those_who_joined_though_another_thread_came_second(
+    bench: Bench,
+) -> None:
+    share(bench.client("a"))
+    loner, of_other_thread = bench.client("b"), []
+    real_read, real_put = bench.place.read, bench.place.put
+    shared = real_read()
+
+    def taken_and_not_told_yet(data: bytes, over: Tag | None) -> Tag:
+        bench.place.put = real_put  # type: ignore[method-assign]
+        tag = real_put(data, over)
+        bench.place.read = seen_before  # type: ignore[method-assign]
+        of_other_thread.append(loner.try_acquire("another thread"))
+        return tag
+
+    def seen_before() -> Seen | None:
+        bench.place.read = real_read  # type: ignore[method-assign]
+        return shared
+
+    bench.place.put = taken_and_not_told_yet  # type: ignore[method-assign]
+    mine = taken(loner)
+    assert of_other_thread == [None]
+    assert mine.ready_in_ms() == LENGTH_MS, "client a publishes meanwhile"
+
+
 def test_after_a_minute_it_ends_and_stays_free_for_longer_than_java_waits(bench: Bench) -> None:
     client, began_ms = bench.client(), bench.clock.time_ms
     token = share(client).fencing_token or 0

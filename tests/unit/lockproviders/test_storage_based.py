@@ -297,6 +297,55 @@ def test_closing_leaves_a_stranger_s_lock_alone(bench: Bench) -> None:
     assert bench.place.content["expired"] is False
 
 
+def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
+    bench: Bench,
+) -> None:
+    client, of_other_thread = bench.client(), []
+    real, reads = bench.place.read, []
+
+    def asked_meanwhile() -> Seen | None:
+        found = real()
+        reads.append(found)
+        if len(reads) == 2:  # who took it sees itself, and has not been told yet
+            of_other_thread.append(client.try_acquire("another thread"))
+        return found
+
+    bench.place.faults = ["lost"]
+    bench.place.read = asked_meanwhile  # type: ignore[method-assign]
+    assert client.try_acquire("me") is not None
+    assert of_other_thread == [None], "two holders at once"
+
+
+def test_closing_gives_back_an_acquire_that_was_interrupted(bench: Bench) -> None:
+    mine, real = bench.client("a"), bench.place.put
+
+    def interrupted(data: bytes, over: Tag | None) -> Tag:
+        real(data, over)
+        bench.place.put = real  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    bench.place.put = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        mine.try_acquire("me")
+    mine.close()
+    assert bench.client("b").try_acquire("other") is not None
+
+
+def test_an_own_write_delivered_twice_and_not_found_at_once_is_no_obstacle(bench: Bench) -> None:
+    mine, real = bench.client("a"), bench.place.put
+
+    def twice_and_then_silent(data: bytes, over: Tag | None) -> Tag:
+        bench.place.unreadable = 1
+        return real(data, over)
+
+    bench.place.faults = ["twice"]
+    bench.place.put = twice_and_then_silent  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError):
+        mine.try_acquire("me")
+    bench.place.put = real  # type: ignore[method-assign]
+    assert mine.try_acquire("me again") is not None
+
+
 def test_a_lost_race_is_a_refusal(bench: Bench) -> None:
     real_read = bench.place.read
 
