@@ -88,6 +88,15 @@ class _Row:
         return self.nonce is not None and self.lease_end_ms > self.now_ms
 
 
+@dataclass(slots=True)
+class _Try:
+    """One try to take the row."""
+
+    nonce: str
+    owner_text: str
+    is_lost: bool = False  # a request of it may have been done, or still be
+
+
 class SqlHolding:
     """One holding: the row carries our token and nonce."""
 
@@ -186,36 +195,14 @@ class SqlClient:
                 it have arrived, does not stand in this client's way later.
             UnsafeSetupError: The database, its table or our access is not as it must be.
         """
-        nonce = self._ids.nonce()
-        # The lease counts from before the request that took it, which a lost answer hides:
-        # then it is the first one.
-        first_asked_at_ms = asked_at_ms = self.now_ms()
-        token, self._free_at_token = self._free_at_token, None
-        if token is not None:
-            token += 1
-            if self._put(_TAKE, token, nonce, owner_text, seen=token - 1):
-                return SqlHolding(self, token, nonce, asked_at_ms)
-        for _ in range(TRIES):
-            row = self._look()
-            if row is not None and row.nonce == nonce:
-                self._unsure = None
-                return SqlHolding(self, row.token, nonce, first_asked_at_ms)
-            if row is not None and row.is_held and row.nonce != self._unsure:
-                return None
-            now_ms = self.server_now_ms() if row is None else row.now_ms
-            asked_at_ms = self.now_ms()
-            if row is None:
-                token = max(1, now_ms)
-                taken = self._put(_INSERT, token, nonce, owner_text)
-            else:
-                token = max(row.token + 1, now_ms)
-                taken = self._put(_TAKE, token, nonce, owner_text, seen=row.token)
-            if taken:
-                self._unsure = None
-                return SqlHolding(self, token, nonce, asked_at_ms)
-        if self._unsure == nonce:
-            raise self._table.silent("its answers were lost")
-        return None
+        trying = _Try(self._ids.nonce(), owner_text)
+        try:
+            return self._tried(trying)
+        except BaseException:
+            if trying.is_lost:
+                # Not before it gave up: what is unsure any thread of this client takes over.
+                self._unsure = trying.nonce
+            raise
 
     def holder(self) -> str | None:
         """The owner text in the row while its lease lasts; one query."""
@@ -261,21 +248,51 @@ class SqlClient:
         """Give up the connection."""
         self._table.close()
 
-    def _put(
-        self, statement: str, token: int, nonce: str, owner_text: str, seen: int | None = None
-    ) -> bool:
+    def _tried(self, trying: _Try) -> SqlHolding | None:
+        nonce = trying.nonce
+        # The lease counts from before the request that took it, which a lost answer hides:
+        # then it is the first one.
+        first_asked_at_ms = asked_at_ms = self.now_ms()
+        token, self._free_at_token = self._free_at_token, None
+        if token is not None:
+            token += 1
+            if self._put(_TAKE, token, trying, seen=token - 1):
+                return SqlHolding(self, token, nonce, asked_at_ms)
+        for _ in range(TRIES):
+            row = self._look()
+            if row is not None and row.nonce == nonce:
+                self._unsure = None
+                return SqlHolding(self, row.token, nonce, first_asked_at_ms)
+            if row is not None and row.is_held and row.nonce != self._unsure:
+                return None
+            now_ms = self.server_now_ms() if row is None else row.now_ms
+            asked_at_ms = self.now_ms()
+            if row is None:
+                token = max(1, now_ms)
+                taken = self._put(_INSERT, token, trying)
+            else:
+                token = max(row.token + 1, now_ms)
+                taken = self._put(_TAKE, token, trying, seen=row.token)
+            if taken:
+                self._unsure = None
+                return SqlHolding(self, token, nonce, asked_at_ms)
+        if trying.is_lost:
+            raise self._table.silent("its answers were lost")
+        return None
+
+    def _put(self, statement: str, token: int, trying: _Try, seen: int | None = None) -> bool:
         """Write the own holding; False when it did not happen or nobody can tell."""
-        lease_ms = self.lease_ms
+        lease_ms, nonce = self.lease_ms, trying.nonce
         values: tuple[str | int | None, ...]
         if seen is None:
-            values = (self._name, token, nonce, owner_text, lease_ms, lease_ms)
+            values = (self._name, token, nonce, trying.owner_text, lease_ms, lease_ms)
         else:
-            taking = (token, nonce, owner_text, lease_ms, lease_ms)
+            taking = (token, nonce, trying.owner_text, lease_ms, lease_ms)
             values = (*taking, self._name, seen, self._unsure)
         try:
             return self._table.change_once(statement, values) == 1
         except AnswerLost:
-            self._unsure = nonce
+            trying.is_lost = True
             return False
         except (RowExists, NoTable):
             return False  # the next look tells
@@ -284,7 +301,7 @@ class SqlClient:
         except UnsafeSetupError:
             raise
         except BaseException:
-            self._unsure = nonce
+            trying.is_lost = True
             with contextlib.suppress(StorageUnavailableError):
                 self.free(token, nonce)  # interrupted: give back what may be ours
             raise

@@ -108,6 +108,27 @@ def test_own_row_is_known_by_its_nonce_whatever_other_threads_lost(machine, tmp_
     assert holding.expires_in_ms() == 29_600, "counts from the request that was lost"
 
 
+def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
+    machine, tmp_path
+) -> None:
+    client = client_on(machine, tmp_path / "l.db")
+    client.try_acquire("before").release()
+    asked, of_other_thread = client._table.database.rows, []
+
+    def look(statement, values=()):
+        found = asked(statement, values)
+        client._table.database.rows = asked
+        of_other_thread.append(client.try_acquire("another thread"))
+        return found
+
+    client._table.database.rows = look
+    client._table.database.lose_answers = 1
+    holding = client.try_acquire("me")
+    assert holding is not None
+    assert of_other_thread == [None], "two holders at once"
+    holding.renew()
+
+
 def test_lost_answers_of_every_try_leave_the_row_free_for_the_same_client(
     machine, tmp_path
 ) -> None:
