@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from lockproviders.client import Holding
-from timeline.errors import FencedError, LeaseLostError, UnavailableError
+from timeline.errors import FencedError, LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor, Ticker
@@ -33,6 +33,9 @@ MARGIN_SHARE = 10  # one tenth of the lease
 RENEWALS_PER_LEASE = 3
 ROOM_SHARE = 6  # of a fresh lease's time; with renewals more than that is always left
 TICK_MS_MIN = 10
+
+# No answer, or none that a holder can act on: a password that was changed under a living lock.
+_REFUSED = (UnavailableError, UnsafeSetupError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +153,8 @@ class HeldLease:
         """
         Give it back; only the own holding is ever removed. Twice is no error.
 
-        A provider that does not answer is an event, not an error: what was published stays
-        published, and the lock ends with its lease.
+        A provider that does not answer, or lets us in no more, is an event, not an error: what
+        was published stays published, and the lock ends with its lease.
         """
         if self._released or self._is_other_process():
             return
@@ -160,7 +163,7 @@ class HeldLease:
             self._stop_watching()  # no renewal may be under way behind the release
         try:
             self._holding.release()
-        except UnavailableError as error:
+        except _REFUSED as error:
             self._emit("lock.release_failed", error=error.message)
         finally:
             held_ms = self.held_ms()
@@ -237,7 +240,7 @@ class HeldLease:
             self._holding.renew()
         except FencedError as error:
             self._lose(error.message)
-        except UnavailableError as error:
+        except _REFUSED as error:
             # The next beat tries again; the deadline ends the lease if none gets through.
             self._emit("lock.renew_failed", error=error.message)
         else:

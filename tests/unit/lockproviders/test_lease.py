@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockproviders.lease import HeldLease, LeaseTerms
-from timeline.errors import LeaseLostError, StorageUnavailableError
+from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 
 
 def lease_over(machine, holding, *, margin_ms: int = 0, hold_budget_ms: int = 0) -> HeldLease:
@@ -184,3 +184,27 @@ def test_holding_within_budget_is_silent(machine, caplog) -> None:
 def test_lease_without_end_and_budget_needs_no_ticker(machine) -> None:
     lease_over(machine, machine.holding())
     assert machine.executor.tickers == []
+
+
+@pytest.mark.parametrize("lease_ms", [None, 60_000])
+def test_a_release_that_is_refused_is_told_and_fails_nothing(machine, lease_ms) -> None:
+    """A password that was changed meanwhile: what was published stays published."""
+    holding = machine.holding(lease_ms)
+    lease = lease_over(machine, holding)
+    holding.trouble = UnsafeSetupError("access denied", kind="lock_database")
+    with lease:
+        pass
+    assert machine.events.fields("lock.release_failed")["error"] == "access denied"
+    assert lease.is_released
+
+
+def test_a_renewal_that_is_refused_is_told_and_tried_again(machine) -> None:
+    holding = machine.holding(60_000)
+    lease = lease_over(machine, holding)
+    holding.trouble = UnsafeSetupError("access denied", kind="lock_database")
+    machine.clock.time_ms += 20_000
+    lease.tick()
+    assert machine.events.fields("lock.renew_failed")["error"] == "access denied"
+    holding.trouble = None
+    lease.tick()
+    assert holding.renewals == 1
