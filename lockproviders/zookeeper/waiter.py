@@ -93,6 +93,7 @@ class ZooKeeperHolding:
 
         Raises:
             UnavailableError: No answer; the session is closed, at the latest its time ends it.
+            UnsafeSetupError: We may not; the session is closed, which removes the node.
         """
         if self._released:
             return
@@ -107,8 +108,8 @@ class ZooKeeperHolding:
             return
         try:
             self.session.delete(self._path)
-        except UnavailableError:
-            self._client.abandon(self.session)
+        except HoodooError:
+            self._client.abandon(self.session)  # or our node stays as long as this process lives
             raise
 
     def on_event(self, event: Any) -> None:

@@ -265,6 +265,19 @@ def test_leaving_without_an_answer_ends_the_session(new_client, tree: Tree) -> N
     assert connection.closed
 
 
+def test_release_that_the_servers_refuse_is_told_and_ends_the_session(
+    new_client, tree: Tree
+) -> None:
+    """An identity that may create and read, but not delete, would block everybody for ever."""
+    client = prepared(new_client("a"))
+    holding = client.try_acquire("me")
+    wire(client).faults["delete"] = ["denied"]
+    with pytest.raises(UnsafeSetupError, match="delete there"):
+        holding.release()
+    assert tree.names(FOLDER) == []
+    assert new_client("b").try_acquire("other") is not None
+
+
 def test_release_without_an_answer_is_told_and_ends_the_session(new_client, tree: Tree) -> None:
     client = new_client("a")
     holding = client.try_acquire("me")

@@ -82,7 +82,7 @@ class Kazoo:
         self.client_state = "CONNECTING"
         self.stopped = self.closed = False
         self.asked: list[str] = []
-        self.faults: dict[str, list[str]] = {}  # per request: "lost" before, "unanswered" after
+        self.faults: dict[str, list[str]] = {}  # "lost" before, "unanswered" after, "denied"
         self.handler = SimpleNamespace(spawn=self._spawn)
         self._hear: Callable[[str], None] = lambda state: None
 
@@ -173,6 +173,8 @@ class Kazoo:
         fault = waiting.pop(0) if waiting else None
         if fault == "lost" or not self.connected:
             return Result(exception=refusals.ConnectionLoss())
+        if fault == "denied":
+            return Result(exception=refusals.NoAuthError())
         try:
             value = work()
         except refusals.KazooException as error:
