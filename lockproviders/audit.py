@@ -37,6 +37,7 @@ FLUSH_MS = 2_000
 DAY_MS = 24 * 3_600_000
 FILE_BYTES_MAX = 1 << 20
 FILES_MAX = 200_000
+TIME_MS_MAX = 1 << 42  # in the year 2109
 PRUNED_AT_ONCE_MAX = 1_000
 RENEWALS_KEPT_MAX = 500  # the newest; a lease held for days must not make a file without end
 
@@ -285,14 +286,15 @@ def _read_file(storage: Storage, name: str) -> AuditedHolding | None:
         return None
     try:
         return _holding_of(known)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
 def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
     first, last = records[0], records[-1]
     who = _owner_of(str(first.get("ownerId", "")))
-    start_ms = int(first.get("transactionStartTime", first["timestamp"]))
+    start_ms = _time_ms(first.get("transactionStartTime", first["timestamp"]))
+    last_ms = _time_ms(last["timestamp"])
     state = last.get("state")
     ended: HowEnded = "open"
     if state == "BROKEN":
@@ -307,12 +309,20 @@ def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
         provider=str(last.get("provider") or who["provider"] or ""),
         fencing_token=token if isinstance(token, int) else None,
         start_ms=start_ms,
-        last_ms=int(last["timestamp"]),
-        end_ms=int(last["timestamp"]) if ended != "open" else None,
+        last_ms=last_ms,
+        end_ms=last_ms if ended != "open" else None,
         renewals=sum(1 for record in records if record.get("state") == "RENEW"),
         ended=ended,
         by=str(last.get("by", "")),
     )
+
+
+def _time_ms(told: Any) -> int:
+    """A time of a record; what no calendar has is a damaged one."""
+    time_ms = int(told)
+    if not 0 <= time_ms < TIME_MS_MAX:
+        raise ValueError(told)
+    return time_ms
 
 
 def _owner_of(owner_id: str) -> dict[str, Any]:

@@ -152,6 +152,9 @@ def test_javas_file_is_read_and_damaged_ones_are_passed_over(storage) -> None:
         ("2000_x.jsonl", b"{]"),
         ("3000_y.jsonl", b'{"timestamp": "soon"}'),
         ("4000_z.jsonl", b""),
+        ("5000_u.jsonl", b'{"timestamp": 1700000000000000, "state": "END"}'),
+        ("6000_v.jsonl", b'{"timestamp": 6000, "transactionStartTime": -1e18}'),
+        ("7000_w.jsonl", b'{"timestamp": Infinity}'),
         ("notes.txt", b"not ours"),
     ):
         storage.write(f"{AUDIT_FOLDER}/{name}", content)
