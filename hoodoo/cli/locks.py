@@ -21,7 +21,7 @@ from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, note_break, read_a
 from lockproviders.client import BreakableLockClient
 from lockproviders.doctor import LockExamination, examine
 from lockproviders.owner import describe_owner, parse_note
-from timeline.errors import InvalidInputError, UnsafeSetupError
+from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
 
 __all__ = ["locks"]
 
@@ -299,14 +299,20 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
             if not client.break_lock(text):
                 raise _changed(lock.holder(), found["owner"] or text)
             document["broken"] = True
-            document["audit"] = note_break(
-                world.storage,
-                clock=world.clock,
-                ids=world.ids,
-                holder_text=text,
-                provider=lock.provider,
-                identity=lock.identity,
-            )
+            try:
+                document["audit"] = note_break(
+                    world.storage,
+                    clock=world.clock,
+                    ids=world.ids,
+                    holder_text=text,
+                    provider=lock.provider,
+                    identity=lock.identity,
+                )
+            except HoodooError as error:
+                # It is broken all the same, and whoever believed otherwise would break the next one.
+                invocation.printer.remark(
+                    f"the lock was taken away, but not noted for 'locks audit': {error.message}"
+                )
     invocation.printer.document(document)
 
 

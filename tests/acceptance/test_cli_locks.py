@@ -13,6 +13,7 @@ import pytest
 from lockproviders.owner import as_shared
 from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
+from timeline.errors import StorageUnavailableError
 from timeline.machine import SystemClock, SystemIds
 
 OWNER = "there/9/w2"
@@ -169,6 +170,22 @@ def test_break_frees_the_lock_and_leaves_a_line(table: Path, props: Path) -> Non
     broken = [one for one in holdings if one["ended"] == "broken"]
     assert [one["owner"] for one in broken] == [OWNER]
     holding.release()
+
+
+def test_break_says_that_it_broke_also_when_its_line_cannot_be_written(
+    table: Path, props: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise StorageUnavailableError("no space left on device")
+
+    monkeypatch.setattr("hoodoo.cli.locks.note_break", full)
+    client = somebody(table, props)
+    client.try_acquire(HOLDER)
+    answer = run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
+    assert client.holder() is None
+    assert (answer.exit_code, answer.document["broken"]) == (0, True)
+    assert answer.document["audit"] is None
+    assert "no space left on device" in answer.err
 
 
 def test_break_asks_first(table: Path, props: Path) -> None:
