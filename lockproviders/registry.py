@@ -10,8 +10,10 @@ program is put together.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +41,7 @@ from lockproviders.sql import client as sql
 from lockproviders.storage_based import client as storage_based
 from lockproviders.zookeeper import client as zookeeper
 from timeline import hookspecs as merger_hooks
-from timeline.errors import UnknownProviderError, UnsafeSetupError
+from timeline.errors import HoodooError, UnknownProviderError, UnsafeSetupError
 from timeline.machine import FanOut
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
@@ -48,8 +50,12 @@ from timeline.ports.ids import Ids
 from timeline.ports.merger import RecordMerger
 from timeline.ports.storage import Storage
 from timeline.properties.options import TABLE_LAYER, Option, PropertySet, as_property_set
+from timeline.storage.resolve import storage_for
 
 __all__ = ["ProviderRegistry", "build_lock", "provider_options", "registry_for", "said_by_caller"]
+
+_LOG = logging.getLogger("hoodoo.lock")
+_BASE_PATH = "hoodie.base.path"
 
 #: Names that lock keys are inferred from, as Java's writers do.
 _TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
@@ -296,7 +302,7 @@ def build_lock(
         executor: Runs renewal and alarms.
         table_identity: Canonical identity of the table, equal for all its writers.
         table_address: The table as the caller spelled it, where ``hoodie.base.path`` does not
-            say; the storage's own address by default.
+            say how Java does; the storage's own address by default.
         registry: The providers to choose from; as ``registry_for`` by default.
 
     Raises:
@@ -314,7 +320,7 @@ def build_lock(
         LockContext(
             properties=properties,
             table_identity=table_identity,
-            table_address=properties.get("hoodie.base.path") or table_address or storage.base_uri,
+            table_address=_java_s_path(properties, storage) or table_address or storage.base_uri,
             table_folder=capabilities.local_root,
             clock=clock,
             ids=ids,
@@ -340,3 +346,33 @@ def build_lock(
         events = FanOut((events, trail))
     ports = LockPorts(clock=clock, ids=ids, events=events, executor=executor)
     return ProviderLock(entry.name, client, budget=budget, ports=ports)
+
+
+def _java_s_path(properties: PropertySet, storage: Storage) -> str | None:
+    """
+    The table's path as Java's writers are told, unless it is certainly another table's.
+
+    One file of properties serves several tables: its path would lead the lock of this one to a
+    place where Java's writers of this one do not look.
+    """
+    said = properties.get(_BASE_PATH)
+    if not said:
+        return None
+    try:
+        there = storage_for(said, options=properties)
+    except HoodooError:
+        return said  # a scheme of Java's alone, say: the same table by another door
+    here_root, there_root = storage.capabilities.local_root, there.capabilities.local_root
+    is_comparable = (here_root is None) == (there_root is None)
+    if there_root is not None and not Path(there_root).is_dir():
+        is_comparable = False  # where Java's machines have mounted it
+    if not is_comparable or there.base_uri == storage.base_uri:
+        return said
+    _LOG.warning(
+        "%s names another table than the one that is opened, and its lock is not taken there: %s "
+        "instead of %s",
+        _BASE_PATH,
+        ascii(said),
+        storage.base_uri,
+    )
+    return None

@@ -15,6 +15,7 @@ from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
 from timeline.ports.storage import StorageCapabilities
 from timeline.properties.options import TABLE_LAYER, PropertySet
+from timeline.storage.resolve import storage_for
 
 NOTHING = LockCapabilities(
     between_processes=False,
@@ -231,6 +232,61 @@ def test_a_table_does_not_choose_the_lock_of_its_writers(machine) -> None:
     said = said.with_layer("code", {"hoodie.write.lock.provider": "mine"})
     lock_for(machine, StorageAt(None), registry, said)
     assert seen == [{"hoodie.write.lock.provider": "mine", "hoodie.table.name": "flights"}]
+
+
+OPENED = "s3://lake/t2"
+IMPLICIT = {
+    "hoodie.write.lock.provider": "zookeeper_implicit",
+    "hoodie.write.lock.zookeeper.url": "zk1",
+}
+STORED = {"hoodie.write.lock.provider": "storage_based"}
+
+
+def identity_at(machine, address: str, properties: dict[str, str], **said: str) -> str:
+    storage = storage_for(address, options={"hoodoo.storage.s3.anonymous": "true"})
+    lock = build_lock(
+        {**properties, **said},
+        storage=storage,
+        clock=machine.clock,
+        ids=machine.ids,
+        events=machine.events,
+        executor=machine.executor,
+        table_identity=storage.base_uri,
+        table_address=address,
+    )
+    return lock.identity
+
+
+@pytest.mark.parametrize("provider", [IMPLICIT, STORED])
+def test_a_base_path_of_another_table_leads_no_lock_there(machine, provider, caplog) -> None:
+    """One file of properties for several tables: Java's writers of this one lock this one."""
+    here = identity_at(machine, OPENED, provider)
+    led = identity_at(machine, OPENED, provider, **{"hoodie.base.path": "s3://lake/t1"})
+    assert led == here
+    assert "s3://lake/t1" in caplog.text
+
+
+def test_a_base_path_says_how_java_spells_the_table(machine) -> None:
+    as_java = identity_at(machine, OPENED + "/", IMPLICIT)
+    assert as_java != identity_at(machine, OPENED, IMPLICIT)
+    for spelled in ("s3://lake/t2/", "s3a://lake/t2/"):
+        said = {"hoodie.base.path": spelled}
+        assert identity_at(machine, OPENED, IMPLICIT, **said) == as_java
+    elsewhere = {"hoodie.base.path": "hdfs://nn/lake/t2"}  # the same store by another door
+    assert identity_at(machine, OPENED, IMPLICIT, **elsewhere) != as_java
+
+
+def test_a_local_base_path_counts_unless_it_is_another_folder_of_this_machine(
+    machine, tmp_path
+) -> None:
+    (tmp_path / "t1").mkdir()
+    (tmp_path / "t2").mkdir()
+    opened = str(tmp_path / "t2")
+    here = identity_at(machine, opened, IMPLICIT)
+    other = {"hoodie.base.path": str(tmp_path / "t1")}
+    assert identity_at(machine, opened, IMPLICIT, **other) == here
+    mounted = {"hoodie.base.path": "/where/java/has/mounted/it"}
+    assert identity_at(machine, opened, IMPLICIT, **mounted) != here
 
 
 class Merging(Plugin):
