@@ -130,6 +130,8 @@ class Database(ABC):
     def _run(self, statement: str, values: Sequence[Value]) -> tuple[int, list[Row]]:
         self._notice_fork()
         with self._guard:
+            if self._connection is not None and self._leads_elsewhere():
+                self._drop()
             if self._connection is None:
                 self._connection = self._connected()
             try:
@@ -181,6 +183,10 @@ class Database(ABC):
     def _meaning(self, error: Exception) -> Exception:
         """One of the answers of this module for an error of the driver."""
 
+    def _leads_elsewhere(self) -> bool:
+        """Whether a new connection would see another database than the open one."""
+        return False
+
     def _shut(self, connection: Any) -> None:
         connection.close()
 
@@ -220,6 +226,7 @@ class SqliteDatabase(Database):
         self._path = Path(path).resolve()
         self._may_create = may_create
         self._durable = durable
+        self._opened: tuple[int, int] | None = None
 
     @property
     def address(self) -> str:
@@ -229,6 +236,7 @@ class SqliteDatabase(Database):
     def _connect(self) -> sqlite3.Connection:
         if self._may_create and not self._path.exists():
             self._path.touch(mode=0o640)  # ours and our group's (SEC12)
+        self._opened = self._file_there()  # before it is opened: who is in between is noticed later
         connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode=rw",
             uri=True,
@@ -243,6 +251,17 @@ class SqliteDatabase(Database):
             connection.close()
             raise
         return connection
+
+    def _leads_elsewhere(self) -> bool:
+        # A file that was removed lives on for who has it open, and nobody else is met there.
+        return self._file_there() != self._opened
+
+    def _file_there(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _execute(
         self, connection: sqlite3.Connection, statement: str, values: Sequence[Value]

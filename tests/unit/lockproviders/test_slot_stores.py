@@ -134,6 +134,24 @@ def test_a_table_of_slots_that_goes_under_a_writer_is_not_made_anew(tmp_path: Pa
         assert refused.value.kind == "slots_lost"
 
 
+@pytest.mark.spec("SLOT-6")
+def test_a_file_of_slots_that_goes_under_a_writer_is_missed_at_once(tmp_path: Path) -> None:
+    """It would go on deciding in a file that nobody else can open."""
+    said = {
+        "hoodoo.slots.backend": "sql",
+        URL: str(tmp_path / "slots.db"),
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    storage = chosen(said)
+    storage.create(slot_path(1), b"1")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    for _ in range(2):
+        with pytest.raises(UnsafeSetupError) as refused:
+            storage.create(slot_path(2), b"2")
+        assert refused.value.kind == "slots_lost"
+
+
 # ------------------------------------------------------------------ DynamoDB
 
 

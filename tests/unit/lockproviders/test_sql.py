@@ -242,6 +242,21 @@ def test_sqlite_file_is_made_readable_for_the_group_only(machine, tmp_path) -> N
     assert (tmp_path / "l.db").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("made_anew", [True, False])
+def test_who_holds_the_lock_in_a_file_that_was_removed_holds_it_no_more(
+    machine, tmp_path, made_anew
+) -> None:
+    holder, other = client_on(machine, tmp_path / "l.db"), client_on(machine, tmp_path / "l.db")
+    holding = holder.try_acquire("me")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    if made_anew:
+        assert other.try_acquire("other") is not None
+    with pytest.raises(LeaseLostError):
+        holding.renew()
+    assert (holder.try_acquire("me again") is None) == made_anew, "two holders at once"
+
+
 class _Opening:
     """A connection to a new file that others open, too: its log is turned on by one of them."""
 
