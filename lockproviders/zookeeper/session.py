@@ -131,6 +131,15 @@ class ZkSession:
                 path, stat = created
                 return Queued(path.rpartition("/")[2], stat.czxid), tuple(names or ())
             self._make_folders(folder)
+        if self._settings.root and self.read("/") is None:
+            raise UnsafeSetupError(
+                f"the root in {self._settings.url_key} is no node of ZooKeeper: create "
+                f"{self._settings.root}, or leave it out: {self._settings.connect_text}",
+                kind="lock_root",
+                key=self._settings.url_key,
+                server=self._settings.servers_text,
+                path=self._settings.root,
+            )
         raise UnavailableError(
             f"the lock's node is removed again and again; find out by whom: {folder}", path=folder
         )

@@ -47,9 +47,9 @@ def tree() -> Tree:
 
 @pytest.fixture
 def new_client(machine, tree: Tree):
-    def make(name: str) -> ZooKeeperClient:
+    def make(name: str, **said: str) -> ZooKeeperClient:
         context = LockContext(
-            properties=PROPERTIES,
+            properties={**PROPERTIES, **said},
             table_identity="t1",
             table_address="/data/t1",
             table_folder=None,
@@ -581,3 +581,11 @@ def test_missing_package_names_the_extra(machine, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnsafeSetupError, match=r"hoodoo\[zookeeper\]") as caught:
         ENTRY.factory(context)
     assert caught.value.kind == "missing_extra"
+
+
+def test_a_root_that_nobody_made_is_a_matter_of_set_up(new_client, tree: Tree) -> None:
+    tree.has_root = False
+    client = new_client("a", **{"hoodie.write.lock.zookeeper.url": "zk1:2181/nowhere"})
+    with pytest.raises(UnsafeSetupError, match="create /nowhere") as caught:
+        client.try_acquire("me")
+    assert caught.value.kind == "lock_root"

@@ -41,6 +41,7 @@ class Tree:
         self.clients: list[Kazoo] = []
         self.accepts = True
         self.readable = True
+        self.has_root = True  # that of the connect string
         self.made_private: list[str] = []
 
     def connect(self, settings: Any) -> Kazoo:
@@ -176,6 +177,8 @@ class Kazoo:
         if fault == "denied":
             return Result(exception=refusals.NoAuthError())
         try:
+            if not self.tree.has_root:
+                raise refusals.NoNodeError
             value = work()
         except refusals.KazooException as error:
             return Result(exception=error)
