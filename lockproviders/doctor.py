@@ -179,6 +179,8 @@ class _Trial:
             second = self._rival.acquire(PURPOSE)
         except LockTimeoutError as error:
             lease.assert_held()
+            if error.kind == "lock_unanswered":
+                raise _WrongError(f"nothing is proven, try again: {error.message}") from error
             return f"a second one was refused, holder {error.fields.get('holder', 'unknown')}"
         second.release()
         raise _WrongError(

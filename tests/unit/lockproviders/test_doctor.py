@@ -144,6 +144,22 @@ def test_lock_that_excludes_nobody_is_found_out(machine) -> None:
     assert "name the same server" in contend.advice
 
 
+def test_a_second_one_that_got_no_answer_proves_nothing(machine) -> None:
+    lock = LeasedLock(machine.clock)
+    taken = lock.take
+
+    def silent_while_held() -> LeasedHolding | None:
+        if lock.current is not None:
+            raise StorageUnavailableError("too many connections")
+        return taken()
+
+    lock.take = silent_while_held  # type: ignore[method-assign]
+    contend = examined(machine, lock).checks[2]
+    assert (contend.name, contend.ok) == ("contend", False)
+    assert "nothing is proven" in contend.message
+    assert "too many connections" in contend.message
+
+
 def test_lock_that_cannot_be_reached_ends_the_examination(machine) -> None:
     lock = LeasedLock(machine.clock)
     lock.trouble = StorageUnavailableError("the server does not answer")
