@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -345,17 +346,29 @@ class _WithCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
+class _Seconds(click.FloatRange):
+    """Of all numbers only those that a clock can count."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a valid number of seconds.", param, ctx)
+        return seconds
+
+
 @locks.command(cls=_WithCommand)
 @click.argument("address", metavar="[TABLE]", required=False)
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0, max=604_800),
+    type=_Seconds(min=0, max=604_800),
     metavar="SECONDS",
     help="How long to wait for the lock; 0 tries once. Default: hoodoo.lock.deadline.ms.",
 )
 @click.option(
     "--kill-after",
-    type=click.FloatRange(min=0, max=3_600),
+    type=_Seconds(min=0, max=3_600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -8,6 +8,7 @@ lost, and by the kernel when this process dies, so that no two of them run at on
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -134,14 +135,32 @@ class _Forwarding:
             self._send(self._early.pop(0))
 
     def end(self, process: subprocess.Popen[bytes], kill_after_seconds: float) -> None:
-        """SIGTERM, then SIGKILL."""
+        """SIGTERM, then SIGKILL; also to what it started, which may outlive it."""
         self._process = process
         self._send(signal.SIGTERM)
-        try:
+        looks_left = round(kill_after_seconds / LOOK_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(kill_after_seconds)
-        except subprocess.TimeoutExpired:
+        pause = threading.Event()
+        while process.returncode is not None and self._is_group_left(process) and looks_left > 0:
+            looks_left -= 1
+            pause.wait(LOOK_SECONDS)
+        if process.returncode is None:
             self._send(signal.SIGKILL)
             process.wait(KILL_SECONDS_MAX)
+        elif self._is_group_left(process):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _is_group_left(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether anybody is in the command's own group; at a terminal it has none."""
+        if self.at_terminal:
+            return False
+        try:
+            os.killpg(process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         del frame

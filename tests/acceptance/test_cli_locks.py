@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -259,6 +260,31 @@ def test_run_ends_the_command_when_the_lock_is_lost(table: Path, tmp_path: Path)
     assert not (tmp_path / "survived").exists()
 
 
+def test_run_ends_what_the_command_started_when_the_lock_is_lost(
+    table: Path, tmp_path: Path
+) -> None:
+    """A shell ends at once, and what it started goes on with the work in its last words."""
+    props = sql_lock(tmp_path, lease_ms=1_500)
+    (tmp_path / "thief.py").write_text(
+        "import pathlib, signal, sqlite3, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"thief = sqlite3.connect({str(props.parent / 'locks.db')!r}, isolation_level=None)\n"
+        "thief.execute(\"UPDATE hoodoo_locks SET nonce = 'stolen', token = token + 1\")\n"
+        "for beat in range(200):\n"
+        f"    pathlib.Path({str(tmp_path / 'beat')!r}).write_text(str(beat))\n"
+        "    time.sleep(0.1)\n"
+    )
+    script = f"{sys.executable} {tmp_path / 'thief.py'} & wait"
+    answer = run(
+        *("locks", "run", table, "--props", props, "--kill-after", 1, "-o", "json"),
+        *("--", "sh", "-c", script),
+    )
+    assert (answer.exit_code, answer.error["kind"]) == (1, "lease_lost")
+    last = (tmp_path / "beat").read_text()
+    time.sleep(0.5)
+    assert (tmp_path / "beat").read_text() == last, "it works on beside the next holder"
+
+
 def test_run_takes_the_table_from_the_properties(table: Path, props: Path) -> None:
     with props.open("a") as file:
         file.write(f"hoodie.base.path={table}\n")
@@ -268,6 +294,8 @@ def test_run_takes_the_table_from_the_properties(table: Path, props: Path) -> No
 def test_run_without_command_or_table_is_wrong_usage(table: Path) -> None:
     assert run("locks", "run", table).exit_code == 2
     assert run("locks", "run", "--", "true").exit_code == 2
+    for option in ("--wait", "--kill-after"):
+        assert run("locks", "run", table, option, "nan", "--", "true").exit_code == 2
 
 
 def test_options_behind_the_dashes_belong_to_the_command(table: Path, tmp_path: Path) -> None:
