@@ -127,14 +127,15 @@ def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_l
     A number above that of every earlier holding.
 
     Java's holders drop the count, but their ends are wall-clock times like it: a token begins
-    at the end of the holding before it and never falls behind.
+    at the end of the holding before it and never falls behind. Nor does it behind the end that
+    a lease of ours would have now, because those of Java may be shorter.
 
     Args:
         before: The record that is replaced, None for a new file.
-        now_ms: The wall clock, for a file that was deleted.
+        now_ms: The wall clock, for what no record tells.
         validity_ms: Length of a lease.
         at_least: The last token this client had.
     """
     if before is None:
         return max(now_ms + validity_ms, at_least + 1)
-    return max(before.token, before.valid_until_ms, at_least) + 1
+    return max(before.token, before.valid_until_ms, now_ms + validity_ms, at_least) + 1

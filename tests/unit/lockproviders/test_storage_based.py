@@ -192,6 +192,17 @@ def test_tokens_grow_over_java_s_holdings_and_a_deleted_file() -> None:
     assert next_token(java, **{**told, "at_least": 20_000}) == 20_001
 
 
+def test_tokens_grow_over_a_holding_of_java_with_a_shorter_lease(bench: Bench) -> None:
+    first = bench.client("a").try_acquire("me")
+    assert first is not None
+    first.release()
+    bench.java_holds(for_ms=60_000, expired=True)
+    bench.clock.time_ms += 1_000
+    second = bench.client("b").try_acquire("other")
+    assert second is not None
+    assert (second.fencing_token or 0) > (first.fencing_token or 0)
+
+
 # ---------------------------------------------------------------- acquiring
 
 
