@@ -197,7 +197,7 @@ class DynamoClient:
         self._transport: Transport | None = None
         self._process = 0
         self._owner = ""
-        self._guard = threading.Lock()
+        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
         self._sighting: Sighting | None = None
         self._given_up: deque[str] = deque(maxlen=GIVEN_UP_MAX)
         self._created_at_ms: int | None = None
@@ -400,7 +400,7 @@ class DynamoClient:
     def _connected(self) -> Transport:
         """The transport of this process; a forked child never shares its parent's sockets."""
         identity = self._ids.identity()
-        with self._guard:
+        with self._guards.setdefault(identity.pid, threading.Lock()):
             if self._process != identity.pid:
                 self._transport = None
                 self._process = identity.pid

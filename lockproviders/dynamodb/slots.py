@@ -56,7 +56,7 @@ class DynamoSlotStore:
         self._connect = connect
         self._clock = clock
         self._ids = ids
-        self._guard = threading.Lock()
+        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
         self._transport: Transport | None = None
         self._process = 0
         self._answered = False  # the table was there; without it every number could be taken again
@@ -116,7 +116,7 @@ class DynamoSlotStore:
 
     def close(self) -> None:
         """Give up the connections."""
-        with self._guard:
+        with self._guard():
             transport, self._transport = self._transport, None
         if transport is not None and self._process == self._ids.identity().pid:
             transport.close()
@@ -208,9 +208,12 @@ class DynamoSlotStore:
             region=settings.region,
         )
 
+    def _guard(self) -> threading.Lock:
+        return self._guards.setdefault(self._ids.identity().pid, threading.Lock())
+
     def _connected(self) -> Transport:
         """The transport of this process; a forked child never shares its parent's sockets."""
-        with self._guard:
+        with self._guard():
             pid = self._ids.identity().pid
             if self._transport is None or self._process != pid:
                 self._transport, self._process = self._connect(), pid

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from lockproviders.dynamodb.client import DynamoClient
+from lockproviders.dynamodb.connection import Transport
 from lockproviders.dynamodb.settings import DynamoSettings
+from lockproviders.dynamodb.slots import DynamoSlotStore
 from tests.unit.lockproviders.dynamodb_table import CountingIds, FakeTable
 from tests.unit.lockproviders.plain_machine import Machine
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
@@ -581,3 +585,35 @@ def test_forked_child_opens_its_own_connection_under_its_own_name(
     assert client.try_acquire("child") is not None
     assert table.opened == 2
     assert table.rows["t1"]["ownerName"] != parent_owner
+
+
+@pytest.mark.parametrize("make", [DynamoClient, DynamoSlotStore])
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(
+    machine: Machine, table: FakeTable, make: Callable[..., DynamoClient | DynamoSlotStore]
+) -> None:
+    """A thread that connects holds what the child gets a copy of, and nobody there gives it back."""
+    ids, connecting, go_on = CountingIds(), threading.Event(), threading.Event()
+    parent = ids.pid
+
+    def connect() -> Transport:
+        if ids.pid == parent:
+            connecting.set()
+            go_on.wait(30)
+        return table
+
+    settings = DynamoSettings.from_properties({"hoodie.table.name": "t1"})
+    user = make(settings, connect, clock=machine.clock, ids=ids)
+
+    def use() -> None:
+        with contextlib.suppress(Exception):  # a table of locks has no slots
+            user.holder() if isinstance(user, DynamoClient) else user.read("a/1")
+
+    of_parent, of_child = (threading.Thread(target=use, daemon=True) for _ in range(2))
+    of_parent.start()
+    assert connecting.wait(30)
+    ids.pid += 1
+    of_child.start()
+    of_child.join(5)
+    is_stuck = of_child.is_alive()
+    go_on.set()
+    assert not is_stuck
