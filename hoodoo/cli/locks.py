@@ -267,10 +267,10 @@ def _holding_document(one: AuditedHolding) -> dict[str, Any]:
 @changing
 def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> None:
     """
-    Take the lock away from its holder, who finds out before its next timeline write.
+    Take the lock away from its holder, who finds out at its next renewal.
 
-    For a holder that is dead, where waiting for the end of its lease takes too long. Asks
-    first, and leaves a line for `locks audit`.
+    For a holder that is dead, where waiting for the end of its lease takes too long: one that
+    lives may publish for a third of its lease yet. Asks first, and leaves a line for `locks audit`.
     """
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)

@@ -14,7 +14,7 @@ import pytest
 from lockproviders.owner import as_shared
 from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
-from timeline.errors import StorageUnavailableError
+from timeline.errors import LeaseLostError, StorageUnavailableError
 from timeline.machine import SystemClock, SystemIds
 
 OWNER = "there/9/w2"
@@ -187,6 +187,15 @@ def test_break_says_that_it_broke_also_when_its_line_cannot_be_written(
     assert (answer.exit_code, answer.document["broken"]) == (0, True)
     assert answer.document["audit"] is None
     assert "no space left on device" in answer.err
+
+
+def test_break_promises_no_more_than_the_holder_knows(table: Path, props: Path) -> None:
+    holding = somebody(table, props).try_acquire(HOLDER)
+    run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")
+    assert holding.is_held(), "it has not asked since"
+    with pytest.raises(LeaseLostError):
+        holding.renew()
+    assert "at its next renewal" in run("locks", "break", "--help").out
 
 
 def test_break_asks_first(table: Path, props: Path) -> None:
