@@ -41,7 +41,9 @@ __all__ = [
     "ArchivedTimes",
     "History",
     "HistoryFiles",
+    "missing_history_file",
     "newest_manifest",
+    "read_history_files",
     "said_manifest",
 ]
 
@@ -154,6 +156,41 @@ def said_manifest(storage: Storage) -> int:
         return 0
 
 
+def read_history_files(
+    storage: Storage,
+    files: HistoryFiles,
+    wanted: Callable[[HistoryFile], bool],
+    parse: Callable[[bytes, str], T],
+) -> tuple[HistoryFiles, list[T]]:
+    """
+    The newest files (those, or newer ones), and what is in the wanted ones.
+
+    An archiver may merge them and tidy up meanwhile.
+
+    Raises:
+        MissingFileError: A file is gone that the newest manifest still names.
+    """
+    while True:
+        found: list[T] = []
+        try:
+            for one in filter(wanted, files):
+                path = f"{HISTORY}/{one.file_name}"
+                found.append(parse(storage.read(path), path))
+        except ObjectMissingError as error:
+            before, files = files, newest_manifest(storage)[1]
+            if files == before:
+                raise missing_history_file(path) from error
+        else:
+            return files, found
+
+
+def missing_history_file(path: str) -> MissingFileError:
+    """What is raised where the newest manifest names a file that is gone."""
+    return MissingFileError(
+        f"a file of the history is missing; restore it from a backup: {path}", path=path
+    )
+
+
 class History:
     """
     The archived instants of one table.
@@ -218,7 +255,8 @@ class History:
         if last is not None and last.number == number:
             return last.times
         read = frozenset(one.file_name for one in known[1])
-        files, found = self._each(
+        files, found = read_history_files(
+            self._storage,
             files,
             lambda one: one.file_name not in read,
             lambda data, path: parse_history_completions(data, path=path),
@@ -266,37 +304,8 @@ class History:
         def parse(data: bytes, path: str) -> tuple[HistoryInstant, ...]:
             return parse_history_rows(data, path=path, times_only=times_only)
 
-        return [row for rows in self._each(self._files(), wanted, parse)[1] for row in rows]
-
-    def _each(
-        self,
-        files: HistoryFiles,
-        wanted: Callable[[HistoryFile], bool],
-        parse: Callable[[bytes, str], T],
-    ) -> tuple[HistoryFiles, list[T]]:
-        """
-        The newest files (those, or newer ones), and what is in the wanted ones.
-
-        An archiver may merge them and tidy up meanwhile.
-
-        Raises:
-            MissingFileError: A file is gone that the newest manifest still names.
-        """
-        while True:
-            found: list[T] = []
-            try:
-                for one in filter(wanted, files):
-                    path = f"{HISTORY}/{one.file_name}"
-                    found.append(parse(self._storage.read(path), path))
-            except ObjectMissingError as error:
-                before, files = files, self._files()
-                if files == before:
-                    raise MissingFileError(
-                        f"a file of the history is missing; restore it from a backup: {path}",
-                        path=path,
-                    ) from error
-            else:
-                return files, found
+        _, found = read_history_files(self._storage, self._files(), wanted, parse)
+        return [row for rows in found for row in rows]
 
     def _legacy(self, times_only: bool) -> Iterator[HistoryInstant]:  # noqa: FBT001
         folder = self._legacy_folder or ""

@@ -29,7 +29,13 @@ from timeline.codecs.history_rows import (
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, TableReplacedError
-from timeline.history import HistoryFiles, newest_manifest, said_manifest
+from timeline.history import (
+    HistoryFiles,
+    missing_history_file,
+    newest_manifest,
+    read_history_files,
+    said_manifest,
+)
 from timeline.places import HISTORY
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -54,14 +60,13 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
 
     Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
     """
-    _, files = newest_manifest(storage)
-    found: set[tuple[str, str]] = set()
-    for one in files:
-        if one.first_time <= last and first <= one.last_time:
-            path = f"{HISTORY}/{one.file_name}"
-            rows = parse_history_rows(storage.read(path), path=path, times_only=True)
-            found.update((row.requested_time, row.action) for row in rows)
-    return frozenset(found)
+    _, found = read_history_files(
+        storage,
+        newest_manifest(storage)[1],
+        lambda one: one.first_time <= last and first <= one.last_time,
+        lambda data, path: parse_history_rows(data, path=path, times_only=True),
+    )
+    return frozenset((row.requested_time, row.action) for rows in found for row in rows)
 
 
 @contextmanager
@@ -170,9 +175,13 @@ def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> H
 
 
 def _merge(storage: Storage, inputs: HistoryFiles, level: int, made: Made) -> None:
-    data = merge_history_files(
-        (f"{HISTORY}/{one.file_name}", storage.read(f"{HISTORY}/{one.file_name}")) for one in inputs
-    )
+    paths = [f"{HISTORY}/{one.file_name}" for one in inputs]
+    try:
+        data = merge_history_files((path, storage.read(path)) for path in paths)
+    except ObjectMissingError as error:
+        if not set(inputs) <= set(newest_manifest(storage)[1]):
+            return  # another archiver merged them
+        raise missing_history_file(str(error)) from error
     merged = history_file(
         min(one.first_time for one in inputs),
         max(one.last_time for one in inputs),

@@ -17,6 +17,7 @@ from tests.unit.timeline.engine import Behind
 from timeline.boundary import boundary_number
 from timeline.codecs.history_rows import parse_manifest
 from timeline.context import TableContext
+from timeline.errors import MissingFileError
 from timeline.model.instant import Action
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.ids import ProcessIdentity
@@ -120,6 +121,22 @@ def test_levels_are_merged_and_what_no_manifest_names_goes_when_it_is_old(bench:
         for one in parse_manifest(bench.storage.read(f"{HISTORY}/{name}"))
     }
     assert {n for n in bench.storage.names(HISTORY) if n.endswith(".parquet")} == named
+
+
+def test_a_history_file_that_is_gone_is_told_when_its_level_is_merged(bench: Bench):
+    bench.commits(5)
+    run(bench)
+    (first,) = (f"{HISTORY}/{n}" for n in bench.storage.names(HISTORY) if n.endswith(".parquet"))
+    bench.storage.delete(first)
+
+    def until_merged() -> None:
+        for _ in range(9):
+            bench.commits(5)
+            run(bench)
+
+    with pytest.raises(MissingFileError, match="restore it from a backup") as caught:
+        until_merged()
+    assert caught.value.fields["path"] == first
 
 
 def test_a_pending_instant_keeps_itself_and_what_completed_after_it_began(bench: Bench):

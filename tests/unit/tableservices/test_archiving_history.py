@@ -6,8 +6,13 @@ import pytest
 
 from tableservices.archiving.history_files import add_to_history, archived_between
 from tests.unit.timeline.engine import Behind, Heard
-from timeline.codecs.history_rows import HistoryInstant, encode_manifest
-from timeline.errors import CorruptTableError
+from timeline.codecs.history_rows import (
+    HistoryInstant,
+    encode_history_rows,
+    encode_manifest,
+    history_file,
+)
+from timeline.errors import CorruptTableError, MissingFileError
 from timeline.history import History
 from timeline.places import HISTORY
 from timeline.storage.memory import MemoryStorage
@@ -95,3 +100,33 @@ def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStora
     add_to_history(Waking(storage), [row(T2)])
     assert storage.read(f"{HISTORY}/_version_") == b"3"
     assert times(storage) == [T1, T2, T3]
+
+
+def test_a_history_file_that_is_gone_is_told_by_its_path(storage: MemoryStorage):
+    path = f"{HISTORY}/{T1}_{T1}_0.parquet"
+    storage.delete(path)
+    with pytest.raises(MissingFileError, match="restore it from a backup") as caught:
+        archived_between(storage, T1, T2)
+    assert caught.value.fields["path"] == path
+
+
+def test_files_that_another_archiver_merged_meanwhile_are_found_in_what_it_made(
+    storage: MemoryStorage,
+):
+    """The one that was listed is gone, and what a newer manifest names has its instants."""
+
+    class Merging(Behind):
+        merged = False
+
+        def read(self, path: str) -> bytes:
+            if path.endswith("_0.parquet") and not self.merged:
+                self.merged = True
+                data = encode_history_rows([row(T1)])
+                one = history_file(T1, T1, level=1, size_bytes=len(data))
+                self.inner.write(f"{HISTORY}/{one.file_name}", data)
+                self.inner.write(f"{HISTORY}/manifest_2", encode_manifest([one]))
+                self.inner.write(f"{HISTORY}/_version_", b"2")
+                self.inner.delete(path)
+            return self.inner.read(path)
+
+    assert archived_between(Merging(storage), T1, T2) == {(T1, "commit")}
