@@ -18,7 +18,6 @@ from typing import Any, Final
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
 from timeline.places import REFUSED
-from timeline.ports.storage import ObjectMissingError
 from timeline.writing.receipt import WritePlan
 from timeline.writing.write import action_of
 
@@ -108,7 +107,14 @@ def given_up_writes(context: TableContext) -> list[GivenUp]:
     def read(name: str) -> GivenUp | None:
         try:
             return _read(name[:-5], json.loads(storage.read(f"{REFUSED}/{name}")))
-        except (ObjectMissingError, ValueError, LookupError, TypeError, AttributeError):
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             return None
 
     return [one for one in context.world.each(read, names) if one is not None]

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timeline.errors import HoodooError
+from timeline.model.times import told_ms
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor, Ticker
@@ -37,7 +38,6 @@ FLUSH_MS = 2_000
 DAY_MS = 24 * 3_600_000
 FILE_BYTES_MAX = 1 << 20
 FILES_MAX = 200_000
-TIME_MS_MAX = 1 << 42  # in the year 2109
 PRUNED_AT_ONCE_MAX = 1_000
 RENEWALS_KEPT_MAX = 500  # the newest; a lease held for days must not make a file without end
 
@@ -286,15 +286,15 @@ def _read_file(storage: Storage, name: str) -> AuditedHolding | None:
         return None
     try:
         return _holding_of(known)
-    except (TypeError, ValueError, OverflowError):
+    except (ArithmeticError, TypeError, ValueError):
         return None
 
 
 def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
     first, last = records[0], records[-1]
     who = _owner_of(str(first.get("ownerId", "")))
-    start_ms = _time_ms(first.get("transactionStartTime", first["timestamp"]))
-    last_ms = _time_ms(last["timestamp"])
+    start_ms = told_ms(first.get("transactionStartTime", first["timestamp"]))
+    last_ms = told_ms(last["timestamp"])
     state = last.get("state")
     ended: HowEnded = "open"
     if state == "BROKEN":
@@ -315,14 +315,6 @@ def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
         ended=ended,
         by=str(last.get("by", "")),
     )
-
-
-def _time_ms(told: Any) -> int:
-    """A time of a record; what no calendar has is a damaged one."""
-    time_ms = int(told)
-    if not 0 <= time_ms < TIME_MS_MAX:
-        raise ValueError(told)
-    return time_ms
 
 
 def _owner_of(owner_id: str) -> dict[str, Any]:

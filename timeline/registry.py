@@ -24,9 +24,10 @@ from timeline.boundary import (
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
+from timeline.model.times import told_ms
 from timeline.places import WRITERS
 from timeline.ports.executor import Ticker
-from timeline.ports.storage import FileStat, ObjectMissingError, Storage
+from timeline.ports.storage import FileStat, Storage
 from timeline.properties.agreement import AGREED_BY
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
@@ -135,8 +136,8 @@ def _entry(
     try:
         document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
         writer = _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
-    except (ObjectMissingError, ValueError, KeyError, TypeError):
-        return None  # it left meanwhile, or is no entry of ours
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None  # it left meanwhile (a LookupError), or is no entry of ours
     return writer if table_id in (None, document.get("table", table_id)) else None
 
 
@@ -194,7 +195,7 @@ def _writer(
         host=str(document["host"]),
         pid=int(document["pid"]),
         application=str(document["application"]),
-        since_ms=int(document["since_ms"]),
+        since_ms=told_ms(document["since_ms"]),
         agreement={str(key): str(value) for key, value in document["agreement"].items()},
         buckets=_readable(str(document.get("buckets", ""))),
         last_beat_ms=beat_ms,

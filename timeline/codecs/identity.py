@@ -40,7 +40,7 @@ def decode_facts(data: bytes) -> TableFacts:
     try:
         document = json.loads(data)
         return TableFacts(table_id=str(document["id"]), slots=str(document["slots"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
             f"the table's identity cannot be read, bring the file back from a backup: {TABLE_FACTS}",
             path=TABLE_FACTS,

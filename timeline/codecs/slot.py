@@ -8,7 +8,6 @@ is whole or absent. CRC-32 as of zlib: it guards against damage, not against for
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 import zlib
@@ -143,7 +142,7 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
                 path=path,
             )
         slot = _from_document(document, digest_of(data))
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
             f"a commit slot cannot be read ({error!r}), {_BACK}: {path}", path=path
         ) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import NewType
+from typing import Any, NewType
 
 from timeline.errors import InvalidInputError
 
@@ -21,6 +21,7 @@ __all__ = [
     "instant_time",
     "is_between",
     "parse_time_travel",
+    "told_ms",
     "wall_ms",
 ]
 
@@ -45,6 +46,18 @@ _DATE_TIME = re.compile(
 def is_between(time: InstantTime, since: InstantTime, until: InstantTime | None) -> bool:
     """Whether a time lies in (since, until], the form of every range; None has no end."""
     return since < time and (until is None or time <= until)
+
+
+def told_ms(value: Any) -> WallMs:
+    """
+    A wall time as a document of the table tells it; one that no clock shows is damage.
+
+    Raises:
+        ArithmeticError, TypeError, ValueError: It is no time up to the year 9999.
+    """
+    at = WallMs(int(value))
+    instant_time(at)
+    return at
 
 
 def instant_time(at: WallMs) -> InstantTime:

@@ -22,10 +22,10 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
 from timeline.model.filenames import data_file_time
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
+from timeline.model.times import InstantTime, told_ms
 from timeline.places import OURS, OWED, READERS, owed_path, reader_path
 from timeline.ports.executor import Ticker
-from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError, Storage
+from timeline.ports.storage import AmbiguousWriteError, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.liveness import LEASE_BEATS, lease_is_over, lease_is_trusted
@@ -47,6 +47,11 @@ LONG_READ_MS: Final = 2_000
 _ENTRIES_MAX: Final = 10_000
 _TRIES: Final = 5
 _FOLDERS: Final = frozenset(path.rpartition("/")[2] for path in (READERS, OWED))
+#: A document that ended meanwhile (``ObjectMissingError`` is a ``LookupError``), or is none of ours.
+_GONE_OR_NOT_OURS: Final = (
+    *(ArithmeticError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
 _OLD_LEASES: Final = 10  # so many times its own length after its end a lease goes
 
 
@@ -312,7 +317,7 @@ def registered_readers(context: TableContext) -> list[RegisteredReader]:
         try:
             document = json.loads(storage.read(f"{READERS}/{name}"))
             found.append(_reader(name.removesuffix(".json"), document, storage.now_ms()))
-        except (ObjectMissingError, ValueError, KeyError, TypeError):
+        except _GONE_OR_NOT_OURS:
             continue  # it ended meanwhile, or is no lease of ours
     return sorted(found, key=lambda reader: reader.since_ms)
 
@@ -323,10 +328,10 @@ def _reader(reader_id: str, document: dict[str, Any], now_ms: int) -> Registered
         host=str(document["host"]),
         pid=int(document["pid"]),
         application=str(document["application"]),
-        since_ms=int(document["since"]),
+        since_ms=told_ms(document["since"]),
         oldest=str(document["oldest"]),
         newest=str(document["newest"]),
-        until_ms=int(document["until"]),
+        until_ms=told_ms(document["until"]),
         lease_ms=int(document["lease_ms"]),
         alive=not lease_is_over(int(document["until"]), now_ms),
     )
@@ -398,7 +403,7 @@ def _owed(storage: Storage, path: str) -> tuple[InstantTime, list[str]] | None:
     try:
         document = json.loads(storage.read(path))
         return str(document["floor"]), [str(one) for one in document["paths"]]
-    except (ObjectMissingError, ValueError, KeyError, TypeError):
+    except _GONE_OR_NOT_OURS:
         return None
 
 

@@ -164,6 +164,7 @@ def test_of_the_writes_that_gave_up_the_newest_are_remembered(
         times = [lost_write(tmp_path / "t").fields["report"]["instant"] for _ in range(4)]
         assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:]
         (tmp_path / "t" / REFUSED / f"{times[3]}.json").write_text("torn")
+        (tmp_path / "t" / REFUSED / f"{times[0]}.json").write_text("[" * 100_000)
         (tmp_path / "t" / REFUSED / "note.json").write_text("{}")
         assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:3]
 

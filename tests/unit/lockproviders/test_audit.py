@@ -155,6 +155,8 @@ def test_javas_file_is_read_and_damaged_ones_are_passed_over(storage) -> None:
         ("5000_u.jsonl", b'{"timestamp": 1700000000000000, "state": "END"}'),
         ("6000_v.jsonl", b'{"timestamp": 6000, "transactionStartTime": -1e18}'),
         ("7000_w.jsonl", b'{"timestamp": Infinity}'),
+        ("8000_z.jsonl", b'{"timestamp": 1e999}'),
+        ("9000_z.jsonl", b'{"timestamp": 1000000000000000000000000}'),
         ("notes.txt", b"not ours"),
     ):
         storage.write(f"{AUDIT_FOLDER}/{name}", content)

@@ -270,12 +270,33 @@ def test_a_writer_that_seems_alive_is_forgotten_by_force_and_shows_itself_again(
     living.leave()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"writer_id": 1}', b"\xff", b'{"pid": "x"}', b"null"]
-)
-def test_damaged_entries_are_ignored(content: bytes):
+def strange(**changes: object) -> bytes:
+    """An entry with another value somewhere."""
+    told = dict.fromkeys(("writer_id", "host", "pid", "application", "since_ms", "pin"), 1)
+    return json.dumps({**told, "agreement": {}, **changes}).encode()
+
+
+DAMAGED = {
+    "empty": b"",
+    "torn": b"{",
+    "list": b"[]",
+    "part": b'{"writer_id": 1}',
+    "text": b"\xff",
+    "type": b'{"pid": "x"}',
+    "null": b"null",
+    "nested": b"[" * 100_000,
+    "agreement": strange(agreement=[]),
+    "none": strange(agreement=None),
+    "pid": strange(pid=1e999),
+    "pin": strange(pin=1e999),
+    "since": strange(since_ms=10**30),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_entries_are_ignored(damage: str):
     table = new_table()
-    table.context.world.storage.write(f"{WRITERS}/strange.json", content)
+    table.context.world.storage.write(f"{WRITERS}/strange.json", DAMAGED[damage])
     enter(table.context, MINE).leave()
     assert registered_writers(table.context) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -269,6 +270,38 @@ def test_a_range_that_is_told_by_the_newest_files_holds_those() -> None:
         bench.commit(3, 4)
         bench.clean()
         assert rows.read_all()["v"].to_pylist() == [6]
+
+
+def lease(**changes: object) -> bytes:
+    """A lease with another value somewhere."""
+    told = dict.fromkeys(("since", "until", "lease_ms", "pid", "n"), 1)
+    names = dict.fromkeys(("host", "application", "oldest", "newest"), "20260101000000000")
+    return json.dumps({**told, **names, **changes}).encode()
+
+
+DAMAGED = {
+    "empty": b"",
+    "torn": b"{",
+    "list": b"[]",
+    "null": b"null",
+    "text": b"\xff",
+    "nested": b"[" * 100_000,
+    "far": lease(until=10**30),
+    "farther": lease(since=1e999),
+    "endless": lease(lease_ms=1e999),
+    "process": lease(pid=1e999),
+    "never": lease(until=None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_lease_or_debt_holds_nothing_and_stops_no_clean(damage: str) -> None:
+    bench = Bench()
+    bench.commit(1, 2, 3)
+    bench.storage.write(f"{READERS}/strange.json", DAMAGED[damage])
+    bench.storage.write(f"{OWED}/00000000000000000001", DAMAGED[damage])
+    assert registered_readers(bench.writer.context) == []
+    assert bench.clean() == 2
 
 
 def test_what_is_owed_names_data_files_only() -> None:

@@ -155,6 +155,7 @@ def test_a_newer_layout_or_kind_stops_writing(changes: dict[str, object]):
         {"body": "***"},
         {"schema": None},
         {"batches": [1]},
+        {"pid": float("inf")},
     ],
 )
 def test_other_damage_is_refused(changes: dict[str, object]):
