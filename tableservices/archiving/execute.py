@@ -349,7 +349,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
             context.world.events.emit("archiving.held", number=cut.number)
             return False
         if left:
-            _move(context, boundary, names)
+            _move(context, cut, boundary, names)
         _assert_same_table(context, cut)
         context.world.each(context.world.storage.delete, slots)
         for number in _given_up(context.world.storage, boundary):
@@ -374,19 +374,25 @@ def _reach(context: TableContext, boundary: Boundary) -> int:
     return max([boundary.number, *(s.number for s in slots if s.instant_time in times)])
 
 
-def _move(context: TableContext, boundary: Boundary, names: frozenset[str]) -> None:
+def _move(context: TableContext, cut: Slot, boundary: Boundary, names: frozenset[str]) -> None:
     storage = context.world.storage
     named = {name: one for name in boundary.completed if (one := parse_instant_name(name))}
     instants = list(named.values())
     times = [one.requested_time for one in instants]
     pending = _pending_of(instants, names)
+    # F24: where the file is damaged its slot, which goes next, has the only whole copy.
+    fixed = {
+        slot.file_name: slot.body
+        for slot in context.chain.newest_first(cut.number)
+        if slot.file_name in named and slot.body
+    }
     rows: list[HistoryInstant | None] = [None]
     for _ in range(_LOOKS):  # what vanishes under our eyes is in the history by then
         if None not in rows:
             break
         archived = archived_between(storage, min(times), max(times))
         missing = [
-            (name, one, pending[one.requested_time])
+            (name, one, pending[one.requested_time], fixed.get(name))
             for name, one in named.items()
             if (one.requested_time, one.action.value) not in archived
         ]
@@ -426,13 +432,14 @@ _PLANS = (
 
 
 def _row(
-    storage: Storage, name: str, instant: Instant, pending: Sequence[str]
+    storage: Storage, name: str, instant: Instant, pending: Sequence[str], fixed: bytes | None
 ) -> HistoryInstant | None:
     """The archived form of a completed instant; None when another engine archived it meanwhile."""
     begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
     plans = [begun[kind] for kind in _PLANS if kind in begun]
     try:
-        metadata = storage.read(timeline_path(name))
+        # Whether it is there counts, even where its slot tells what is in it.
+        found = storage.read(timeline_path(name))
         contents = [storage.read(timeline_path(one)) for one in plans]
     except ObjectMissingError:
         return None
@@ -441,7 +448,7 @@ def _row(
         requested_time=instant.requested_time,
         completion_time=instant.completion_time,
         action=instant.action.value,
-        metadata=metadata or None,
+        metadata=fixed or found or None,
         plan=plan,
     )
 

@@ -87,6 +87,24 @@ def test_the_history_holds_the_bytes_of_the_completed_files(bench: Bench):
     assert [(row.action, row.plan) for row in rows] == [("commit", None)] * 3
 
 
+@pytest.mark.spec("GC-5")
+@pytest.mark.parametrize("damaged", [b"", b"Obj\x01 torn"])
+def test_the_history_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged(
+    bench: Bench, damaged: bytes
+):
+    """F24: the slot goes with its file, and was the last that had them."""
+    bench.commits(5)
+    whole = {}
+    for name in bench.timeline_names(".commit"):
+        path = f"{TIMELINE}/{name}"
+        whole[name[:17]] = bench.storage.read(path)
+        bench.storage.write(path, damaged)
+    run(bench)
+    rows = bench.context.history.instants(times_only=False)
+    assert [row.metadata for row in rows] == [whole[row.requested_time] for row in rows]
+    assert len(rows) == 3
+
+
 def test_cleans_and_rollbacks_go_with_the_commits_around_them_but_for_the_newest_clean(
     bench: Bench,
 ):
