@@ -192,6 +192,15 @@ def _read(storage: Storage, path: str) -> TableConfig:
 @lru_cache(maxsize=16)
 def _parsed(data: bytes, path: str) -> TableConfig:
     """Looked at by every commit, and hardly ever changed."""
+    if data and not data.endswith((b"\n", b"\r")):
+        # Each line of every writer has its end. Java makes the file in its place, its checksum is
+        # of two names alone, and without the last keys rows are keyed and merged in another way.
+        raise CorruptTableError(
+            "properties break off in the middle of a line: restore them from a backup, or end the "
+            f"last line if nothing is missing: {path}",
+            kind="properties_torn",
+            path=path,
+        )
     return TableConfig.from_properties(parse_properties(data, path=path), path=path)
 
 

@@ -137,6 +137,23 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(state: str):
     assert 4 <= crashes < 20
 
 
+def test_a_file_that_breaks_off_in_a_line_is_not_taken_for_a_whole_one():
+    """Java makes it in its place, and a crash leaves the first part of it beside the backup."""
+    whole = made().read(PROPERTIES)
+    kept = len(whole) // 2
+    assert whole[kept - 1 : kept] != b"\n"
+    for size in range(kept, len(whole)):
+        storage = MemoryStorage()
+        storage.create(PROPERTIES, whole[:size])
+        if whole[:size].endswith(b"\n"):
+            continue
+        with pytest.raises(CorruptTableError, match=r"hoodie\.properties$") as caught:
+            load_config(storage)
+        assert caught.value.kind == "properties_torn"
+        storage.create(PROPERTIES_BACKUP, whole)
+        assert load_config(storage).record_key_fields == ("id",)
+
+
 def test_a_damaged_file_without_a_backup_is_told():
     storage = made()
     storage.write(PROPERTIES, storage.read(PROPERTIES).replace(b"name=t", b"name=u"))
