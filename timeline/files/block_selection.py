@@ -9,14 +9,15 @@ of the newest instant it replaces, not its own: what others wrote between the tw
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from timeline.codecs.log_blocks import DATA_BLOCKS, BlockType, LogBlock
+from timeline.codecs.log_blocks import DATA_BLOCKS, BlockType, HeaderKey, LogBlock
+from timeline.model.file_group import LogFile
 from timeline.model.times import InstantTime
 from timeline.reading.snapshot import Snapshot
 
-__all__ = ["SelectedBlocks", "VisibleInstants", "select_blocks"]
+__all__ = ["SelectedBlocks", "VisibleInstants", "find_damaged", "select_blocks"]
 
 _COUNTING = DATA_BLOCKS | {BlockType.DELETE}
 
@@ -83,6 +84,43 @@ def select_blocks(blocks: Iterable[LogBlock], visible: Container[InstantTime]) -
         blocks=tuple(block for time in order for block in by_instant[time]),
         corrupt=tuple(corrupt),
     )
+
+
+def find_damaged(
+    logs: Sequence[LogFile],
+    blocks: Sequence[LogBlock],
+    visible: Container[InstantTime],
+    base_time: InstantTime | None,
+) -> LogFile | None:
+    """
+    A log file that lost a part of what was published in it, the first such (F21).
+
+    A crash tears what was not published yet, and that is passed over. In a file of one instant
+    that counts, nothing may be torn and something must be there. Logs of version 6 are named
+    after the base file below and keep what crashed in them: they are never called damaged.
+
+    Args:
+        logs: Of a slice.
+        blocks: All that were found in them.
+        visible: The instants that count in the snapshot that is read.
+        base_time: Requested time of the base file below, None without one.
+    """
+    found: dict[str, list[LogBlock]] = {log.path: [] for log in logs}
+    needless = {base_time}
+    for block in blocks:
+        found[block.path].append(block)
+        if block.block_type is BlockType.COMMAND:
+            needless.add(block.target_instant_time)
+        elif block.header.get(HeaderKey.INSTANT_TIME) in visible:
+            needless.update(block.compacted_times)
+    for log in logs:
+        if log.instant_time in needless or log.instant_time not in visible:
+            continue
+        whole = [one for one in found[log.path] if one.block_type is not BlockType.CORRUPT]
+        times = {one.header.get(HeaderKey.INSTANT_TIME) for one in whole}
+        if times <= {log.instant_time} and not 0 < len(whole) == len(found[log.path]):
+            return log
+    return None
 
 
 def _after_log_compactions(

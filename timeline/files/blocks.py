@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TypeVar
 
 from timeline.codecs.log_blocks import LogBlock, iter_blocks, read_content
-from timeline.errors import MissingFileError
-from timeline.files.block_selection import select_blocks
+from timeline.errors import CorruptTableError, MissingFileError
+from timeline.files.block_selection import SelectedBlocks, find_damaged, select_blocks
 from timeline.model.file_group import LogFile
 from timeline.model.times import InstantTime
 from timeline.ports.events import EventSink
@@ -60,7 +60,10 @@ def opened(storage: Storage, path: str) -> Iterator[OpenedFile]:
 
 
 def find_blocks(
-    storage: Storage, logs: Sequence[LogFile], visible: Container[InstantTime]
+    storage: Storage,
+    logs: Sequence[LogFile],
+    visible: Container[InstantTime],
+    base_time: InstantTime | None = None,
 ) -> tuple[LogBlock, ...]:
     """
     The blocks of a slice's logs that count, in the order in which they are applied, unread.
@@ -71,7 +74,7 @@ def find_blocks(
     for log in logs:
         with opened(storage, log.path) as source:
             found.extend(iter_blocks(source, log.size_bytes, path=log.path))
-    return select_blocks(found, visible).blocks
+    return _selected(found, logs, visible, base_time).blocks
 
 
 def read_blocks(
@@ -80,23 +83,26 @@ def read_blocks(
     logs: Sequence[LogFile],
     visible: Container[InstantTime],
     decode: Callable[[LogBlock, bytes], Decoded],
+    *,
+    base_time: InstantTime | None = None,
 ) -> list[Decoded]:
     """
     Read the blocks of a slice's logs that count.
 
     Args:
         storage: Where the table lies.
-        events: Told of corrupt blocks (``log.corrupt``); they hold nothing that was published.
+        events: Told of corrupt blocks that hold nothing that was published (``log.corrupt``).
         logs: In the order of ``LogFile.order``.
         visible: The instants whose blocks count.
         decode: Makes something of a block and its content, which is not kept.
+        base_time: Requested time of the base file below, None without one.
 
     Returns:
         What ``decode`` made, in the order in which blocks are applied.
 
     Raises:
         MissingFileError: A log file is gone.
-        CorruptTableError: A log file is damaged.
+        CorruptTableError: A log file is damaged, and what was lost with it was published.
         UnsupportedTableError: A block is of a kind that is not known.
 
     Outside: 1 open_input for each file; 2 for those above the first 64 that have blocks that
@@ -113,7 +119,7 @@ def read_blocks(
                 sources[log.path] = source
             else:
                 source.close()
-        selected = select_blocks(found, visible)
+        selected = _selected(found, list(files.values()), visible, base_time)
         for block in selected.corrupt:
             events.emit(
                 "log.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
@@ -126,3 +132,20 @@ def read_blocks(
                     decoded[path, block.offset] = decode(block, read_content(source, block))
             source.close()
     return [decoded[block.path, block.offset] for block in selected.blocks]
+
+
+def _selected(
+    blocks: Sequence[LogBlock],
+    logs: Sequence[LogFile],
+    visible: Container[InstantTime],
+    base_time: InstantTime | None,
+) -> SelectedBlocks:
+    damaged = find_damaged(logs, blocks, visible, base_time)
+    if damaged is not None:
+        raise CorruptTableError(
+            "a log file lost a part of what was published in it: restore it from a backup, or "
+            f"restore the table to a state before {damaged.instant_time}: {damaged.path}",
+            kind="log_torn",
+            path=damaged.path,
+        )
+    return select_blocks(blocks, visible)

@@ -92,7 +92,7 @@ def read_logs(
         placed.append(block.record_positions_base == read.base_time is not None)
         return _decoded(block, content, read)
 
-    changes = read_blocks(storage, events, logs, read.visible, decode)
+    changes = read_blocks(storage, events, logs, read.visible, decode, base_time=read.base_time)
     if not changes:
         return None
     folded = fold_changes(join_changes(changes, read.schema), read.rules)

@@ -110,7 +110,12 @@ class RecordIndex:
             with opened(self.storage, path) as source:
                 layers.append(_entries(source, shard.base_file.size_bytes, keys, path))
         layers += read_blocks(
-            self.storage, NullEvents(), shard.log_files, self.visible, partial(_changes, keys)
+            self.storage,
+            NullEvents(),
+            shard.log_files,
+            self.visible,
+            partial(_changes, keys),
+            base_time=shard.base_file.requested_time if shard.base_file is not None else None,
         )
         return _newest(pa.concat_tables(layers))
 

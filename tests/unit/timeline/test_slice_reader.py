@@ -239,8 +239,30 @@ def test_a_log_compaction_replaces_what_it_compacted():
     assert group.read(hidden=[4]) == [("a", 1, "y")]
 
 
-def test_a_torn_block_is_told_and_skipped():
-    group = Group().log(2, avro(2, ("a", 1, "x")), avro(2, ("b", 1, "torn"))[:-3])
+TORN = avro(2, ("b", 1, "torn"))[:-3]
+
+
+@pytest.mark.parametrize("parts", [(), (TORN,), (avro(2, ("a", 1, "x")), TORN)])
+def test_a_log_that_lost_what_was_published_in_it_is_damaged(parts: tuple[bytes, ...]):
+    """F21: its rows would be missed by nobody, and a compaction would forget them for good."""
+    group = Group().with_base(*BASE).log(2, *parts).log(3, avro(3, ("c", 99, "z")))
+    with pytest.raises(CorruptTableError, match="restore it from a backup") as caught:
+        group.read()
+    assert caught.value.kind == "log_torn"
+    assert caught.value.fields["path"] == group.logs[0].path
+    assert ("c", 99, "z") in group.read(hidden=[2])  # it failed, and was never published
+
+
+def test_a_log_that_nothing_needs_any_more_may_be_torn():
+    group = Group().log(2, TORN).log(3, avro(3, ("a", 1, "x"), compacted_block_times=time(2)))
+    assert group.read() == [("a", 1, "x")]
+    group = Group().with_base(*BASE[:1]).log(2, TORN).log(3, rollback(3, 2))
+    assert group.read() == [BASE[0]]
+
+
+def test_what_crashed_in_a_log_of_version_6_is_told_and_skipped():
+    """It is named after its base file, and several instants append to it."""
+    group = Group().log(2, avro(3, ("a", 1, "x")), TORN)
     assert group.read() == [("a", 1, "x")]
     (event,) = group.events.named("log.corrupt")
     assert event["path"] == group.logs[0].path
