@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.heartbeat import instants_that_seem_dead
@@ -28,6 +29,8 @@ __all__ = ["Outcome", "Resolution", "resolve"]
 
 #: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
+#: The slots of these kinds name their target; the instant that they become has a time of its own.
+_UNDOING = frozenset({SlotKind.ABORT, SlotKind.RESTORE})
 
 
 class Outcome(Enum):
@@ -107,10 +110,9 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     for row in context.history.instants():
         if row.requested_time == requested_time:
             return _published(requested_time, row.completion_time, "it is archived")
-    for one in undoings(context, active, context.history.instants(times_only=False)):
-        if requested_time in one.targets:
-            why = f"the {one.action.value} {one.requested_time} took it away"
-            return _not_published(requested_time, why)
+    undone = _undone(context, active, requested_time)
+    if undone is not None:
+        return undone
     raise InstantNotFoundError(
         "no trace of this write is left: it is neither on the timeline nor archived and nobody "
         f"rolled it back; was it another table's? {requested_time}",
@@ -128,6 +130,9 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
             return None
         if requested_time in withdrawn_by(slot):
             return _not_published(requested_time, f"{slot.owner.text} took it away")
+        if slot.kind in _UNDOING and slot.instant_time == requested_time:
+            _settle_last(context, slot)
+            return None  # a rollback or restore itself, which the timeline tells from now on
         if slot.requested_time != requested_time:
             continue
         if slot.kind in _ENDED_UNSHOWN and _settle_last(context, slot):
@@ -135,15 +140,38 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
         if slot.kind is SlotKind.VOID:
             return _after_void(context, slot)
         if slot.kind is SlotKind.COMMIT:
-            if _settle_last(context, slot):
-                return _told_by_the_chain(context, requested_time)  # it may be void now
-            why = f"as number {slot.number} of this table"
-            return _published(requested_time, slot.completion_time, why)
+            return _after_commit(context, slot)
         if slot.kind is SlotKind.ABORT:
             _settle_last(context, slot)
             return _not_published(requested_time, f"{slot.owner.text} rolled it back")
         if slot.kind is SlotKind.CANCEL:
             return _not_published(requested_time, f"{slot.owner.text} cancelled it")
+    return None
+
+
+def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
+    time = commit.requested_time
+    if _settle_last(context, commit):
+        return _told_by_the_chain(context, time)  # it may be void now
+    why = f"as number {commit.number} of this table"
+    published = _published(time, commit.completion_time, why)
+    return _taken_away_without_slot(context, time) or published
+
+
+def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolution | None:
+    """Whether another engine restored or rolled a published write away; it takes no slot (RST-3)."""
+    active = context.active()
+    if active.find(time) is not None or time in context.history.times().completions:
+        return None
+    return _undone(context, active, time)
+
+
+def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Resolution | None:
+    """What the rollbacks and restores of a timeline and its history say of what is on neither."""
+    for one in undoings(context, active, context.history.instants(times_only=False)):
+        if time in one.targets:
+            why = f"the {one.action.value} {one.requested_time} took it away"
+            return _not_published(time, why)
     return None
 
 

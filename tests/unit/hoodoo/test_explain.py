@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from hoodoo.account import moment
 from hoodoo.contention import contention_of
 from hoodoo.explain import accounts_of, explain_instant
 from hoodoo.given_up import given_up_writes
+from tableservices.restoring.restore import restore
 from tests.interop import golden_tables
-from timeline.errors import InstantNotFoundError, WriteConflictError
+from timeline.errors import InstantNotFoundError, OutcomeUnknownError, WriteConflictError
 from timeline.places import REFUSED
+from timeline.publishing import settle as settling
+from timeline.undoing.resolving import Outcome
 from timeline.writing.write import Receipt
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
@@ -195,6 +200,57 @@ def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it
         assert "do not repeat the write" in lines
         table.resolve(time)
         assert shown.exists()
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("action", ["restore", "rollback"])
+def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
+    tmp_path: Path, action: str
+) -> None:
+    """Its commit slot stands for ever: Java Hudi takes none for what it takes away (RST-3)."""
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
+        kept = table.upsert(ROWS).requested_time
+        gone = table.upsert(ROWS).requested_time
+        if action == "restore":
+            restore(table.core.context, kept)
+        else:
+            table.rollback(gone)
+    newest = max((path / ".hoodie" / ".hoodoo" / "slots").iterdir())
+    newest.unlink()
+    with hoodoo.open_table(path, properties=MANY) as table:
+        (undone,) = (one for one in table.timeline if one.action == action)
+        answer = table.resolve(gone)
+        assert answer.outcome is Outcome.NOT_PUBLISHED
+        assert answer.why == f"the {action} {undone.requested_time} took it away"
+        assert table.resolve(kept).outcome is Outcome.PUBLISHED
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("action", ["restore", "rollback"])
+def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
+    tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error names that time, and its slot stands: nobody may take it for what never was."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        kept, gone = (table.upsert(ROWS).requested_time for _ in range(2))
+        undo: Callable[[], object] = partial(restore, table.core.context, kept)
+        if action == "rollback":
+            undo = partial(table.rollback, gone)
+        with monkeypatch.context() as patch:
+            patch.setattr(settling, "_write_pending", cut_off)
+            with pytest.raises(OutcomeUnknownError) as unknown:
+                undo()
+        own = unknown.value.fields["requested_time"]
+        assert table.resolve(own).outcome is Outcome.PUBLISHED
+        assert [one.action for one in table.timeline if one.requested_time == own] == [action]
+        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+def cut_off(*_: object) -> None:
+    raise OSError("cut off")
 
 
 def test_archived_instants_are_told_too(tmp_path: Path) -> None:
