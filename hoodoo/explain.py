@@ -30,6 +30,7 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.second_look import without_void
+from timeline.publishing.settle import unsettled
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.table import Table
 from timeline.undoing.undone import undoings
@@ -51,8 +52,7 @@ _UNDECIDED = (
     "it took number {}, and whether it counts is not decided yet: 'hoodoo explain --resolve' "
     "decides it"
 )
-
-
+_UNDONE = "rolled back by {who}, as instant {instant}: what is left of it goes with the next write"
 _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
 #: What ends an instant and leaves no file of it -> its state, and how that is told.
 _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
@@ -125,10 +125,20 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
             return Account(
                 requested_time=time,
                 completion_time=None,
-                action=_slots_by_instant(context).get(time, slot).action.value,
+                action=_slots_by_instant(context).get((time, False), slot).action.value,
                 state=state,
                 archived=False,
                 remarks=(remark,),
+            )
+    for slot in unsettled(context, context.chain.head(), active):
+        if slot.instant_time == time and slot.file_name is not None:
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=slot.own_action.value,
+                state="decided",
+                archived=False,
+                remarks=(_shown_late(slot),),
             )
     for instant in active.completed_writes:
         metadata = _metadata_of(context, instant)
@@ -194,25 +204,35 @@ def gave_up(context: TableContext) -> list[Account]:
     return [_given_up(one, one.requested_time) for one in given_up_writes(context)]
 
 
-def _slots_by_instant(context: TableContext) -> dict[InstantTime, Slot]:
-    found: dict[InstantTime, Slot] = {}
+_Slots = Mapping[tuple[InstantTime, bool], Slot]
+
+
+def _slots_by_instant(context: TableContext) -> _Slots:
+    """The newest of each instant; those of savepoints apart, which have the time of their write."""
+    found: dict[tuple[InstantTime, bool], Slot] = {}
     for slot in context.chain.newest_first():
-        if slot.kind not in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT):  # of a commit's time
-            found.setdefault(slot.instant_time, slot)  # a plan's end before its beginning
+        saves = slot.kind in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)
+        found.setdefault((slot.instant_time, saves), slot)  # a plan's end before its beginning
     return found
+
+
+def _published_by(instant: Instant, slots: _Slots) -> Slot | None:
+    """The slot that an instant completed by; another engine takes none, not for our plan either."""
+    slot = slots.get((instant.requested_time, instant.action is Action.SAVEPOINT))
+    return slot if slot and slot.completion_time == instant.completion_time else None
 
 
 def _account(
     context: TableContext,
     instant: Instant,
-    slots: Mapping[InstantTime, Slot],
+    slots: _Slots,
     *,
     in_full: bool = False,
     active: ActiveTimeline | None = None,
 ) -> Account:
-    slot = slots.get(instant.requested_time)
+    slot = _published_by(instant, slots)
     fields: dict[str, Any] = {}
-    if slot is not None and instant.completed:
+    if slot is not None:
         fields |= {
             "writer": slot.owner.writer_id,
             "host": slot.owner.host,
@@ -236,7 +256,7 @@ def _account(
         if instant.action in WRITE_ACTIONS:
             fields |= _announced_by(context, instant)
         if in_full and active is not None:
-            remarks.extend(_pending_remarks(context, instant))
+            remarks.extend(_pending_remarks(context, instant, active))
     return Account(
         requested_time=instant.requested_time,
         completion_time=instant.completion_time,
@@ -349,14 +369,14 @@ def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
     return {"operation": announced.operation_type, **_writer_fields(announced.extra_metadata)}
 
 
-def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
-    if instant not in context.active().pending_ingestion:
+def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTimeline) -> list[str]:
+    if instant not in active.pending_ingestion:
         return ["a plan that waits to be carried out"]
-    taken = _slot_of(context, instant)
-    if taken is not None and taken.foreign:
-        return [_UNDECIDED.format(taken.number)]
+    taken = _deciding(context, instant)
+    if taken is not None and taken.kind is not SlotKind.COMMIT:
+        return [_UNDONE.format(who=taken.owner.text, instant=taken.instant_time)]
     if taken is not None:
-        return [_PUBLISHED.format(taken.number)]
+        return [_shown_late(taken)]
     dead = instants_that_seem_dead(
         context.world.storage, (instant.requested_time,), context.limits.heartbeat
     )
@@ -365,13 +385,20 @@ def _pending_remarks(context: TableContext, instant: Instant) -> list[str]:
     return ["its writer gives signs of life"]
 
 
-def _slot_of(context: TableContext, instant: Instant) -> Slot | None:
-    """The slot by which a pending write was published, whether or not a file shows it."""
+def _shown_late(slot: Slot) -> str:
+    """What is told of a slot whose file is not there yet."""
+    return (_UNDECIDED if slot.foreign else _PUBLISHED).format(slot.number)
+
+
+def _deciding(context: TableContext, instant: Instant) -> Slot | None:
+    """The slot that published a pending write or ended it, whatever its files show."""
+    time = instant.requested_time
     return next(
         (
             slot
             for slot in without_void(context.chain.newest_first())
-            if slot.kind is SlotKind.COMMIT and slot.instant_time == instant.requested_time
+            if time in withdrawn_by(slot)
+            or (slot.kind in (SlotKind.COMMIT, SlotKind.ABORT) and slot.requested_time == time)
         ),
         None,
     )

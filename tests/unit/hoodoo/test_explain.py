@@ -17,6 +17,7 @@ from hoodoo.contention import contention_of
 from hoodoo.explain import accounts_of, explain_instant
 from hoodoo.given_up import given_up_writes
 from tableservices.restoring.restore import restore
+from tableservices.restoring.savepoints import savepoint
 from tests.interop import golden_tables
 from timeline.errors import InstantNotFoundError, OutcomeUnknownError, WriteConflictError
 from timeline.places import REFUSED
@@ -244,9 +245,55 @@ def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
             with pytest.raises(OutcomeUnknownError) as unknown:
                 undo()
         own = unknown.value.fields["requested_time"]
+        told = explain_instant(table.core, own)
+        assert (told.action, told.state) == (action, "decided")
+        assert "published, as number 3" in told.remarks[0]
         assert table.resolve(own).outcome is Outcome.PUBLISHED
         assert [one.action for one in table.timeline if one.requested_time == own] == [action]
         assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+@pytest.mark.spec("RST-1")
+def test_a_write_is_not_told_as_published_while_it_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pending files go last: until then it looks like one whose completed file is to come."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        kept, gone = (table.upsert(ROWS).requested_time for _ in range(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(settling, "data_files_of", cut_off)
+            with pytest.raises(OutcomeUnknownError):
+                restore(table.core.context, kept)
+        (remark,) = explain_instant(table.core, gone).remarks
+        assert remark.startswith("rolled back by ")
+        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loader = {**MANY, "hoodie.write.application.id": "loader"}
+    keeper = {**MANY, "hoodie.write.application.id": "keeper"}
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=loader) as table:
+        table.upsert(ROWS)
+    with hoodoo.open_table(path, properties=keeper) as table:
+        savepoint(table.core.context)
+        told = {one.action: (one.who, one.slot_number) for one in accounts_of(table.core)}
+    assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
+
+
+def test_what_another_engine_made_of_a_plan_has_no_number_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
+        for _ in range(2):
+            table.bulk_insert(ROWS)
+        table.services.cluster()
+        done = accounts_of(table.core)[-1]
+        assert (done.action, done.slot_number) == ("replacecommit", 4)
+    max((path / ".hoodie" / ".hoodoo" / "slots").iterdir()).unlink()  # Java Hudi takes none
+    with hoodoo.open_table(path, properties=MANY) as table:
+        assert accounts_of(table.core)[-1].slot_number is None
 
 
 def cut_off(*_: object) -> None:
