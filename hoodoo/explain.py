@@ -97,6 +97,7 @@ def explain_instant(table: Table, requested_time: InstantTime) -> Account:
 
     Raises:
         InstantNotFoundError: No trace of it is left.
+        UnsafeSetupError: Slots would tell, and they are elsewhere than this process is set up for.
     """
     context = table.context
     slots = _slots_by_instant(context)
@@ -112,6 +113,7 @@ def explain_instant(table: Table, requested_time: InstantTime) -> Account:
 
 def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Account:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
+    context.identity.assert_decided_here(context.world)
     for slot in context.chain.newest_first():
         named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
         if slot.kind in _ENDINGS and (named or time in withdrawn_by(slot)):
@@ -372,6 +374,7 @@ def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
 def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTimeline) -> list[str]:
     if instant not in active.pending_ingestion:
         return ["a plan that waits to be carried out"]
+    context.identity.assert_decided_here(context.world)
     taken = _deciding(context, instant)
     if taken is not None and taken.kind is not SlotKind.COMMIT:
         return [_UNDONE.format(who=taken.owner.text, instant=taken.instant_time)]

@@ -19,7 +19,12 @@ from hoodoo.given_up import given_up_writes
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.interop import golden_tables
-from timeline.errors import InstantNotFoundError, OutcomeUnknownError, WriteConflictError
+from timeline.errors import (
+    InstantNotFoundError,
+    OutcomeUnknownError,
+    UnsafeSetupError,
+    WriteConflictError,
+)
 from timeline.places import REFUSED
 from timeline.publishing import settle as settling
 from timeline.undoing.resolving import Outcome
@@ -269,6 +274,32 @@ def test_a_write_is_not_told_as_published_while_it_is_taken_away(
         (remark,) = explain_instant(table.core, gone).remarks
         assert remark.startswith("rolled back by ")
         assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+@pytest.mark.spec("SLOT-6")
+def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
+    tmp_path: Path,
+) -> None:
+    """It would pass for a dead writer's, to be rolled back, though a slot elsewhere has it."""
+    elsewhere = {
+        **MANY,
+        "hoodoo.slots.backend": "sql",
+        "hoodoo.lock.sql.url": str(tmp_path / "slots.db"),
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    path = tmp_path / "t"
+    with hoodoo.create_table(
+        path, schema=ROWS.schema, record_key="id", properties=elsewhere
+    ) as table:
+        time = table.upsert(ROWS).requested_time
+    (shown,) = (path / ".hoodie" / "timeline").glob(f"{time}_*.commit")
+    shown.unlink()
+    with hoodoo.open_table(path, properties=MANY) as table:
+        for asked in (time, "20200101000000000"):
+            with pytest.raises(UnsafeSetupError, match="decided elsewhere"):
+                explain_instant(table.core, asked)
+    with hoodoo.open_table(path, properties=elsewhere) as table:
+        assert explain_instant(table.core, time).remarks[0].startswith("published, as number 1")
 
 
 def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path) -> None:
