@@ -23,11 +23,11 @@ from typing import Any
 
 from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
 from hoodoo.batch_checks import check_batches
+from hoodoo.chain_checks import check_chain
 from hoodoo.history import check_history
 from hoodoo.record_checks import check_records
 from hoodoo.tamper_checks import Evidence, Witness, check_seals
 from timeline.active import ActiveTimeline
-from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_that_seem_dead
@@ -272,14 +272,11 @@ class _Run:
         chain = self.context.chain
         try:
             slots = list(chain.newest_first())[::-1]
-            collected = boundary_number(self.context.world.storage)
+            check_chain(self.context, slots, active, self)
             check_batches(self.context, self)
         except (CorruptTableError, InternalError) as error:
             self.problem(error.kind, str(error.fields.get("path", "")), error.message)
             return
-        missing = slots[0].number - 1 if slots else 0
-        if missing > collected:
-            self.problem("slot_missing", slot_path(missing), "a number of the chain is missing")
         own = [slot for slot in slots if not chain.is_of_another(slot)]  # SLOT-8
         for before, after in itertools.pairwise(own):
             if after.completion_time <= before.newest_time:

@@ -222,6 +222,50 @@ def test_a_hole_in_the_chain_of_slots_is_found(path: Path) -> None:
     assert kinds(check(path)) == ["slot_missing"]
 
 
+@pytest.mark.spec("SLOT-1")
+@pytest.mark.parametrize("lost", [slice(1, None), slice(None)], ids=["newest", "all"])
+def test_a_chain_that_ends_before_a_write_of_ours_is_found(path: Path, lost: slice) -> None:
+    """Its numbers would be taken again, as after a backup that is older than the table."""
+    for slot in slots(path)[lost]:
+        slot.unlink()
+    assert kinds(check(path)) == ["slots_lost"]
+
+
+@pytest.mark.spec("GC-2")
+def test_a_chain_of_which_only_the_boundary_is_left_is_found(path: Path) -> None:
+    few = {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+    }
+    with hoodoo.open_table(path, properties=few) as table:
+        for _ in range(5):
+            table.upsert(pa.table({"id": [1], "name": ["d"]}))
+    assert check(path).ok
+    for slot in slots(path):
+        slot.unlink()
+    assert kinds(check(path)) == ["slot_missing", "slots_lost"]
+
+
+@pytest.mark.spec("SLOT-6")
+def test_a_slot_store_that_lost_the_table_or_is_another_one_is_told(tmp_path: Path) -> None:
+    said = {
+        **MANUAL,
+        "hoodoo.slots.backend": "sql",
+        "hoodoo.lock.sql.url": str(tmp_path / "slots.db"),
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    path, rows = tmp_path / "t", pa.table({"id": [1], "name": ["a"]})
+    with hoodoo.create_table(path, schema=rows.schema, record_key=["id"], properties=said) as table:
+        table.upsert(rows)
+    whole = verify_at(path, Layers().with_code(said))
+    assert (whole.problems, whole.notes) == ((), ())
+    unseen = check(path)
+    assert (unseen.ok, [note.kind for note in unseen.notes]) == (True, ["slots_elsewhere"])
+    (tmp_path / "slots.db").unlink()
+    assert kinds(verify_at(path, Layers().with_code(said))) == ["slots_lost"]
+
+
 def test_times_that_contradict_each_other_are_found(path: Path) -> None:
     first, second = completed(path)
     requested, completion = second.name.removesuffix(".commit").split("_")
