@@ -361,6 +361,8 @@ def _ending_of(context: TableContext, time: InstantTime) -> Slot | None:
 
 def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
     for slot in without_void(context.chain.newest_first()):
+        if context.chain.is_of_another(slot):
+            continue  # SLOT-8: of another table's times
         if slot.completion_time < time:
             return None  # every slot of the instant was taken after its begin: times ascend
         if slot.requested_time == time and slot.kind in (SlotKind.COMMIT, SlotKind.ABORT):

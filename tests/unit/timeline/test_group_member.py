@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     Behind,
     Rows,
@@ -23,6 +24,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.grouping.group_member import Member, may_be_offered, write_through
 from timeline.grouping.group_messages import (
@@ -44,6 +46,7 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import SlotKind
+from timeline.places import slot_path
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
 from timeline.writing.local_workload import LocalWorkload
@@ -453,6 +456,21 @@ def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
     assert channels[0].member.find_out(channels[0].member.work.context) is not None
     assert channels[1].member.find_out(channels[1].member.work.context) is None
     assert rows_of(table, "id", "v") == [("k", 1)]
+
+
+@pytest.mark.spec("SLOT-8")
+@pytest.mark.spec("GRP-6")
+def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> None:
+    """Who had that table open may take a number here, with times that are long gone by."""
+    table = new_table()
+    mine = Loopback(member(table, [row("a", "x", 1)]))
+    receipt = published(together(table, mine)[0])
+    late = commit_slot(table.context.chain.head() + 1, "dropped")
+    assert late.completion_time < receipt.requested_time
+    table.context.world.storage.create(slot_path(late.number), encode_slot(late))
+    found = mine.member.find_out(mine.member.work.context)
+    assert found is not None
+    assert found.requested_time == receipt.requested_time
 
 
 @pytest.mark.spec("GRP-6")
