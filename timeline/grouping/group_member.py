@@ -387,8 +387,9 @@ def _metadata_in(slot: Slot) -> CommitMetadata:
 
 def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        "the committer did not tell what became of the write, and it could not be found out; run "
-        f"'hoodoo explain' on instant {time} before you repeat the write: {why}",
+        "the committer did not tell what became of the write, and it could not be found out: repeat "
+        f"it if it has a batch id; instant {time} may be published without it, so look for its rows "
+        f"when 'hoodoo explain --resolve' says that it is, before you repeat one without: {why}",
         requested_time=time,
     )
 

@@ -49,6 +49,7 @@ from timeline.model.slot import SlotKind
 from timeline.places import slot_path
 from timeline.rules.bucketing import BucketRules
 from timeline.table import Table
+from timeline.undoing.resolving import Outcome, resolve
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.receipt import Receipt
 from timeline.writing.write import prepared, write_prepared
@@ -68,6 +69,17 @@ def member(
     workload = LocalWorkload(own.context.world, as_table(rows))
     work = prepared(own.context, planned(own, operation, **how), workload, own.context.glance())
     return Member(work, RELEASE)
+
+
+class Cut(Behind):
+    """The way to the storage, which may be cut."""
+
+    cut = False
+
+    def names(self, *folder: Any) -> Any:
+        if self.cut:
+            raise StorageUnavailableError("no answer")
+        return self.inner.names(*folder)
 
 
 def lost() -> Message | None:
@@ -458,6 +470,24 @@ def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
     assert rows_of(table, "id", "v") == [("k", 1)]
 
 
+@pytest.mark.spec("GRP-6")
+def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() -> None:
+    """It wrote files for that instant and met another there, which was published without it."""
+    table = new_table()
+    wire = Cut(table.context.world.storage)
+    first = Loopback(member(table, [row("k", "x", 1)]))
+    met = Loopback(member(table, [row("k", "x", 2)], storage=wire, batch_id="s/1"))
+    time = published(together(table, first, met)[0]).requested_time
+    wire.cut = True
+    with pytest.raises(OutcomeUnknownError) as caught:
+        met.member.find_out(met.member.work.context)
+    assert resolve(table.context, time).outcome is Outcome.PUBLISHED
+    assert f"instant {time} may be published without it" in caught.value.message
+    wire.cut = False
+    assert not write_prepared(met.member.work).already_published
+    assert rows_of(table, "id", "v") == [("k", 2)]
+
+
 @pytest.mark.spec("SLOT-8")
 @pytest.mark.spec("GRP-6")
 def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> None:
@@ -476,15 +506,6 @@ def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> Non
 @pytest.mark.spec("GRP-6")
 def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
     table = new_table()
-
-    class Cut(Behind):
-        cut = False
-
-        def names(self, *folder: Any) -> Any:
-            if self.cut:
-                raise StorageUnavailableError("no answer")
-            return self.inner.names(*folder)
-
     wire = Cut(table.context.world.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
     receipt = published(together(table, mine)[0])
