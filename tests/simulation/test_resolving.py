@@ -25,6 +25,7 @@ from tests.simulation.engine_kit import (
     ports_of,
     rows_now,
     seeded,
+    undoer,
 )
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
@@ -133,6 +134,34 @@ def test_a_write_that_runs_is_left_alone() -> None:
     assert found_by(world, trace) == ""
     assert [one.outcome for one in found] == [Outcome.RUNNING]
     assert "a2" in rows_now(world)
+
+
+@pytest.mark.spec("UNK-3")
+def test_a_write_that_another_rolls_back_meanwhile_is_no_write_without_a_trace() -> None:
+    """Asked between the look at the slots and that at the timeline, which it just left."""
+    world = seeded("resolve-beside")
+
+    def write(ports: ActorPorts) -> None:
+        do_write(ports, open_table(ports_of(ports)), Job(operation="A", keys=("a2",)))
+
+    play(world, [Actor(name="A", body=write)], [Until("A", SLOT_CREATE, Fault.CRASH_BEFORE)])
+    world.now_ms += 10 * LIMITS.heartbeat.tolerated_ms
+    (dead,) = (one for one in open_table(outside(world)).active().instants if not one.completed)
+    found: list[Resolution] = []
+
+    def body(ports: ActorPorts) -> None:
+        found.append(resolve(open_table(ports_of(ports)), dead.requested_time))
+
+    stages = [
+        Until("R", "names .hoodie/timeline"),
+        Until("S", "delete .hoodie/.heartbeat"),
+        Until("R", "read .hoodie/.hoodoo/slots"),
+        UntilEnd("S"),
+        UntilEnd("R"),
+    ]
+    trace = play(world, [Actor(name="R", body=body), undoer(name="S")], stages)
+    assert found_by(world, trace) == ""
+    assert [one.outcome for one in found] == [Outcome.NOT_PUBLISHED]
 
 
 def test_what_left_no_trace_is_refused() -> None:

@@ -101,6 +101,7 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     by_slot = _told_by_the_chain(context, requested_time)
     if by_slot is not None:
         return by_slot
+    looked = context.chain.known_head
     active = context.active()
     instant = next((one for one in active.instants if one.requested_time == requested_time), None)
     if instant is not None and instant.completed:
@@ -113,6 +114,8 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     undone = _undone(context, active, requested_time)
     if undone is not None:
         return undone
+    if context.chain.head() > looked:  # its end may have come since, and shows nothing yet
+        return _resolved(context, requested_time)
     raise InstantNotFoundError(
         "no trace of this write is left: it is neither on the timeline nor archived and nobody "
         f"rolled it back; was it another table's? {requested_time}",
