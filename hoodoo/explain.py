@@ -8,8 +8,9 @@ another engine did not write down stays empty.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hoodoo.account import Account, moment
@@ -105,13 +106,16 @@ def explain_instant(table: Table, requested_time: InstantTime) -> Account:
     for instant in active.instants:
         if requested_time in (instant.requested_time, instant.completion_time):
             return _account(context, instant, slots, in_full=True, active=active)
-    for one in _archived(context):
+    archived = _archived(context)
+    for one in archived:
         if requested_time in (one.requested_time, one.completion_time):
             return one
-    return _vanished(context, active, requested_time)
+    return _vanished(context, active, archived, requested_time)
 
 
-def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Account:
+def _vanished(
+    context: TableContext, active: ActiveTimeline, archived: Sequence[Account], time: InstantTime
+) -> Account:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
     context.identity.assert_decided_here(context.world)
     for slot in context.chain.newest_first():
@@ -142,21 +146,11 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
                 archived=False,
                 remarks=(_shown_late(slot),),
             )
-    for instant in active.completed_writes:
-        metadata = _metadata_of(context, instant)
-        for refusal in _documents(metadata.extra_metadata if metadata else {}, _REFUSALS_KEY):
-            if refusal.get("instant") == time:
-                extra = metadata.extra_metadata if metadata else {}
-                return Account(
-                    requested_time=time,
-                    completion_time=None,
-                    action=instant.action.value,
-                    state="refused",
-                    archived=False,
-                    refusals=(refusal,),
-                    remarks=(f"written again as {instant.requested_time}",),
-                    **_writer_fields(extra),
-                )
+    written = (_account(context, one, {}) for one in active.completed_writes)
+    for told_of in itertools.chain(written, archived):
+        attempt = _refused_first(told_of, time)
+        if attempt is not None:
+            return attempt
     for one in given_up_writes(context):
         if one.has(time):
             return _given_up(one, time)
@@ -177,6 +171,26 @@ def _vanished(context: TableContext, active: ActiveTimeline, time: InstantTime) 
         kind="instant_unknown",
         requested_time=time,
     )
+
+
+def _refused_first(write: Account, time: InstantTime) -> Account | None:
+    """The attempt of a published write that had this requested time and was refused, if any."""
+    for refusal in write.refusals:
+        if refusal.get("instant") == time:
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=write.action,
+                state="refused",
+                archived=False,
+                writer=write.writer,
+                host=write.host,
+                pid=write.pid,
+                application=write.application,
+                refusals=(refusal,),
+                remarks=(f"written again as {write.requested_time}",),
+            )
+    return None
 
 
 def _given_up(write: GivenUp, time: InstantTime) -> Account:

@@ -117,6 +117,32 @@ def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
         assert "by rival" in account.met[0]
 
 
+def test_a_refused_attempt_is_told_when_the_write_it_led_to_is_archived(tmp_path: Path) -> None:
+    few = {
+        **MANY,
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.archive.automatic": "false",
+    }
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=few) as table:
+        table.upsert(ROWS)
+        with (
+            hoodoo.open_table(path, properties=few) as other,
+            hoodoo.open_table(path, properties=few, events=Rival(other)) as slow,
+        ):
+            receipt = slow.upsert(ROWS.slice(0, 1))
+        (refused,) = (one.instant for one in receipt.refusals)
+        before = explain_instant(table.core, refused)
+        assert before.state == "refused"
+        for _ in range(5):
+            table.upsert(ROWS)
+        table.services.archive()
+        assert explain_instant(table.core, receipt.requested_time).archived
+        assert explain_instant(table.core, refused) == before
+
+
 def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
         table.upsert(ROWS)
