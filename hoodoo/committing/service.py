@@ -208,10 +208,13 @@ class Committer:
         Publish groups until stopped; the present one is brought to its end.
 
         Who waits then is told to publish by itself.
+
+        Raises:
+            UnsafeSetupError: Nobody finds it any more; it would wait for ever.
         """
         self._events.emit("committer.began", tables=len(self._desks))
         try:
-            while not stop.is_set():
+            while not stop.is_set() and self._listener.is_found():
                 self._listen(min([_STEP_S, *(self._linger_ms(one) / 1000 for one in self._led())]))
                 for desk in self._led():
                     if desk.waiting and self._linger_ms(desk) <= 0 and not stop.is_set():
@@ -229,6 +232,13 @@ class Committer:
                 _wait_for_tidy(desk)
                 desk.threads.close()
         self._events.emit("committer.ended", groups=self.report.groups, writes=self.report.writes)
+        if not stop.is_set():
+            raise UnsafeSetupError(
+                "the socket was removed, or another committer took its place, so that no writer "
+                f"comes here any more; start this one again if it is needed: {self._listener.path}",
+                kind="committer_not_found",
+                path=str(self._listener.path),
+            )
         return self.report
 
     def _tell(self) -> None:

@@ -169,6 +169,15 @@ class SocketListener:
         """For a selector."""
         return self._socket.fileno()
 
+    def is_found(self) -> bool:
+        """Whether writers still come here: the file may be removed, or be another committer's."""
+        return _identity(self._path) == self._made
+
+    @property
+    def path(self) -> Path:
+        """Where writers look for it."""
+        return self._path
+
     def accept(self) -> SocketChannel | None:
         """The next connection of this user's, or None."""
         try:
@@ -183,7 +192,7 @@ class SocketListener:
     def close(self) -> None:
         """Let nobody connect any more; the file goes unless it is another's by now."""
         self._socket.close()
-        if _identity(self._path) == self._made:
+        if self.is_found():
             self._path.unlink(missing_ok=True)
 
 

@@ -530,6 +530,26 @@ def test_a_second_committer_is_refused_and_a_dead_ones_socket_is_taken(tmp_path:
         assert at.exists()
 
 
+@pytest.mark.parametrize("how", ["removed", "taken"])
+def test_a_committer_that_nobody_finds_any_more_ends(tmp_path: Path, how: str) -> None:
+    """Two that began at once over a dead one's socket, or a tidied folder: it waited for ever."""
+    at = tmp_path / "s"
+    with (
+        table_at(tmp_path / "t") as table,
+        closing(SocketListener(at, CLOCK, send_ms=1000)) as listener,
+    ):
+        committer = Committer(listener, [served_table(table)])
+        at.unlink()
+        if how == "taken":
+            with closing(SocketListener(at, CLOCK, send_ms=1000)) as other:
+                with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
+                    committer.run(StopFlag())
+                assert other.is_found()
+        else:
+            with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
+                committer.run(StopFlag())
+
+
 def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="short path"):
         SocketListener(tmp_path / ("s" * 120), CLOCK, send_ms=1000)
