@@ -55,10 +55,14 @@ _UNDECIDED = (
 )
 _UNDONE = "rolled back by {who}, as instant {instant}: what is left of it goes with the next write"
 _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
-#: What ends an instant and leaves no file of it -> its state, and how that is told.
+#: What leaves no file of an instant, or never had one -> its state, and how that is told.
 _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
     SlotKind.ABORT: _ROLLED_BACK,
     SlotKind.RESTORE: _ROLLED_BACK,
+    SlotKind.CUT: (
+        "decided",
+        "the cut of an archive, by {who} at {when}, {number}: the next one does what is left of it",
+    ),
     SlotKind.CANCEL: ("cancelled", "cancelled by {who} at {when}, {number}"),
     SlotKind.VOID: (
         "void",

@@ -29,8 +29,8 @@ __all__ = ["Outcome", "Resolution", "resolve"]
 
 #: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
-#: The slots of these kinds name their target; the instant that they become has a time of its own.
-_UNDOING = frozenset({SlotKind.ABORT, SlotKind.RESTORE})
+#: The slots of these kinds name a target besides, or no instant at all; their own time is in errors.
+_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.CUT})
 
 
 class Outcome(Enum):
@@ -133,9 +133,8 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
             return None
         if requested_time in withdrawn_by(slot):
             return _not_published(requested_time, f"{slot.owner.text} took it away")
-        if slot.kind in _UNDOING and slot.instant_time == requested_time:
-            _settle_last(context, slot)
-            return None  # a rollback or restore itself, which the timeline tells from now on
+        if slot.kind in _WITHOUT_WRITE and slot.instant_time == requested_time:
+            return _after_upkeep(context, slot)
         if slot.requested_time != requested_time:
             continue
         if slot.kind in _ENDED_UNSHOWN and _settle_last(context, slot):
@@ -149,6 +148,15 @@ def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Re
             return _not_published(requested_time, f"{slot.owner.text} rolled it back")
         if slot.kind is SlotKind.CANCEL:
             return _not_published(requested_time, f"{slot.owner.text} cancelled it")
+    return None
+
+
+def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
+    """A rollback or restore is told by the timeline from now on; no file ever shows a cut."""
+    if slot.kind is SlotKind.CUT:
+        why = f"as number {slot.number} of this table: the next archive does what is left of it"
+        return _published(slot.instant_time, slot.completion_time, why)
+    _settle_last(context, slot)
     return None
 
 

@@ -14,7 +14,9 @@ from hoodoo.assembly import Layers
 from hoodoo.explain import explain_instant
 from hoodoo.verify import verify_at
 from tests.acceptance.cli import contents, run
+from timeline.errors import OutcomeUnknownError
 from timeline.model.instant import Action
+from timeline.publishing import settle as settling
 from timeline.publishing.begin import begin
 from timeline.undoing.resolving import Outcome
 
@@ -98,6 +100,29 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
         assert explain_instant(table.core, gone).state == "rolled back"
         (rollback,) = (one for one in table.timeline if one.action == "rollback")
         assert answer.why == f"the rollback {rollback.requested_time} took it away"
+
+
+@pytest.mark.spec("UNK-3")
+def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
+    table: hoodoo.Table, monkeypatch: pytest.MonkeyPatch
+):
+    def cut_off(*_: object) -> None:
+        raise OSError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settling, "_move_boundary", cut_off)
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            table.services.archive()
+    time = unknown.value.fields["requested_time"]
+    answer = table.resolve(time)
+    assert answer.outcome is Outcome.PUBLISHED
+    number = f"number {table.core.context.chain.head()} of this table"
+    assert answer.why == f"as {number}: the next archive does what is left of it"
+    told = explain_instant(table.core, time)
+    assert told.state == "decided"
+    assert number in told.remarks[0]
+    table.services.archive()
+    assert sum(one.archived for one in table.timeline) > 0
 
 
 def test_the_command_line_tells_what_it_would_archive_and_does_it(
