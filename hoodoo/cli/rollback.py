@@ -44,10 +44,12 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
             opened.join_writers()
             done = undo(context, instant, force=force)
             document["why"] = done.why
-            if done.requested_time is not None:
+            document["files_deleted"] = list(done.files)
+            if done.requested_time is None:
+                document["rolled_back"] = None  # it had ended, or another engine is at it
+            else:
                 document["requested_time"] = done.requested_time
                 document["completion_time"] = done.completion_time
-                document["files_deleted"] = list(done.files)
                 document["attempts"] = 1
     invocation.printer.document(document)
 

@@ -342,6 +342,17 @@ def test_rolling_back_what_is_not_there_is_refused(table: Path) -> None:
     assert (answer.exit_code, answer.error["kind"]) == (1, "no_such_write")
 
 
+@pytest.mark.spec("RB-3")
+def test_a_write_that_turns_out_as_published_is_not_told_as_rolled_back(table: Path) -> None:
+    """Its writer died between its slot and the file that shows it: the rollback makes the file."""
+    (shown,) = (table / ".hoodie" / "timeline").glob("*.commit")
+    shown.unlink()
+    told = run("rollback", table, shown.name[:17], "--yes").document
+    assert told["why"] == "it was published"
+    assert (told["rolled_back"], told["files_deleted"]) == (None, [])
+    assert shown.exists()
+
+
 def test_a_state_is_kept_left_and_restored(table: Path, tmp_path: Path) -> None:
     def instants() -> list[str]:
         shown = run("timeline", "show", table).document["instants"]
