@@ -8,22 +8,32 @@ it as their first argument and keep nothing themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from timeline.active import ActiveTimeline, TimelineReader
 from timeline.boundary import Pin
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
-from timeline.errors import StorageUnavailableError, UnsafeSetupError
+from timeline.errors import (
+    StorageUnavailableError,
+    TableNotFoundError,
+    TableReplacedError,
+    UnsafeSetupError,
+)
 from timeline.history import History
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.sealing import NO_SEALS, Sealing
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
 from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
 from timeline.ports.world import World
+from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.rules.isolation import Isolation
@@ -141,12 +151,16 @@ class TableIdentity:
 
     def ensure(self, world: World) -> str:
         """
-        The identity, made when the table has none yet. Outside: at most 1 get, 1 create.
+        The identity, made when the table has none yet.
+
+        Outside: 1 get where it is not known; 1 create, and a look at the properties before it and
+        behind it, where there is none.
 
         Raises:
             CorruptTableError: The file that holds it is damaged.
             UnsafeSetupError: The table's slots are decided elsewhere than this process would
                 take them (SLOT-6).
+            TableReplacedError: The table has no identity because it was dropped.
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
@@ -384,19 +398,38 @@ def _history_of(world: World, config: TableConfig) -> History:
 
 def _table_facts(world: World) -> bytes:
     """What the file of the table's identity holds; whoever creates it first decides."""
-    fresh = b""
+    storage, fresh = world.storage, b""
     for _ in range(_IDENTITY_TRIES):
         try:
-            return world.storage.read(TABLE_FACTS)
+            found = storage.read(TABLE_FACTS)
         except ObjectMissingError:
-            fresh = fresh or _fresh_facts(world)
-        # Taken or not answered: the next look tells who made it (UNK-5).
-        with suppress(ObjectExistsError, AmbiguousWriteError):
-            world.storage.create(TABLE_FACTS, fresh)
-            return fresh
+            _assert_is_there(storage)
+            found = fresh = fresh or _fresh_facts(world)
+            try:
+                storage.create(TABLE_FACTS, fresh)
+            except (ObjectExistsError, AmbiguousWriteError):
+                continue  # taken or not answered: the next look tells who made it (UNK-5)
+        if found == fresh:
+            try:
+                _assert_is_there(storage)
+            except TableReplacedError:
+                storage.delete(TABLE_FACTS)
+                raise
+        return found
     raise StorageUnavailableError(
         f"the storage did not answer; open the table again: {TABLE_FACTS}", path=TABLE_FACTS
     )
+
+
+def _assert_is_there(storage: Storage) -> None:
+    """A table without an identity may be one that is being dropped, which must get none (SLOT-9)."""
+    try:
+        load_config(storage)
+    except TableNotFoundError:
+        raise TableReplacedError(
+            f"the table was dropped while this handle was open: {storage.base_uri}",
+            path=storage.base_uri,
+        ) from None
 
 
 def _fresh_facts(world: World) -> bytes:

@@ -46,7 +46,7 @@ _METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.par
 
 def load_config(storage: Storage) -> TableConfig:
     """
-    The table's configuration. Outside: 1 get, 1 more when an update was interrupted.
+    The table's configuration. Outside: 1 get, 2 more when an update was interrupted.
 
     Raises:
         TableNotFoundError: There is neither the file nor its backup.
@@ -54,7 +54,8 @@ def load_config(storage: Storage) -> TableConfig:
         UnsupportedTableError: The table version is unknown.
     """
     failure: CorruptTableError | None = None
-    for path in (PROPERTIES, PROPERTIES_BACKUP):
+    # Once more at the end: an update that was under way may have ended between the two.
+    for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
         try:
             return _read(storage, path)
         except ObjectMissingError:

@@ -57,6 +57,27 @@ class Dying(Behind):
         self.inner.delete(path)
 
 
+class Updating(Behind):
+    """An update takes the properties away before the first look, and ends behind it."""
+
+    def read(self, path: str) -> bytes:
+        if path == PROPERTIES_BACKUP:
+            self.inner.create(PROPERTIES, self.backup)
+            self.inner.delete(PROPERTIES_BACKUP)
+        return self.inner.read(path)
+
+    def begin(self) -> None:
+        self.backup = self.inner.read(PROPERTIES)
+        self.inner.create(PROPERTIES_BACKUP, self.backup)
+        self.inner.delete(PROPERTIES)
+
+
+def test_an_update_that_ends_between_the_looks_hides_no_table():
+    storage = Updating(made())
+    storage.begin()
+    assert load_config(storage).name == "t"
+
+
 def test_a_table_is_created_once():
     storage = made()
     with pytest.raises(InvalidInputError) as caught:

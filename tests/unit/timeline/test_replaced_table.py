@@ -23,7 +23,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.identity import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
-from timeline.context import TableLimits
+from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
 from timeline.machine import ThreadExecutor
 from timeline.model.instant import Action
@@ -79,6 +79,36 @@ def test_a_slot_in_a_table_without_an_identity_is_of_an_earlier_one():
     found = chain_over(storage, None).read(1)
     assert found is not None
     assert found.kind is SlotKind.NOOP
+
+
+class Dropped(Behind):
+    """Its properties go where the identity is looked for, or just behind where it is made."""
+
+    def __init__(self, inner: MemoryStorage, at: str) -> None:
+        super().__init__(inner)
+        self.at = at
+
+    def read(self, path: str) -> bytes:
+        if (self.at, path) == ("look", TABLE_FACTS):
+            self.inner.delete(PROPERTIES)
+        return self.inner.read(path)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.inner.create(path, data, durable=durable)
+        if (self.at, path) == ("made", TABLE_FACTS):
+            self.inner.delete(PROPERTIES)
+
+
+@pytest.mark.spec("SLOT-9")
+@pytest.mark.parametrize("at", ["look", "made"])
+def test_a_table_that_is_dropped_gets_no_identity(at: str):
+    """Under a new one of its own, a write would be told as published in a table that is gone."""
+    storage = MemoryStorage()
+    new_table(storage)
+    storage.delete(TABLE_FACTS)
+    with pytest.raises(TableReplacedError):
+        TableIdentity(None).ensure(world_of(Dropped(storage, at)))
+    assert storage.stat(TABLE_FACTS) is None
 
 
 @pytest.mark.spec("SLOT-8")
