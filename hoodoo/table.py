@@ -36,6 +36,7 @@ from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.index.own_buckets import writes_where
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
+from timeline.model.paths import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
 from timeline.properties.options import PropertySet
@@ -332,7 +333,7 @@ class Table(GoingBack):
         """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
         if not partitions:
             raise InvalidInputError("name at least one partition path", kind="no_partition")
-        named, operation = tuple(partitions), WriteOperation.DELETE_PARTITION
+        named, operation = listed(partitions, "partitions"), WriteOperation.DELETE_PARTITION
         return self.run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
     def write(

@@ -8,10 +8,11 @@ metadata) and from users; all of them are untrusted until they passed here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from timeline.errors import MalformedNameError
+from timeline.errors import InvalidInputError, MalformedNameError
 
-__all__ = ["check_partition_path", "check_relative_path", "join", "parent_folder"]
+__all__ = ["check_partition_path", "check_relative_path", "join", "listed", "parent_folder"]
 
 _SEGMENT_BYTES_MAX = 255
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
@@ -57,6 +58,20 @@ def check_partition_path(partition_path: str) -> str:
     if partition_path == ".hoodie" or partition_path.startswith(".hoodie/"):
         raise _refuse(partition_path, "a partition path inside the table's own folder")
     return partition_path
+
+
+def listed(names: Iterable[str], what: str) -> tuple[str, ...]:
+    """
+    Names that a caller gave. A text would be a list of its letters, and each may be a name.
+
+    Raises:
+        InvalidInputError: One text.
+    """
+    if isinstance(names, str):
+        raise InvalidInputError(
+            f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
+        )
+    return tuple(names)
 
 
 def join(*segments: str) -> str:

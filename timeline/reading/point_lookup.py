@@ -21,6 +21,7 @@ from timeline.index.buckets import find_buckets
 from timeline.index.lookup import may_hold_any
 from timeline.index.record_index import open_record_index
 from timeline.model.file_group import FileSlice
+from timeline.model.paths import listed
 from timeline.model.schema import KEY_COLUMN
 from timeline.ports.storage import Storage
 from timeline.reading.read import ScanPlan, plan_scan
@@ -51,10 +52,10 @@ def plan_look_up(
         with_hoodie_columns: Return the meta columns too.
 
     Raises:
-        InvalidInputError: An unknown column.
+        InvalidInputError: An unknown column, or a text instead of a list of keys.
         MissingFileError: A file was cleaned since the snapshot was taken.
     """
-    wanted = pa.array(sorted(set(keys)), pa.string())
+    wanted = pa.array(sorted(set(listed(keys, "record keys"))), pa.string())
     return plan_scan(
         context,
         snapshot,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.file_group import FileSlice
+from timeline.model.paths import listed
 from timeline.properties.setting_names import QueryType
 from timeline.reading.leased_scan import PlannedRead, Replan, collect, stream
 from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, view_of
@@ -96,8 +97,10 @@ class TableSnapshot:
         The newest slice of each file group; with ``read_optimized`` its newest base file only.
 
         Raises:
-            InvalidInputError: Another query type.
+            InvalidInputError: Another query type, or a text instead of a list of partition paths.
         """
+        if partitions is not None:
+            partitions = listed(partitions, "partitions")
         if query_type == QueryType.READ_OPTIMIZED.value:
             return self.view.base_slices(partitions)
         if query_type != QueryType.SNAPSHOT.value:
@@ -190,7 +193,8 @@ class TableSnapshot:
             filter: As of ``scan``: the rows that were asked for. None for all.
 
         Raises:
-            InvalidInputError: A state of the past, which says nothing of the newest rows.
+            InvalidInputError: A state of the past, which says nothing of the newest rows; or a
+                text instead of a list of partition paths.
         """
         snapshot = self.snapshot
         if snapshot.as_of is not None:
@@ -200,7 +204,9 @@ class TableSnapshot:
                 kind="reads_of_the_past",
                 as_of=snapshot.as_of,
             )
-        chosen = None if partitions is None else tuple(sorted(set(partitions)))
+        chosen = (
+            None if partitions is None else tuple(sorted(set(listed(partitions, "partitions"))))
+        )
         return ReadSet(snapshot=snapshot, partitions=chosen, filter=filter)
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,29 @@ def test_deleting_no_partition_is_refused(path: Path):
     with made(path) as table, pytest.raises(InvalidInputError) as caught:
         table.delete_partitions([])
     assert caught.value.kind == "no_partition"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda table: table.delete_partitions("xy"),
+        lambda table: table.delete_where([("ts", ">", 0)], "xy"),
+        lambda table: table.to_arrow(partitions="xy"),
+        lambda table: table.scan(partitions="xy"),
+        lambda table: table.look_up(["a"], partitions="xy"),
+        lambda table: table.look_up("ab"),
+        lambda table: table.hold().reads(partitions="xy"),
+    ],
+)
+def test_one_text_is_not_taken_for_a_list_of_its_letters(
+    path: Path, use: Callable[[hoodoo.Table], object]
+):
+    with made(path) as table:
+        table.upsert([*ROWS, {"id": "c", "p": "xy", "ts": 1}])
+        with pytest.raises(InvalidInputError) as caught:
+            use(table)
+        assert caught.value.kind == "one_text"
+        assert keys(table) == ["a", "b", "c"]
 
 
 def test_a_batch_id_is_written_once(path: Path):
