@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from hoodoo.assembly import Layers, assemble, bucket_rules, limits_of
 from hoodoo.configuration import PropertySource
+from hoodoo.services import services_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
@@ -113,6 +114,7 @@ def create_table(
             f"a schema is a pyarrow.Schema, not {type(schema).__name__}", kind="schema"
         )
     planned = new_table_config(path, settings, schema)
+    services_of(layers.load(), settings=settings)  # what opening it refuses is not made first
     world = assemble(path, layers.load(), events=events)
     core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
     return Table(core, layers.load(core.config.raw), settings)

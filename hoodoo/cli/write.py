@@ -8,7 +8,7 @@ import click
 import pyarrow as pa
 
 from hoodoo.assembly import plan_of
-from hoodoo.catalog import create_table
+from hoodoo.catalog import create_table, new_table_config
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing
@@ -20,11 +20,13 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema, drop_meta, with_meta
+from timeline.properties.settings import WriteSettings
 from timeline.reading.read import read_schema
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.rehearsal import rehearse
 from timeline.writing.write import Receipt
+from timeline.writing.write_schema import refuse_keyless
 
 __all__ = ["write"]
 
@@ -84,7 +86,9 @@ def write(
     }
     code = {name: value for name, value in told.items() if value is not None}
     table = _existing(invocation, address, code, may_create=key is not None)
-    chosen = WriteOperation(operation or "upsert") if table is None else table.settings.operation
+    new = table is None
+    settings = _settings_of(invocation, code) if table is None else table.settings
+    chosen = settings.operation
     if condition is not None:
         if table is None or chosen is not WriteOperation.DELETE or source is not None:
             raise InvalidInputError(
@@ -102,7 +106,7 @@ def write(
         known = None if table is None else _schema_of(table)
         rows = read_rows(source, None if known is None else known.arrow)
     if table is None and rows is not None:
-        table = _created(invocation, address, code, rows)
+        table = _created(invocation, address, settings, code, rows)
     if table is None:
         raise InvalidInputError(
             f"there is no table at this path to delete partitions from: {address}",
@@ -114,7 +118,7 @@ def write(
         if invocation.dry_run:
             _would_do(invocation, table, chosen, rows)
             return
-        if chosen in _FINAL:
+        if chosen in _FINAL and not new:
             invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
         _write(invocation, table, chosen, rows, batch_id)
 
@@ -150,8 +154,16 @@ def _schema_of(table: Table) -> TableSchema | None:
     return read_schema(context, snapshot) if has_schema else None
 
 
+def _settings_of(invocation: Invocation, code: dict[str, str]) -> WriteSettings:
+    return WriteSettings.from_properties(invocation.layers.with_code(code).load())
+
+
 def _created(
-    invocation: Invocation, address: str, code: dict[str, str], rows: pa.Table
+    invocation: Invocation,
+    address: str,
+    settings: WriteSettings,
+    code: dict[str, str],
+    rows: pa.Table,
 ) -> Table | None:
     """The new table, once the rows are known to fit it: bad rows leave no empty table behind."""
     schema = drop_meta(rows.schema)
@@ -168,10 +180,11 @@ def _created(
         )
     record_keys(rows, KeySpec(record_key_fields=keys, partition_fields=partitions))
     validate_ordering(rows, ordering)
+    planned, chosen = new_table_config(address, settings, schema), settings.operation
+    refuse_keyless(plan_of(settings, planned, chosen))
     if invocation.dry_run:
-        invocation.printer.document(
-            {**nothing_done("commit", "upsert"), "creates_table": True, "rows": rows.num_rows}
-        )
+        nothing = nothing_done(_action_of(chosen), chosen.value)
+        invocation.printer.document({**nothing, "creates_table": True, "rows": rows.num_rows})
         raise click.exceptions.Exit(0)
     return create_table(address, schema=schema, properties=invocation.layers.with_code(code))
 
@@ -226,6 +239,10 @@ def _tell(invocation: Invocation, receipt: Receipt) -> None:
     printer.document(receipt_document(receipt))
 
 
+def _action_of(operation: WriteOperation) -> str:
+    return "replacecommit" if operation.replaces else "commit"
+
+
 def _would_do(
     invocation: Invocation, table: Table, operation: WriteOperation, rows: pa.Table | None
 ) -> None:
@@ -236,7 +253,7 @@ def _would_do(
         click.exceptions.Exit: It would meet somebody.
     """
     settings = table.settings
-    document = nothing_done("replacecommit" if operation.replaces else "commit", operation.value)
+    document = nothing_done(_action_of(operation), operation.value)
     deleted = settings.partitions_to_delete if rows is None else ()
     plan = plan_of(settings, table.config, operation, delete_partitions=deleted)
     workload = None if rows is None else LocalWorkload(table.core.context.world, rows)
