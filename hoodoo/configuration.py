@@ -198,13 +198,19 @@ def _of_preset(properties: PropertySet) -> dict[str, tuple[str | None, str]]:
     }
 
 
-def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Problem, ...]:
+def check(
+    properties: PropertySet,
+    *,
+    more: Iterable[Option] = (),
+    makes: Iterable[Callable[[PropertySet], object]] = (),
+) -> tuple[Problem, ...]:
     """
     Every problem of a configuration, errors first; empty when a write may use it.
 
     Args:
         properties: All layers.
         more: Options that services and plug-ins declare.
+        makes: What else is made of the properties, and refuses values that contradict each other.
     """
     options = _options(properties, more)
     errors: dict[tuple[str, str], Problem] = {}
@@ -235,6 +241,7 @@ def check(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[Prob
         LockSettings.from_properties,
         sealing_of,
         *TRIALS,
+        *makes,
     )
     for build in builds:
         try:

@@ -8,7 +8,7 @@ from hoodoo.assembly import properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.configuration import Problem, Severity, check, describe, problem_of
-from hoodoo.services import service_options
+from hoodoo.services import service_options, services_of
 from timeline.errors import HoodooError, SettingError
 from timeline.index.own_buckets import writes_where
 from timeline.properties.agreement import agreement_of
@@ -96,7 +96,7 @@ def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...
         properties = _properties(invocation, address)
     except SettingError as error:  # the table is not what they say
         return (problem_of(error),)
-    problems = check(properties, more=service_options())
+    problems = check(properties, more=service_options(), makes=(services_of,))
     if address is not None and all(one.severity is not Severity.ERROR for one in problems):
         return (*_refused_by_others(invocation, address), *problems)
     return problems

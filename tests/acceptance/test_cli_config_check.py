@@ -35,6 +35,16 @@ def checked(*told: str, table: Path | None = None) -> tuple[int, list[tuple[str,
             "hoodie.write.lock.conflict.resolution.strategy",
         ),
         (["hoodoo.write.bucket.range=7-3"], "setting_value", "hoodoo.write.bucket.range"),
+        (
+            ["hoodie.keep.min.commits=20", "hoodie.clean.commits.retained=20"],
+            "archive_retention",
+            "hoodie.keep.min.commits",
+        ),
+        (
+            ["hoodie.clustering.plan.strategy.class=nosuch"],
+            "unsupported_setting",
+            "hoodie.clustering.plan.strategy.class",
+        ),
     ],
 )
 def test_what_no_writer_could_use_is_told(told: list[str], kind: str, key: str) -> None:
