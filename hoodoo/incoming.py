@@ -84,10 +84,13 @@ def refuse_other_types(batch_id: object, reads: object) -> None:
     Pass what a write may be told beside its rows.
 
     Raises:
-        InvalidInputError: A batch id is no text, or what was read is no read set.
+        InvalidInputError: A batch id is no text or an empty one, which would be none at all; or
+            what was read is no read set.
     """
-    if batch_id is not None and not isinstance(batch_id, str):
-        raise InvalidInputError(f"a batch id is a text, not {batch_id!r}", kind="batch_id")
+    if batch_id is not None and not (isinstance(batch_id, str) and batch_id.strip()):
+        raise InvalidInputError(
+            f"a batch id is a text that names the batch, not {batch_id!r}", kind="batch_id"
+        )
     if reads is not None and not isinstance(reads, ReadSet):
         raise InvalidInputError(
             "what a write was made from is told as snapshot.reads(...) of the state that was "

@@ -15,6 +15,7 @@ from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
 from hoodoo.configuration import ignored_keys
+from hoodoo.incoming import refuse_other_types
 from hoodoo.services import service_options
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
@@ -78,6 +79,7 @@ def write(
     With --dry-run it is told which living writers and plans the write would meet now, with exit
     code 5 when there are any. Nobody knows who begins in the next moment.
     """
+    refuse_other_types(batch_id, None)  # before a table is made
     told = {
         "hoodie.datasource.write.recordkey.field": key,
         "hoodie.datasource.write.partitionpath.field": partition_by,

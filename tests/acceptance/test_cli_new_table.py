@@ -23,6 +23,7 @@ def source(tmp_path: Path) -> Path:
     [
         (("--key", ""), "no_key_fields"),
         (("--key", "", "--operation", "delete"), "no_key_fields"),
+        (("--key", "id", "--batch-id", ""), "batch_id"),
         (("--key", "id", "--hoodie-conf", "hoodie.keep.max.commits=5"), "archive_range"),
     ],
 )

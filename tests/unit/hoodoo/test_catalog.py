@@ -322,6 +322,16 @@ def test_a_batch_id_is_written_once(path: Path):
         assert table.upsert(ROWS, batch_id="b").already_published
 
 
+@pytest.mark.parametrize("batch_id", ["", " ", 7])
+def test_what_names_no_batch_is_refused(path: Path, batch_id: Any):
+    """An empty id (of a variable that nobody set) would be none, and the repeat come twice."""
+    with made(path) as table:
+        with pytest.raises(InvalidInputError) as caught:
+            table.insert(ROWS, batch_id=batch_id)
+        assert caught.value.kind == "batch_id"
+        assert table.timeline == []
+
+
 def test_two_writers_with_different_locks_are_refused(path: Path):
     first = made(path, properties=OCC)
     first.insert(ROWS)
