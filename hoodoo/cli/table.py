@@ -24,6 +24,7 @@ from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.schema import drop_meta
 from timeline.registry import registered_writers
+from timeline.storage.folders import unavailable
 
 __all__ = ["table"]
 
@@ -319,8 +320,16 @@ def drop(invocation: Invocation, *, address: str) -> None:
             invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})
             return
         invocation.confirm(f"delete table {opened.config.name} with all its data at {root}?")
-    folder = Path(root)
-    # The properties go first: an interrupted drop leaves no table that looks whole.
-    (folder / ".hoodie" / "hoodie.properties").unlink()
-    shutil.rmtree(folder)
+    _delete(Path(root))
     invocation.printer.document(document)
+
+
+def _delete(folder: Path) -> None:
+    doing = "dropping the table"
+    try:
+        # The properties go first: an interrupted drop leaves no table that looks whole.
+        (folder / ".hoodie" / "hoodie.properties").unlink()
+        doing = "the table is dropped, delete what is left of its folder by hand: deleting"
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise unavailable(error, str(error.filename or folder), doing) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_a_table_of_version_6_is_read_and_never_written(tmp_path: Path) -> None:
     rows.write_text('{"id": "new"}\n')
     refused(run("write", table, "--input", rows, "--output", "json"), "table_version")
     assert contents(table) == before
+
+
+@pytest.mark.parametrize(
+    ("refuses", "said"),
+    [
+        ("pathlib.Path.unlink", "dropping the table failed, access was refused"),
+        ("shutil.rmtree", "the table is dropped, delete what is left of its folder by hand"),
+    ],
+)
+def test_a_table_whose_files_may_not_be_deleted(
+    table: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, said: str
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(table))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(refuses, denied)
+        answer = run("table", "drop", table, "--yes", "--output", "json")
+    refused(answer, "storage_unavailable")
+    assert said in answer.error["message"]
 
 
 def test_damaged_properties(table: Path) -> None:
