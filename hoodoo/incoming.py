@@ -79,21 +79,29 @@ def as_operation(operation: WriteOperation | str) -> WriteOperation:
         ) from None
 
 
-def refuse_other_types(batch_id: object, reads: object) -> None:
+def refuse_other_types(batch_id: object, reads: object, address: str) -> None:
     """
-    Pass what a write may be told beside its rows.
+    Pass what a write to the table at a canonical address may be told beside its rows.
 
     Raises:
         InvalidInputError: A batch id is no text or an empty one, which would be none at all; or
-            what was read is no read set.
+            what was read is no read set, or one of another table.
     """
     if batch_id is not None and not (isinstance(batch_id, str) and batch_id.strip()):
         raise InvalidInputError(
             f"a batch id is a text that names the batch, not {batch_id!r}", kind="batch_id"
         )
-    if reads is not None and not isinstance(reads, ReadSet):
+    if reads is None:
+        return
+    if not isinstance(reads, ReadSet):
         raise InvalidInputError(
             "what a write was made from is told as snapshot.reads(...) of the state that was "
             f"read, not as {type(reads).__name__}",
             kind="reads",
+        )
+    if reads.address != address:
+        raise InvalidInputError(
+            "what a write was made from can be judged in its own table alone, whose slots order "
+            f"both; leave out reads= of {reads.address}: this is {address}",
+            kind="reads_of_another_table",
         )

@@ -390,7 +390,7 @@ class Table(GoingBack):
             WriterDisagreementError: A live writer is configured differently.
             TableConfigConflictError: The metadata table is on and was not switched off.
         """
-        refuse_other_types(batch_id, reads)
+        refuse_other_types(batch_id, reads, self._core.context.world.storage.base_uri)
         self.begin_writing()
         plan = plan_of(
             self._settings,

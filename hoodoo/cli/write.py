@@ -79,7 +79,7 @@ def write(
     With --dry-run it is told which living writers and plans the write would meet now, with exit
     code 5 when there are any. Nobody knows who begins in the next moment.
     """
-    refuse_other_types(batch_id, None)  # before a table is made
+    refuse_other_types(batch_id, None, address)  # before a table is made
     told = {
         "hoodie.datasource.write.recordkey.field": key,
         "hoodie.datasource.write.partitionpath.field": partition_by,

@@ -28,9 +28,11 @@ class ReadSet:
         snapshot: The state.
         partitions: Partition paths that were read, also those without rows; None for all.
         filter: The rows that were asked for there; None for all.
+        address: Canonical address of the table, which alone can be asked what came since.
     """
 
     snapshot: Snapshot
+    address: str
     partitions: tuple[str, ...] | None = None
     filter: Filter = None
 

@@ -207,7 +207,8 @@ class TableSnapshot:
         chosen = (
             None if partitions is None else tuple(sorted(set(listed(partitions, "partitions"))))
         )
-        return ReadSet(snapshot=snapshot, partitions=chosen, filter=filter)
+        address = self._context.world.storage.base_uri
+        return ReadSet(snapshot=snapshot, address=address, partitions=chosen, filter=filter)
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
         """What is read, and how it is planned again where it may be a newer state."""

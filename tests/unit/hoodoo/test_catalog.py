@@ -332,6 +332,21 @@ def test_what_names_no_batch_is_refused(path: Path, batch_id: Any):
         assert table.timeline == []
 
 
+def test_what_was_read_of_another_table_is_refused(tmp_path: Path):
+    """It could not be compared: both chains may well have slots of the same numbers."""
+    with made(tmp_path / "source") as source, made(tmp_path / "target") as target:
+        source.upsert(ROWS)
+        target.upsert(ROWS)
+        with source.hold() as state:
+            source.upsert([{"id": "a", "p": "x", "ts": 2}])
+            with pytest.raises(InvalidInputError) as caught:
+                target.upsert([{"id": "c", "p": "x", "ts": 1}], reads=state.reads())
+        assert caught.value.kind == "reads_of_another_table"
+        assert keys(target) == ["a", "b"]
+        with hoodoo.open_table(tmp_path / "target").hold() as state:
+            target.upsert([{"id": "c", "p": "x", "ts": 1}], reads=state.reads())
+
+
 def test_two_writers_with_different_locks_are_refused(path: Path):
     first = made(path, properties=OCC)
     first.insert(ROWS)

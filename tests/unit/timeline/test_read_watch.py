@@ -55,6 +55,7 @@ class Scene:
         self.context = self.table.context
         self.reads = ReadSet(
             snapshot=self.context.snapshot(),
+            address=self.context.world.storage.base_uri,
             partitions=("x",),
             filter=None if v is None else pc.field("v") == v,
         )
@@ -109,7 +110,7 @@ def test_a_rewritten_file_group_got_new_rows_only_where_its_counts_say_so(
 def test_who_was_made_from_reads_says_so_and_who_is_not_known_may_have_been() -> None:
     scene = Scene()
     rival = scene.theirs(INSERT, [row("n", 5)])
-    plan = replace(planned(scene.other, INSERT), reads=ReadSet(snapshot=scene.context.snapshot()))
+    plan = replace(planned(scene.other, INSERT), reads=scene.other.pin().reads())
     write(
         scene.other.context, plan, LocalWorkload(scene.other.context.world, as_table([row("m", 5)]))
     )
