@@ -142,6 +142,8 @@ class _Trial:
             skipped, message = True, str(reason)
         except HoodooError as error:
             ok, message = False, error.message
+            if advice == _ACQUIRE and not isinstance(error, LockTimeoutError):
+                advice = _REACH  # nobody to wait for: it can be looked at, and not be taken
         except _WrongError as error:
             ok, message = False, str(error)
         self.checks.append(

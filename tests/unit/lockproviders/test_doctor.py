@@ -7,7 +7,7 @@ import pytest
 from lockproviders.doctor import examine
 from lockproviders.inprocess import InProcessClient, ProcessLocks
 from lockproviders.sql.client import SqlClient, SqlSettings
-from timeline.errors import LeaseLostError, StorageUnavailableError
+from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.storage.memory import MemoryStorage
 
 
@@ -158,6 +158,27 @@ def test_a_second_one_that_got_no_answer_proves_nothing(machine) -> None:
     assert (contend.name, contend.ok) == ("contend", False)
     assert "nothing is proven" in contend.message
     assert "too many connections" in contend.message
+
+
+def test_who_may_not_take_the_lock_is_not_told_to_wait_for_a_holder(machine) -> None:
+    lock = LeasedLock(machine.clock)
+
+    def denied() -> None:
+        raise UnsafeSetupError("permission denied")
+
+    lock.take = denied
+    acquire = examined(machine, lock).checks[1]
+    assert (acquire.name, acquire.ok, acquire.message) == ("acquire", False, "permission denied")
+    assert "this user's access" in acquire.advice
+    assert "holder" not in acquire.advice
+
+
+def test_lock_that_is_held_is_waited_for(machine) -> None:
+    lock = LeasedLock(machine.clock, lease_ms=10_000_000)
+    lock.take()
+    acquire = examined(machine, lock).checks[1]
+    assert (acquire.name, acquire.ok) == ("acquire", False)
+    assert "wait for the holder" in acquire.advice
 
 
 def test_lock_that_cannot_be_reached_ends_the_examination(machine) -> None:
