@@ -27,7 +27,7 @@ from timeline.rules.keys import partition_paths, record_keys
 from timeline.table import Table as CoreTable
 from timeline.table import refuse_unwritable
 
-__all__ = ["create_table", "layers_of", "new_table_config", "open_table"]
+__all__ = ["create_table", "layers_of", "new_table_config", "open_table", "planned_table"]
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -99,6 +99,33 @@ def create_table(
             not supported.
         SettingError: A property is wrong.
     """
+    layers, settings, planned = planned_table(
+        path,
+        schema=schema,
+        record_key=record_key,
+        partition_by=partition_by,
+        ordering=ordering,
+        table_type=table_type,
+        name=name,
+        properties=properties,
+    )
+    world = assemble(path, layers.load(), events=events)
+    core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
+    return Table(core, layers.load(core.config.raw), settings)
+
+
+def planned_table(
+    path: str | os.PathLike[str],
+    *,
+    schema: pa.Schema | None = None,
+    record_key: Sequence[str] | str = (),
+    partition_by: Sequence[str] | str = (),
+    ordering: Sequence[str] | str = (),
+    table_type: str | None = None,
+    name: str | None = None,
+    properties: Properties = None,
+) -> tuple[Layers, WriteSettings, TableConfig]:
+    """What ``create_table`` would make, and from what; nothing is touched. Errors: as there."""
     layers = layers_of(properties)
     told = {
         "hoodie.datasource.write.recordkey.field": _listed(record_key),
@@ -115,9 +142,7 @@ def create_table(
         )
     planned = new_table_config(path, settings, schema)
     services_of(layers.load(), settings=settings)  # what opening it refuses is not made first
-    world = assemble(path, layers.load(), events=events)
-    core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
-    return Table(core, layers.load(core.config.raw), settings)
+    return layers, settings, planned
 
 
 def new_table_config(

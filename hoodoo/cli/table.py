@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 
 from hoodoo.assembly import file_rules_of
-from hoodoo.catalog import create_table
+from hoodoo.catalog import create_table, planned_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing, reading
@@ -21,7 +21,7 @@ from hoodoo.verify import Verification, verify_at
 from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
-from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
 from timeline.model.schema import drop_meta
 from timeline.registry import registered_writers
 from timeline.storage.folders import unavailable
@@ -75,21 +75,33 @@ def create(
     columns = _columns(schema) if schema else None
     if schema_from is not None:
         columns = drop_meta(read_rows(schema_from).schema)
+    told: dict[str, Any] = {
+        "schema": columns,
+        "record_key": key or "",
+        "partition_by": partition_by or "",
+        "ordering": ordering or "",
+        "name": name,
+        "table_type": table_type,
+        "properties": invocation.layers,
+    }
     if invocation.dry_run:
+        planned_table(address, **told)
+        _refuse_existing(invocation, address)
         invocation.printer.document({"creates_table": address, "columns": _names(columns)})
         return
-    made = create_table(
-        address,
-        schema=columns,
-        record_key=key or "",
-        partition_by=partition_by or "",
-        ordering=ordering or "",
-        name=name,
-        table_type=table_type,
-        properties=invocation.layers,
-    )
-    with made:
+    with create_table(address, **told) as made:
         _show(invocation, made)
+
+
+def _refuse_existing(invocation: Invocation, address: str) -> None:
+    try:
+        opened = invocation.open_table(address)
+    except TableNotFoundError:
+        return
+    opened.close()
+    raise InvalidInputError(
+        f"there is a table already; open it or choose another path: {address}", kind="table_exists"
+    )
 
 
 def _names(columns: pa.Schema | None) -> list[str]:

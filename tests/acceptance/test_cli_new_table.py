@@ -47,3 +47,14 @@ def test_an_overwrite_asks_only_where_there_may_be_rows(tmp_path: Path, source: 
     words = ("write", tmp_path / "t", "--input", source, "--operation", "insert_overwrite")
     assert run(*words, "--key", "id").exit_code == 0
     assert run(*words, "--output", "json").error["kind"] == "not_confirmed"
+
+
+@pytest.mark.parametrize("dry", [("--dry-run",), ()])
+def test_a_dry_run_refuses_what_the_creation_does(
+    tmp_path: Path, source: Path, dry: tuple[str, ...]
+) -> None:
+    words = ("table", "create", tmp_path / "t", "--schema-from", source, *dry, "--output", "json")
+    assert run(*words, "--key", "code").error["kind"] == "missing_key_column"
+    assert not (tmp_path / "t").exists()
+    run("write", tmp_path / "t", "--input", source, "--key", "id")
+    assert run(*words, "--key", "id").error["kind"] == "table_exists"
