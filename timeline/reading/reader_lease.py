@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from timeline.active import ActiveTimeline
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
-from timeline.model.filenames import data_file_time
+from timeline.model.filenames import data_file_time, parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, told_ms
 from timeline.places import OURS, OWED, READERS, owed_path, reader_path
@@ -297,7 +298,7 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
         StorageUnavailableError: The lease could not be written.
     """
     for _ in range(_TRIES):
-        snapshot = context.snapshot()
+        snapshot = _restored(context, context.snapshot())
         try:
             return snapshot, hold(context, snapshot)
         except SnapshotExpiredError:
@@ -307,6 +308,25 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
         "(hoodie.clean.commits.retained) or clean less often, then read again",
         attempts=_TRIES,
     )
+
+
+def _restored(context: TableContext, snapshot: Snapshot) -> Snapshot:
+    """
+    The state without what a restore takes, whose slot decided it and which took nothing yet.
+
+    Its owner may be dead, and who only reads cannot finish it: it would wait for the next writer.
+    """
+    top = context.chain.read(snapshot.head) if snapshot.head else None
+    if top is None or top.kind is not SlotKind.RESTORE:
+        return snapshot
+    gone, names = withdrawn_by(top), snapshot.active.file_names
+    kept = [name for name in names if not _shows_one_of(name, gone)]
+    return replace(snapshot, active=ActiveTimeline.of(kept))
+
+
+def _shows_one_of(name: str, times: frozenset[InstantTime]) -> bool:
+    one = parse_instant_name(name)
+    return one is not None and one.completed and one.requested_time in times
 
 
 def registered_readers(context: TableContext) -> list[RegisteredReader]:

@@ -312,3 +312,31 @@ def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
     with opened(table).hold() as held:
         assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
+
+
+@pytest.mark.spec("RST-1")
+def test_a_restore_whose_owner_died_behind_its_slot_keeps_no_reader_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of what it takes is gone yet, and a reader finishes nothing."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    for number in (2, 3):
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
+    owner = opened(table)
+
+    def die(self: MemoryStorage, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStorage, "delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore(owner.context, kept.requested_time)
+    listed = files_below(table.context.world.storage, TIMELINE)
+    assert sum(path.endswith(".commit") for path in listed) == 3
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    with opened(table).hold() as held:
+        assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
+    upsert(opened(table), [{"id": "b", "p": "x", "ts": 1, "v": 4}])
+    found = opened(table).to_arrow(columns=["id", "v"]).sort_by("id").to_pylist()
+    assert found == [{"id": "a", "v": 1}, {"id": "b", "v": 4}]
