@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STORAGE_OPTIONS",
     "ObjectSettings",
+    "assert_is_answered",
     "is_storage_key",
     "open_client",
 ]
@@ -248,6 +249,33 @@ class ObjectSettings:
             return self.s3_region
         found = _AWS_HOST.search(self.s3_endpoint)
         return found[1] if found else None
+
+
+#: The process whose threads carry out the requests of all clients, once there was one.
+_ANSWERED_IN: list[int] = []
+
+
+def assert_is_answered(pid: int) -> None:
+    """
+    Call it before a request: one of a forked child would wait for ever, whatever its time-outs.
+
+    obstore's threads are those of the process that asked first, and a fork does not copy them.
+
+    Args:
+        pid: Of this process.
+
+    Raises:
+        UnsafeSetupError: The process was forked from one that had asked already.
+    """
+    if not _ANSWERED_IN:
+        _ANSWERED_IN.append(pid)
+    elif _ANSWERED_IN[0] != pid:
+        raise UnsafeSetupError(
+            "this process was forked from one that used an object store, and none of its own "
+            "requests would be answered: start it anew (multiprocessing: spawn or forkserver), or "
+            "fork before the first table is opened",
+            kind="forked",
+        )
 
 
 def open_client(

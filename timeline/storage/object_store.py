@@ -39,7 +39,7 @@ from timeline.storage.kept_files import KeptFiles
 from timeline.storage.leftovers import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
 from timeline.storage.object_answers import Fate, fate_of, is_no_such_range, unavailable
-from timeline.storage.object_client import ObjectSettings, open_client
+from timeline.storage.object_client import ObjectSettings, assert_is_answered, open_client
 from timeline.storage.object_clock import StoreClock
 from timeline.storage.object_files import ObjectInput, ObjectOutput
 
@@ -271,7 +271,12 @@ class ObjectStorage:
                 check_relative_path(folder)
 
     def _key(self, path: str) -> str:
+        assert_is_answered(self._ids.identity().pid)
         return self._address.key_of(check_relative_path(path))
+
+    def _prefix(self, folder: str) -> str:
+        assert_is_answered(self._ids.identity().pid)
+        return self._key(folder) if folder else self._address.prefix
 
     def _client_for(self, size_bytes: int) -> Any:
         """Who waits as long as so much needs, and no longer: a dead connection tells nothing."""
@@ -376,7 +381,7 @@ class ObjectStorage:
     def _has_children(self, path: str) -> bool:
         import obstore
 
-        prefix = self._key(path) if path else self._address.prefix
+        prefix = self._prefix(path)
         try:
             pages = obstore.list(self._plain, prefix or None, chunk_size=2)
             return any(found["path"] != prefix for page in pages for found in page)
@@ -386,7 +391,7 @@ class ObjectStorage:
     def _children(self, folder: str) -> tuple[Names, Iterable[tuple[str, Any]]]:
         import obstore
 
-        prefix = self._key(folder) if folder else self._address.prefix
+        prefix = self._prefix(folder)
         try:
             found = obstore.list_with_delimiter(self._plain, prefix or None)
         except Exception as error:

@@ -7,8 +7,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,8 +23,10 @@ from timeline.errors import (
     SettingError,
     StorageUnavailableError,
     UnavailableError,
+    UnsafeSetupError,
 )
 from timeline.machine import SystemIds
+from timeline.ports.ids import ProcessIdentity
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage import object_client
@@ -628,3 +631,49 @@ def test_what_is_shown_of_an_error_holds_no_signature_and_no_dump() -> None:
         "Error performing PUT https://acct.blob.example/box/t?*** in 3ms - Server returned "
         "non-2xx status code: 403 Forbidden"
     )
+
+
+# ---------------------------------------------------------------- forked processes
+
+
+class Forked(SystemIds):
+    """The same object in a child: its process has another number."""
+
+    pid = 7
+
+    def identity(self) -> ProcessIdentity:
+        return replace(super().identity(), pid=self.pid)
+
+
+def test_a_forked_child_is_refused_instead_of_waiting_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_client, "_ANSWERED_IN", [])
+    store, ids = MemoryStore(), Forked()
+    parent = ObjectStorage(PLACE, clients=(store, store, store), ids=ids)
+    parent.write("a", b"x")
+    ids.pid = 8
+    opened_there = ObjectStorage(PLACE, clients=(store, store, store), ids=ids)
+    calls: tuple[Callable[[ObjectStorage], object], ...] = (
+        lambda one: one.read("a"),
+        lambda one: one.names("b"),
+        lambda one: one.stat(""),
+        lambda one: one.create("c", b""),
+        lambda one: one.open_input("a"),
+    )
+    for one in (parent, opened_there):
+        for call in calls:
+            with pytest.raises(UnsafeSetupError, match="start it anew") as refused:
+                call(one)
+            assert refused.value.kind == "forked"
+
+
+def test_a_child_that_was_forked_before_the_first_request_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_client, "_ANSWERED_IN", [])
+    store, ids = MemoryStore(), Forked()
+    storage = ObjectStorage(PLACE, clients=(store, store, store), ids=ids)
+    ids.pid = 8
+    storage.write("a", b"x")
+    assert storage.read("a") == b"x"
