@@ -16,7 +16,6 @@ from timeline.boundary import Pin
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
 from timeline.errors import (
     StorageUnavailableError,
-    TableNotFoundError,
     TableReplacedError,
     UnsafeSetupError,
 )
@@ -25,7 +24,13 @@ from timeline.model.operations import ConcurrencyMode
 from timeline.model.sealing import NO_SEALS, Sealing
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
-from timeline.places import TABLE_FACTS, legacy_archive, timeline_folder
+from timeline.places import (
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TABLE_FACTS,
+    legacy_archive,
+    timeline_folder,
+)
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -33,7 +38,6 @@ from timeline.ports.storage import (
     Storage,
 )
 from timeline.ports.world import World
-from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.rules.isolation import Isolation
@@ -153,8 +157,8 @@ class TableIdentity:
         """
         The identity, made when the table has none yet.
 
-        Outside: 1 get where it is not known; 1 create, and a look at the properties before it and
-        behind it, where there is none.
+        Outside: 1 get where it is not known; 1 create, and a look at the properties behind it,
+        where there is none.
 
         Raises:
             CorruptTableError: The file that holds it is damaged.
@@ -403,7 +407,6 @@ def _table_facts(world: World) -> bytes:
         try:
             found = storage.read(TABLE_FACTS)
         except ObjectMissingError:
-            _assert_is_there(storage)
             found = fresh = fresh or _fresh_facts(world)
             try:
                 storage.create(TABLE_FACTS, fresh)
@@ -422,14 +425,16 @@ def _table_facts(world: World) -> bytes:
 
 
 def _assert_is_there(storage: Storage) -> None:
-    """A table without an identity may be one that is being dropped, which must get none (SLOT-9)."""
-    try:
-        load_config(storage)
-    except TableNotFoundError:
+    """
+    A table without an identity may be one that is being dropped, which must get none (SLOT-9).
+
+    The properties are looked at twice, as an update of them may end between file and backup.
+    """
+    if all(storage.stat(one) is None for one in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES)):
         raise TableReplacedError(
             f"the table was dropped while this handle was open: {storage.base_uri}",
             path=storage.base_uri,
-        ) from None
+        )
 
 
 def _fresh_facts(world: World) -> bytes:

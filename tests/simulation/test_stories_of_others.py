@@ -32,8 +32,8 @@ class Hasty(StorageClient):
 class Rude(StorageClient):
     """Takes its own request for done whenever nobody said how it ended."""
 
-    def _take(self, record: LockRecord, over: Tag | None) -> Tag | None:
-        found = super()._take(record, over)
+    def _take(self, record: LockRecord, over: Tag | None, *, after_shared: bool) -> Tag | None:
+        found = super()._take(record, over, after_shared=after_shared)
         return ("nobody", None) if found is None else found
 
 

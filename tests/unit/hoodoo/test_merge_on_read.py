@@ -156,7 +156,7 @@ def test_a_missing_log_is_found(ours: Path) -> None:
 def test_a_log_of_another_size_is_found(ours: Path) -> None:
     with logs(ours)[1].open("ab") as file:
         file.write(b"more")
-    assert [one.kind for one in check(ours).problems] == ["file_size"]
+    assert [one.kind for one in check(ours).problems] == ["file_size", "log_torn"]
 
 
 def test_a_log_that_no_commit_names_is_found(ours: Path) -> None:

@@ -140,7 +140,7 @@ def archive_as_java(table: Table, keep: int) -> list[str]:
     for instant in going:
         names = [n for n in sorted(active.file_names) if _is_of(n, instant)]
         done = next(n for n in names if n.count("_"))
-        rows.append(_row(storage, done, instant, [n for n in names if n != done]))
+        rows.append(_row(storage, done, instant, [n for n in names if n != done], None))
         gone += sorted(names, key=lambda name: name == done)
     add_to_history(storage, rows)
     for name in gone:
