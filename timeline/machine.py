@@ -40,10 +40,9 @@ __all__ = [
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_WORKERS_MAX = 8
-_WAITERS_MAX = 48
-_POOL_S = 60.0
-_BESIDE_THREADS = 2
+_WORKERS_MAX, _WAITERS_MAX = 8, 48
+_POOL_S, _BESIDE_THREADS = 60.0, 2
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time it was suspended, too
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
 
@@ -63,8 +62,9 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Never goes back; only differences mean anything."""
-        return time.monotonic_ns() // 1_000_000
+        """Never goes back; only differences mean anything, in which leases elsewhere end (HB-3)."""
+        told_ns = time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)
+        return told_ns // 1_000_000
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Wait; zero and less return at once."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 
 import pytest
 
 from timeline import machine
-from timeline.machine import FanOut, LoggingEvents, NullEvents, SystemIds, ThreadExecutor
+from timeline.machine import (
+    FanOut,
+    LoggingEvents,
+    NullEvents,
+    SystemClock,
+    SystemIds,
+    ThreadExecutor,
+)
 from timeline.ports.events import Value
 
 
@@ -53,6 +61,22 @@ def test_a_forked_child_has_an_identity_of_its_own() -> None:
     assert answer[1] != own.writer_id
     assert answer[2] == "app"
     assert ids.identity() == own
+
+
+@pytest.mark.spec("HB-3")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux alone tells such a clock")
+def test_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sleeps with it must find its leases ended, as the others do."""
+    suspended_ms = 3_600_000
+    steady_ns = time.clock_gettime_ns
+
+    def after_a_suspend(clock: int) -> int:
+        slept_ms = suspended_ms if clock == time.CLOCK_BOOTTIME else 0
+        return steady_ns(clock) + slept_ms * 1_000_000
+
+    began_ms = SystemClock().monotonic_ms()
+    monkeypatch.setattr(time, "clock_gettime_ns", after_a_suspend)
+    assert SystemClock().monotonic_ms() - began_ms >= suspended_ms
 
 
 def test_ids_have_their_promised_forms() -> None:
