@@ -132,24 +132,11 @@ def _vanished(
                 instant=slot.instant_time,
                 number=f"number {slot.number} of this table",
             )
-            return Account(
-                requested_time=time,
-                completion_time=None,
-                action=_slots_by_instant(context).get((time, False), slot).action.value,
-                state=state,
-                archived=False,
-                remarks=(remark,),
-            )
+            decided = _slots_by_instant(context).get((time, False), slot)
+            return _without_files(time, decided.action, state, remark)
     for slot in unsettled(context, context.chain.head(), active):
         if slot.instant_time == time and slot.file_name is not None:
-            return Account(
-                requested_time=time,
-                completion_time=None,
-                action=slot.own_action.value,
-                state="decided",
-                archived=False,
-                remarks=(_shown_late(slot),),
-            )
+            return _without_files(time, slot.own_action, "decided", _shown_late(slot))
     written = (_account(context, one, {}) for one in active.completed_writes)
     for told_of in itertools.chain(written, archived):
         attempt = _refused_first(told_of, time)
@@ -161,19 +148,24 @@ def _vanished(
     for undoing in undoings(context, active, context.history.instants(times_only=False)):
         if time in undoing.targets:
             ended = f"rolled back at {moment(undoing.completion_time)} UTC, as instant "
-            return Account(
-                requested_time=time,
-                completion_time=None,
-                action=undoing.action.value,
-                state="rolled back",
-                archived=False,
-                remarks=(ended + undoing.requested_time,),
-            )
+            remark = ended + undoing.requested_time
+            return _without_files(time, undoing.action, "rolled back", remark)
     raise InstantNotFoundError(
         "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
         f"rolled it back and no write names it as refused: {time}",
         kind="instant_unknown",
         requested_time=time,
+    )
+
+
+def _without_files(time: InstantTime, action: Action, state: str, remark: str) -> Account:
+    return Account(
+        requested_time=time,
+        completion_time=None,
+        action=action.value,
+        state=state,
+        archived=False,
+        remarks=(remark,),
     )
 
 
