@@ -153,12 +153,17 @@ class TableIdentity:
 
     known: TableFacts | None
 
-    def ensure(self, world: World) -> str:
+    def ensure(self, world: World, *, is_asked_later: bool = False) -> str:
         """
         The identity, made when the table has none yet.
 
         Outside: 1 get where it is not known; 1 create, and a look at the properties behind it,
         where there is none.
+
+        Args:
+            world: The ports.
+            is_asked_later: The look behind a new one is spared: a write's turn reads the properties
+                before its slot, and a service tells nobody that rows are there.
 
         Raises:
             CorruptTableError: The file that holds it is damaged.
@@ -168,7 +173,7 @@ class TableIdentity:
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
-            self.known = decode_facts(_table_facts(world))
+            self.known = decode_facts(_table_facts(world, looks=not is_asked_later))
         self.assert_decided_here(world)
         return self.known.table_id
 
@@ -400,7 +405,7 @@ def _history_of(world: World, config: TableConfig) -> History:
     return History(world.storage, world.events, legacy_folder=folder)
 
 
-def _table_facts(world: World) -> bytes:
+def _table_facts(world: World, *, looks: bool) -> bytes:
     """What the file of the table's identity holds; whoever creates it first decides."""
     storage, fresh = world.storage, b""
     for _ in range(_IDENTITY_TRIES):
@@ -412,7 +417,7 @@ def _table_facts(world: World) -> bytes:
                 storage.create(TABLE_FACTS, fresh)
             except (ObjectExistsError, AmbiguousWriteError):
                 continue  # taken or not answered: the next look tells who made it (UNK-5)
-        if found == fresh:
+        if looks and found == fresh:
             try:
                 _assert_is_there(storage)
             except TableReplacedError:

@@ -324,7 +324,7 @@ class Table(TableSnapshot):
         """
         refuse_old_version(self.config)
         if self._registration is None:
-            self._context.identity.ensure(self._context.world)
+            self._context.identity.ensure(self._context.world, is_asked_later=True)
             world, prove = self._context.world, None
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 prove = partial(prove_atomic_create, world.storage, world.ids)
