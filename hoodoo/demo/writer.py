@@ -3,9 +3,10 @@ One writer of the demonstration, a process of its own: ``python -m hoodoo.demo.w
 
 The loader writes half a month after the other; the corrector waits until a half appears on
 the timeline and upserts its corrections, while the loader already writes the other half
-into the same file group. It writes no half before the last but one is corrected: so both come
-to a month together, however slow one of them is. Both begin when told to on standard input,
-and say what they did in JSON lines on standard output.
+into the same file group. The loader writes no half before the last but one is corrected, and
+the corrector no first half of a month before the second is under way: so both come to each
+month together, however slow one of them is. Both begin when told to on standard input, and
+say what they did in JSON lines on standard output.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ import pyarrow.parquet as pq
 import hoodoo
 from hoodoo.demo.flights import Batch, batches, corrections, load_flights
 from timeline.codecs.properties import parse_properties
+from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.writing.write import Receipt
 
@@ -70,9 +73,12 @@ def main(arguments: list[str] | None = None) -> int:
             mine = batch.of(rows)
             if chosen.role == "corrector":
                 mine = corrections(mine)
-                _wait_for(chosen.path, batch, "loader")
+                _wait_for(chosen.path, partial(_has_written, "loader", batch))
+                if not batch.second_half and batch is not everything[-1]:
+                    _wait_for(chosen.path, partial(_writes, "loader", everything[batch.number + 1]))
             elif batch.number >= 2:
-                _wait_for(chosen.path, everything[batch.number - 2], "corrector")
+                last_but_one = everything[batch.number - 2]
+                _wait_for(chosen.path, partial(_has_written, "corrector", last_but_one))
             _write(write, batch, mine, options)
     except HoodooError as error:
         tell(event="failed", kind=error.kind, message=error.message)
@@ -108,18 +114,27 @@ def _write(write: Write, batch: Batch, rows: pa.Table, options: dict[str, str]) 
     )
 
 
-def _wait_for(path: str, batch: Batch, writer: str) -> None:
-    """Wait until a half by a writer is on the timeline, looking at it as any reader would."""
+def _wait_for(path: str, seen: Callable[[TableContext], bool]) -> None:
+    """Look at the timeline, as any reader would, until this is seen there."""
     parent = os.getppid()
     context = hoodoo.open_table(path).core.context
-    while True:
-        for instant in reversed(context.active().completed_writes):
-            extra = context.commits.read(instant).extra_metadata
-            if (extra.get(BATCH_KEY), extra.get("hoodoo.application")) == (batch.name, writer):
-                return
+    while not seen(context):
         if os.getppid() != parent:
             sys.exit("the demonstration has ended")
         time.sleep(_POLL_S)
+
+
+def _has_written(writer: str, batch: Batch, context: TableContext) -> bool:
+    for instant in reversed(context.active().completed_writes):
+        extra = context.commits.read(instant).extra_metadata
+        if (extra.get(BATCH_KEY), extra.get("hoodoo.application")) == (batch.name, writer):
+            return True
+    return False
+
+
+def _writes(writer: str, batch: Batch, context: TableContext) -> bool:
+    """Whether it is under way or written; who asks is the only other writer, and writes nothing."""
+    return bool(context.active().pending_ingestion) or _has_written(writer, batch, context)
 
 
 def _local(path: str) -> Write:
