@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from traceback import format_exc
 
 from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
@@ -88,10 +89,23 @@ class Tally:
         return sum(self.schedules.values())
 
 
-def settle_memory() -> None:
-    """What the engine's modules hold stays; looking for cycles took a sixth of the time."""
+def begin_work() -> None:
+    """
+    What a process does before its first schedule.
+
+    What the engine's modules hold stays: looking for cycles took a sixth of the time. It ends
+    with the process that gives it work, also when that is killed.
+    """
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def play_block(names: Sequence[tuple[str, int]], *, hashes: bool = False) -> Tally:
@@ -147,7 +161,7 @@ def processes(workers: int, *, hash_seed: int = 0) -> ProcessPoolExecutor:
     Another ``hash_seed`` gives sets another order, which must not show in any trace.
     """
     os.environ["PYTHONHASHSEED"] = str(hash_seed)  # read by processes that begin later
-    return ProcessPoolExecutor(workers, get_context("spawn"), initializer=settle_memory)
+    return ProcessPoolExecutor(workers, get_context("spawn"), initializer=begin_work)
 
 
 class Players:

@@ -8,14 +8,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOOK = "from tests.conftest import pytest_collection_modifyitems\n"
+# Others wait for the second worker, which a busy machine may start long after the first.
 TESTS = """
 import os
+import time
 import pytest
 
 @pytest.mark.parametrize("number", range(8))
 @pytest.mark.{mark}
 def test_notes_its_worker(number, request):
-    (request.path.parent / ("{mark} " + os.environ["PYTEST_XDIST_WORKER"])).touch()
+    folder = request.path.parent
+    (folder / ("{mark} " + os.environ["PYTEST_XDIST_WORKER"])).touch()
+    ends = time.monotonic() + 60
+    while "{mark}" == "other" and len(list(folder.glob("other gw*"))) < 2:
+        assert time.monotonic() < ends, "no other worker came"
+        time.sleep(0.01)
 """
 
 
