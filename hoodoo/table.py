@@ -26,6 +26,7 @@ from hoodoo.assembly import (
     properties_of_table,
 )
 from hoodoo.committing.client import Grouping, grouping_of
+from hoodoo.deleting import delete_found
 from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import Operation, as_arrow, refuse_other_types
@@ -50,9 +51,8 @@ from timeline.table import Table as CoreTable
 from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.rehearsal import rehearse
-from timeline.writing.rereading import from_fresh_reads
 from timeline.writing.workload import Workload
-from timeline.writing.write import Receipt
+from timeline.writing.write import Receipt, WritePlan
 
 __all__ = ["Table"]
 
@@ -304,16 +304,11 @@ class Table(GoingBack):
                 kind="no_filter",
             )
 
-        def attempt() -> Receipt:
-            with self._core.hold() as state:
-                names = (*self.config.record_key_fields, *self.config.partition_fields)
-                keys = state.to_arrow(
-                    columns=tuple(dict.fromkeys(names)), filter=filter, partitions=partitions
-                )
-                reads = state.reads(filter=filter, partitions=partitions)
-                return self.delete(keys, batch_id=batch_id, reads=reads)
-
-        return from_fresh_reads(self._core.context, attempt)
+        refuse_other_types(batch_id, None, "")
+        self.begin_writing()
+        named = batch_id or self._settings.batch_id
+        plan = plan_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
+        return delete_found(self._core, plan, self._published, filter, partitions)
 
     def insert_overwrite(self, data: object, *, batch_id: str | None = None) -> Receipt:
         """Replace every partition the rows belong to. Errors: as ``upsert``."""
@@ -402,11 +397,14 @@ class Table(GoingBack):
             reads=reads,
         )
         with remembered(self._core.context, plan):
-            if self._group is not None:
-                return self._group.write(plan, workload)
-            looked = self._core.context.glance()
-            undone = self._undo_dead(looked)
-            receipt = self._core.write(plan, workload, None if undone else looked)
+            return self._published(plan, workload)
+
+    def _published(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+        if self._group is not None:
+            return self._group.write(plan, workload)
+        looked = self._core.context.glance()
+        undone = self._undo_dead(looked)
+        receipt = self._core.write(plan, workload, None if undone else looked)
         self.after_group()
         return receipt
 

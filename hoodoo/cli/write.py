@@ -15,6 +15,7 @@ from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
 from hoodoo.configuration import ignored_keys
+from hoodoo.deleting import key_columns
 from hoodoo.incoming import refuse_other_types
 from hoodoo.services import service_options
 from hoodoo.table import Table
@@ -130,8 +131,7 @@ def _delete_where(
 ) -> None:
     conditions = parse_filter(condition, with_meta(table.schema))
     if invocation.dry_run:
-        names = (*table.config.record_key_fields, *table.config.partition_fields)
-        keys = table.to_arrow(tuple(dict.fromkeys(names)), conditions)
+        keys = table.to_arrow(key_columns(table.config), conditions)
         _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
     invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")

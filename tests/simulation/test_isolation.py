@@ -125,7 +125,7 @@ def client(name: str, log: Log, level: Isolation, *deeds: Deed) -> Actor:
         for deed in deeds:
             ports.clock.sleep_ms(deed.pause_ms)
             try:
-                from_fresh_reads(context, lambda deed=deed: attempt_of(context, deed, log))
+                from_fresh_reads(context, lambda _, deed=deed: attempt_of(context, deed, log))
             except HoodooError as error:
                 ports.events.emit("sim.refused", why=str(error))
 

@@ -216,20 +216,19 @@ def _sought(written: Written, task: FileGroupTask) -> int:
 
 
 def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:
+    refusals = (*plan.refusals, *written.refusals)
     extra = {
         **plan.extra_metadata,
         SCHEMA_KEY: written.schema.avro_json,
         **context.world.ids.identity().as_metadata,
-        "hoodoo.attempts": str(written.attempts),
+        "hoodoo.attempts": str(len(plan.refusals) + written.attempts),
     }
     if plan.reads is not None:
         extra[READS_KEY] = plan.reads.text
     if plan.batch_id is not None:
         extra["hoodoo.batch_id"] = plan.batch_id
-    if written.refusals:
-        extra["hoodoo.refusals"] = json.dumps(
-            [report.as_document() for report in written.refusals[-10:]]
-        )
+    if refusals:
+        extra["hoodoo.refusals"] = json.dumps([report.as_document() for report in refusals[-10:]])
     if written.waits:
         extra["hoodoo.waits"] = json.dumps([wait.as_document() for wait in written.waits[-10:]])
     return extra

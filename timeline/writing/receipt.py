@@ -35,6 +35,7 @@ class WritePlan:
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
     reads: ReadSet | None = None  # what the rows were made from
+    refusals: tuple[RefusalReport, ...] = ()  # of attempts from earlier reads
     detect_early: bool = True  # look for conflicts before files are written, too
     paced: bool = True  # by the table's pace; services do not wait
     schema: SchemaRules = field(

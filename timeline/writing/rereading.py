@@ -23,13 +23,15 @@ __all__ = ["from_fresh_reads"]
 _OVERTAKEN = frozenset({KINDS[RuleId.READ_WAS_CHANGED], KINDS[RuleId.INSERTED_WHERE_I_MISSED]})
 
 
-def from_fresh_reads(context: TableContext, attempt: Callable[[], Receipt]) -> Receipt:
+def from_fresh_reads(
+    context: TableContext, attempt: Callable[[tuple[RefusalReport, ...]], Receipt]
+) -> Receipt:
     """
     Read and write until nobody changed what was read in between, within the retry budget.
 
     Args:
         context: The table; its limits hold the budget.
-        attempt: Reads, and writes with what it read.
+        attempt: Reads, and writes with what it read; told what the attempts before it met.
 
     Returns:
         The receipt of the last attempt, with the refusals of all.
@@ -45,7 +47,7 @@ def from_fresh_reads(context: TableContext, attempt: Callable[[], Receipt]) -> R
     while True:
         keep_pace(context)  # not between reading and writing
         try:
-            receipt = attempt()
+            receipt = attempt(tuple(refusals))
         except WriteConflictError as error:
             if error.kind not in _OVERTAKEN:
                 raise

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.errors import InvalidInputError, SettingError, WriteConflictError
+from hoodoo.explain import explain_instant, gave_up
+from timeline.errors import BudgetSpentError, InvalidInputError, SettingError, WriteConflictError
 
 KEYS = {
     "hoodie.datasource.write.recordkey.field": "id",
@@ -108,3 +109,45 @@ def test_partitions_that_a_write_by_options_deletes_are_judged_by_its_reads(tmp_
 def test_an_unknown_level_is_refused(tmp_path: Path):
     with pytest.raises(SettingError):
         new_table(tmp_path / "t", **{LEVEL: "read_committed"})
+
+
+class Rival:
+    """Hears when a write begins, and writes before it once."""
+
+    def __init__(self, path: Path, *rows: dict[str, object]) -> None:
+        self.path = path
+        self.rows = list(rows)
+
+    def emit(self, name: str, /, **_: object) -> None:
+        if name == "begin.done" and self.rows:
+            row = self.rows.pop()
+            with hoodoo.open_table(self.path, properties=KEYS) as other:
+                other.upsert([row])
+
+
+def test_a_delete_that_read_again_is_told_as_published_and_not_as_given_up(tmp_path: Path):
+    path = tmp_path / "t"
+    new_table(path).close()
+    rival = Rival(path, row("b", "x", 1, ts=5))
+    with hoodoo.open_table(path, properties=KEYS, events=rival) as table:
+        receipt = table.delete_where([("v", "==", 1)])
+        assert (receipt.attempts, ids(table)) == (2, ["d"])
+        [first] = receipt.refusals
+        assert explain_instant(table.core, first.instant).remarks == (
+            f"written again as {receipt.requested_time}",
+        )
+        told = explain_instant(table.core, receipt.requested_time)
+        assert [one["instant"] for one in told.refusals] == [first.instant]
+        assert gave_up(table.core.context) == []
+
+
+def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Path):
+    path = tmp_path / "t"
+    new_table(path).close()
+    rival = Rival(path, *(row("b", "x", 1, ts=9 - n) for n in range(4)))
+    once = {**KEYS, "hoodie.write.num.retries.on.conflict.failures": "1"}
+    with hoodoo.open_table(path, properties=once, events=rival) as table:
+        with pytest.raises(BudgetSpentError):
+            table.delete_where([("v", "==", 1)])
+        [told] = gave_up(table.core.context)
+        assert told.attempts == 2

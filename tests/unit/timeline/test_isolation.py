@@ -73,7 +73,7 @@ def delete_beside_an_insert(level: Isolation) -> tuple[Table, Receipt]:
     archived = pc.field("v") == 1
     inserts = [lambda: put(other, BULK, [row("c", "x", 1)])]
 
-    def attempt() -> Receipt:
+    def attempt(_: object) -> Receipt:
         state = table.pin()
         found = matching(state, archived)
         while inserts:
@@ -301,7 +301,7 @@ def test_rereading_ends_with_the_budget():
     limits = replace(limited(conflict_retries_max=2), isolation=STRICT)
     mine = opened(table, limits=limits)
 
-    def attempt() -> Receipt:
+    def attempt(_: object) -> Receipt:
         reads = mine.pin().reads()
         upsert(other, [row("b", "y", 2, 2)])
         return from_reads(mine, UPSERT, [row("a", "x", 2, 2)], reads)

@@ -208,7 +208,7 @@ def test_a_delete_by_predicate_waits_before_it_reads() -> None:
     upsert(table, [row("a")])
     read_at: list[int] = []
 
-    def attempt() -> Any:
+    def attempt(_: object) -> Any:
         read_at.append(clock.steady)
         return upsert(table, [row("b")])
 
