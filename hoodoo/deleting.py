@@ -19,9 +19,9 @@ __all__ = ["delete_found", "key_columns"]
 
 
 def key_columns(config: TableConfig) -> tuple[str, ...]:
-    """Columns that tell the key and partition of a row."""
+    """Columns that tell the key and partition of a row; a field inside a struct comes with it."""
     names = (*config.record_key_fields, *config.partition_fields)
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def delete_found(

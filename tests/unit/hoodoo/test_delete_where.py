@@ -111,6 +111,24 @@ def test_an_unknown_level_is_refused(tmp_path: Path):
         new_table(tmp_path / "t", **{LEVEL: "read_committed"})
 
 
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_rows_are_deleted_where_keys_and_partitions_are_fields_inside_structs(
+    tmp_path: Path, kind: str
+):
+    where = {"inner": {"id": "a", "p": "x"}, "ts": 1, "v": 1}
+    rows = pa.Table.from_pylist([where, {**where, "inner": {"id": "b", "p": "y"}, "v": 2}])
+    keys = {
+        **KEYS,
+        "hoodie.datasource.write.recordkey.field": "inner.id",
+        "hoodie.datasource.write.partitionpath.field": "inner.p",
+        "hoodie.datasource.write.table.type": kind,
+    }
+    with hoodoo.create_table(tmp_path / "t", schema=rows.schema, properties=keys) as table:
+        table.upsert(rows)
+        assert table.delete_where([("v", "==", 1)]).rows_deleted == 1
+        assert [row["inner"]["id"] for row in table.to_arrow().to_pylist()] == ["b"]
+
+
 class Rival:
     """Hears when a write begins, and writes before it once."""
 
