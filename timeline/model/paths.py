@@ -60,18 +60,25 @@ def check_partition_path(partition_path: str) -> str:
     return partition_path
 
 
-def listed(names: Iterable[str], what: str) -> tuple[str, ...]:
+def listed(names: object, what: str) -> tuple[str, ...]:
     """
     Names that a caller gave. A text would be a list of its letters, and each may be a name.
 
     Raises:
-        InvalidInputError: One text.
+        InvalidInputError: One text, or what is no list or no text in it: a number equals no name,
+            and would mean nothing wherever names are compared.
     """
     if isinstance(names, str):
         raise InvalidInputError(
             f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
         )
-    return tuple(names)
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    for one in found:
+        if not isinstance(one, str):
+            raise InvalidInputError(
+                f"{what} are a list of texts, as the table spells them: {one!r}", kind="no_text"
+            )
+    return found
 
 
 def join(*segments: str) -> str:

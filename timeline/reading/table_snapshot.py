@@ -16,7 +16,7 @@ import pyarrow as pa
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.file_group import FileSlice
-from timeline.model.paths import listed
+from timeline.model.paths import check_partition_path, listed
 from timeline.properties.setting_names import QueryType
 from timeline.reading.leased_scan import PlannedRead, Replan, collect, stream
 from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, view_of
@@ -193,8 +193,9 @@ class TableSnapshot:
             filter: As of ``scan``: the rows that were asked for. None for all.
 
         Raises:
-            InvalidInputError: A state of the past, which says nothing of the newest rows; or a
-                text instead of a list of partition paths.
+            InvalidInputError: A state of the past, which says nothing of the newest rows; or
+                something else than a list of partition paths.
+            MalformedNameError: A path that no partition can have.
         """
         snapshot = self.snapshot
         if snapshot.as_of is not None:
@@ -204,9 +205,10 @@ class TableSnapshot:
                 kind="reads_of_the_past",
                 as_of=snapshot.as_of,
             )
-        chosen = (
-            None if partitions is None else tuple(sorted(set(listed(partitions, "partitions"))))
-        )
+        chosen = None
+        if partitions is not None:  # a path that no partition has would be judged by nothing
+            paths = map(check_partition_path, listed(partitions, "partitions"))
+            chosen = tuple(sorted(set(paths)))
         address = self._context.world.storage.base_uri
         return ReadSet(snapshot=snapshot, address=address, partitions=chosen, filter=filter)
 

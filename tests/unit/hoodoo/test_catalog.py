@@ -15,6 +15,7 @@ from hoodoo.catalog import layers_of
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
+    MalformedNameError,
     SettingError,
     TableConfigConflictError,
     TableNotFoundError,
@@ -314,6 +315,36 @@ def test_one_text_is_not_taken_for_a_list_of_its_letters(
             use(table)
         assert caught.value.kind == "one_text"
         assert keys(table) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("strange", [7, None, b"x"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda table, one: table.delete_partitions([one]),
+        lambda table, one: table.delete_where([("ts", ">", 0)], [one]),
+        lambda table, one: table.to_arrow(partitions=["x", one]),
+        lambda table, one: table.look_up([one]),
+        lambda table, one: table.hold().reads(partitions=[one]),
+    ],
+)
+def test_what_is_no_text_names_no_partition_and_no_key(
+    path: Path, use: Callable[[hoodoo.Table, object], object], strange: object
+):
+    """The value of a partition column may be a number, its path never is."""
+    with made(path) as table:
+        table.upsert(ROWS)
+        with pytest.raises(InvalidInputError) as caught:
+            use(table, strange)
+        assert caught.value.kind == "no_text"
+        assert keys(table) == ["a", "b"]
+
+
+def test_reads_of_a_path_that_no_partition_has_are_refused(path: Path):
+    """They would be judged by nothing, and rows made from what was read there be kept."""
+    with made(path) as table, table.hold() as state:
+        with pytest.raises(MalformedNameError):
+            state.reads(partitions=["x/"])
 
 
 def test_a_batch_id_is_written_once(path: Path):
