@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from timeline.errors import InvalidInputError
 from timeline.model.operations import WriteOperation
+from timeline.model.paths import listed
 from timeline.reading.read_set import ReadSet
 
-__all__ = ["Operation", "as_arrow", "as_operation", "refuse_other_types"]
+__all__ = ["Operation", "as_arrow", "as_operation", "named_partitions", "refuse_other_types"]
 
 #: An operation, Hudi's word for it, or None for the configured one.
 Operation: TypeAlias = WriteOperation | str | None
@@ -77,6 +78,18 @@ def as_operation(operation: WriteOperation | str) -> WriteOperation:
         raise InvalidInputError(
             f"an operation is one of {known}, not {operation!r}", kind="operation"
         ) from None
+
+
+def named_partitions(partitions: Sequence[str]) -> tuple[str, ...]:
+    """
+    The paths of partitions that are to be deleted.
+
+    Raises:
+        InvalidInputError: None, or no list of texts.
+    """
+    if not partitions:
+        raise InvalidInputError("name at least one partition path", kind="no_partition")
+    return listed(partitions, "partitions")
 
 
 def refuse_other_types(batch_id: object, reads: object, address: str) -> None:

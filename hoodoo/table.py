@@ -29,7 +29,7 @@ from hoodoo.committing.client import Grouping, grouping_of
 from hoodoo.deleting import delete_found
 from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
-from hoodoo.incoming import Operation, as_arrow, refuse_other_types
+from hoodoo.incoming import Operation, as_arrow, named_partitions, refuse_other_types
 from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services
 from timeline.errors import InvalidInputError
@@ -37,7 +37,6 @@ from timeline.index.adoption import adopt_buckets, keeps_buckets
 from timeline.index.own_buckets import writes_where
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
-from timeline.model.paths import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
 from timeline.properties.options import PropertySet
@@ -326,9 +325,7 @@ class Table(GoingBack):
         reads: ReadSet | None = None,
     ) -> Receipt:
         """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
-        if not partitions:
-            raise InvalidInputError("name at least one partition path", kind="no_partition")
-        named, operation = listed(partitions, "partitions"), WriteOperation.DELETE_PARTITION
+        named, operation = named_partitions(partitions), WriteOperation.DELETE_PARTITION
         return self.run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
     def write(
@@ -349,8 +346,11 @@ class Table(GoingBack):
     ) -> tuple[RefusalReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
-        context, plan = self._core.context, plan_of(self._settings, self.config, chosen)
-        return rehearse(context, plan, LocalWorkload(context.world, as_arrow(data)))
+        deletes, context = chosen is WriteOperation.DELETE_PARTITION, self._core.context
+        named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
+        plan = plan_of(self._settings, self.config, chosen, delete_partitions=named)
+        workload = None if deletes else LocalWorkload(context.world, as_arrow(data))
+        return rehearse(context, plan, workload)
 
     def _write(
         self,

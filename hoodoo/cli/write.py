@@ -16,7 +16,7 @@ from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
 from hoodoo.configuration import ignored_keys
 from hoodoo.deleting import key_columns
-from hoodoo.incoming import refuse_other_types
+from hoodoo.incoming import named_partitions, refuse_other_types
 from hoodoo.services import service_options
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
@@ -256,7 +256,7 @@ def _would_do(
     """
     settings = table.settings
     document = nothing_done(_action_of(operation), operation.value)
-    deleted = settings.partitions_to_delete if rows is None else ()
+    deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = plan_of(settings, table.config, operation, delete_partitions=deleted)
     workload = None if rows is None else LocalWorkload(table.core.context.world, rows)
     met = rehearse(table.core.context, plan, workload)

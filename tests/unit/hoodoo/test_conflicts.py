@@ -9,12 +9,20 @@ import pytest
 
 import hoodoo
 from lockproviders.registry import ProviderRegistry
-from timeline.errors import SettingError
+from tests.unit.timeline.engine import Meddled
+from timeline.errors import InvalidInputError, SettingError
 from timeline.hookspecs import hookimpl
+from timeline.model.operations import WriteOperation
+from timeline.publishing.refusal import RefusalReport
 from timeline.rules.strategies import ConflictStrategy, find_strategy
+from timeline.writing.local_workload import LocalWorkload
 
 KEY = "hoodie.write.lock.conflict.resolution.strategy"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+MANY = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.write.lock.provider": "filesystem",
+}
 
 
 class NightLoads:
@@ -59,3 +67,37 @@ def test_a_dry_run_tells_nothing_where_nobody_else_is(tmp_path: Path) -> None:
         table.upsert([{"id": 1, "v": 1}])
         assert table.would_conflict([{"id": 1, "v": 2}, {"id": 2, "v": 2}]) == ()
         assert table.to_arrow(columns=["id", "v"]).to_pylist() == [{"id": 1, "v": 1}]
+
+
+@pytest.mark.parametrize("rows", [[], [{"id": 1, "v": 2}]])
+def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would_delete(
+    tmp_path: Path, rows: list[dict[str, int]]
+) -> None:
+    """The rows say nothing then, to the write either."""
+    deletes = {
+        "hoodie.datasource.write.operation": "delete_partition",
+        "hoodie.datasource.write.partitions.to.delete": "2",
+    }
+    schema, keys = pa.schema([*SCHEMA, pa.field("p", pa.string())]), ["id"]
+    with hoodoo.create_table(
+        tmp_path, schema=schema, record_key=keys, partition_by=["p"], properties=MANY
+    ) as table:
+        table.upsert([{"id": 1, "v": 1, "p": "1"}, {"id": 2, "v": 1, "p": "2"}])
+        met: list[tuple[RefusalReport, ...]] = []
+        with hoodoo.open_table(tmp_path, properties={**MANY, **deletes}) as other:
+            for there in "12":
+                changed = pa.Table.from_pylist([{"id": int(there), "v": 2, "p": there}])
+                inner = LocalWorkload(table.core.context.world, changed)
+                look = Meddled(inner, lambda: met.append(other.would_conflict(rows)))
+                table.run(WriteOperation.UPSERT, look)
+        assert [[one.partitions for one in found] for found in met] == [[], [("2",)]]
+
+
+def test_a_dry_run_that_names_no_partition_to_delete_is_refused_as_the_write_is(
+    tmp_path: Path,
+) -> None:
+    with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"]) as table:
+        for ask in (table.write, table.would_conflict):
+            with pytest.raises(InvalidInputError) as caught:
+                ask([], "delete_partition")
+            assert caught.value.kind == "no_partition"
