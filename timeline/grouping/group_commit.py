@@ -289,7 +289,10 @@ class GroupCommitter:
         try:
             self._before()
             self._looked = self._context.glance()
-            if complete or not self._others_may_come():
+            # What is shared with nobody is no group of one either: that judges no reads, and knows
+            # only files that a workload tells.
+            shared = may_share(leader.work, leader.work)
+            if complete or not (shared and self._others_may_come()):
                 complete = True
                 leader.receipt = write_prepared(leader.work)
                 return

@@ -14,7 +14,7 @@ import hoodoo
 from hoodoo.cli.receipts import receipt_document
 from hoodoo.explain import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for
-from timeline.errors import InvalidInputError, SettingError
+from timeline.errors import InvalidInputError, SettingError, WriteConflictError
 from timeline.machine import ThreadExecutor
 from timeline.writing.write import Receipt
 
@@ -53,6 +53,27 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         assert table.insert(rows(9), batch_id="s/0").already_published
         with pytest.raises(InvalidInputError, match="published as insert"):
             table.upsert(rows(9), batch_id="s/0")
+
+
+@pytest.mark.spec("GRP-2")
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_a_write_with_reads_is_judged_by_them_where_others_may_come(
+    tmp_path: Path, kind: str
+) -> None:
+    """It leads, and waits for others as any leader, though it shares its instant with nobody."""
+    path = tmp_path / "t"
+    with (
+        table_at(path, **{"hoodie.table.type": kind}) as table,
+        hoodoo.open_table(path) as other,
+    ):
+        table.upsert(rows(1))
+        with table.hold() as state:
+            other.upsert(rows(1).set_column(2, "v", [[7]]))
+            keys = state.to_arrow(columns=["id", "p"], filter=[("v", "==", 1)])
+            with pytest.raises(WriteConflictError) as refused:
+                table.delete(keys, reads=state.reads(filter=[("v", "==", 1)]))
+        assert refused.value.kind == "changed_under_read"
+        assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 7}]
 
 
 def test_rows_that_do_not_fit_are_told_to_their_writer(tmp_path: Path) -> None:
