@@ -33,7 +33,7 @@ from hoodoo.incoming import Operation, as_arrow, named_partitions, refuse_other_
 from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services
 from timeline.errors import InvalidInputError
-from timeline.index.adoption import adopt_buckets, keeps_buckets
+from timeline.index.adoption import adopt_buckets, keeps_buckets, refuse_other_buckets
 from timeline.index.own_buckets import writes_where
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import WriteOperation
@@ -46,6 +46,7 @@ from timeline.publishing.refusal import RefusalReport
 from timeline.reading.read import Filter
 from timeline.reading.read_set import ReadSet
 from timeline.reading.snapshot import Snapshot
+from timeline.rules.bucketing import BucketRules
 from timeline.table import Table as CoreTable
 from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
 from timeline.writing.local_workload import LocalWorkload
@@ -424,8 +425,13 @@ class Table(GoingBack):
             refuse_unwritable(self._core.config)
             self._core.config.merge.require_known()
             self._refuse_unsupported()
-            self._keep_buckets()
+            rules = self._rules_to_keep()
+            if rules is not None:  # before others hear of it, who would be refused for it
+                refuse_other_buckets(self._core.context, rules)
             self.join_writers(writes_where(self._settings))
+            if rules is not None:
+                adopt_buckets(self._core.context, rules)
+                self._buckets_kept = True
             self._services.begin_beside()
 
     def _grouping(self) -> Grouping | None:
@@ -439,9 +445,8 @@ class Table(GoingBack):
 
     def _undo_dead(self, looked: Snapshot) -> bool:
         """RB-11."""
-        if self._settings.failed_writes_policy is not FailedWritesPolicy.EAGER:
-            return False
-        return bool(self.services.rollback_dead_writers(looked.active))
+        eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
+        return eager and bool(self.services.rollback_dead_writers(looked.active))
 
     def after_group(self) -> None:
         """And after it: upkeep that is due."""
@@ -455,13 +460,10 @@ class Table(GoingBack):
             refuse_unsupported(self._properties)
             self._supported = True
 
-    def _keep_buckets(self) -> None:
+    def _rules_to_keep(self) -> BucketRules | None:
         """Another engine's table does not say how its buckets are made: held against it once."""
-        rules = bucket_rules(self._settings, self._core.config)
-        if rules is None or self._buckets_kept or keeps_buckets(self._core.config):
-            return
-        adopt_buckets(self._core.context, rules)
-        self._buckets_kept = True
+        kept = self._buckets_kept or keeps_buckets(self._core.config)
+        return None if kept else bucket_rules(self._settings, self._core.config)
 
     # ---- life
 

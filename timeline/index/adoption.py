@@ -20,7 +20,13 @@ from timeline.properties.properties_file import update_properties
 from timeline.reading.read import view_of
 from timeline.rules.bucketing import BucketEngine, BucketRules
 
-__all__ = ["adopt_buckets", "keeps_buckets", "kept_properties", "rules_kept_in"]
+__all__ = [
+    "adopt_buckets",
+    "keeps_buckets",
+    "kept_properties",
+    "refuse_other_buckets",
+    "rules_kept_in",
+]
 
 _SAMPLED_FILES = 3
 
@@ -57,19 +63,18 @@ def rules_kept_in(config: TableConfig) -> BucketRules | None:
     )
 
 
-def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
+def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
     """
-    Take over a table that does not say how its buckets were made, another engine's above all.
+    Hold some rules against a table that does not say how its buckets were made.
 
     Its file groups must be buckets by these rules, and keys sampled from its files must lie
-    where the rules put them; then the rules go into the properties, under the lock.
+    where the rules put them.
 
     Raises:
-        SettingError: The table was made with other settings; nothing was changed.
+        SettingError: The table was made with other settings.
         CorruptTableError: Two file groups claim one bucket.
-        LockTimeoutError: Somebody else holds the lock.
 
-    Outside: 1 list a partition, at most 3 open_input; then the steps of fmt 1.3.
+    Outside: 1 list a partition, at most 3 open_input.
     """
     world = context.world
     snapshot = context.snapshot()
@@ -79,6 +84,23 @@ def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
     with_files = [one for one in slices.values() if one.base_file is not None]
     for one in with_files[:_SAMPLED_FILES]:
         _refuse_misplaced(context, rules, buckets, one)
+
+
+def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
+    """
+    Take over a table that does not say how its buckets were made, another engine's above all.
+
+    The rules go into the properties, under the lock, and bind every writer from then on. So who
+    asks is in the registry: a writer by other rules that is there has refused it (REG-1).
+
+    Raises:
+        SettingError, CorruptTableError: As ``refuse_other_buckets``; nothing was changed.
+        LockTimeoutError: Somebody else holds the lock.
+
+    Outside: as ``refuse_other_buckets``, then the steps of fmt 1.3.
+    """
+    refuse_other_buckets(context, rules)
+    world = context.world
     with world.lock.acquire("keep how buckets are made"):
         now = instant_time(WallMs(world.clock.now_ms()))
         update_properties(world.storage, kept_properties(rules), now=now)

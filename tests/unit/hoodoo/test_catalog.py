@@ -342,9 +342,8 @@ def test_what_is_no_text_names_no_partition_and_no_key(
 
 def test_reads_of_a_path_that_no_partition_has_are_refused(path: Path):
     """They would be judged by nothing, and rows made from what was read there be kept."""
-    with made(path) as table, table.hold() as state:
-        with pytest.raises(MalformedNameError):
-            state.reads(partitions=["x/"])
+    with made(path) as table, table.hold() as state, pytest.raises(MalformedNameError):
+        state.reads(partitions=["x/"])
 
 
 def test_a_batch_id_is_written_once(path: Path):

@@ -1,0 +1,69 @@
+"""What the first writer with a bucket index says is kept by the table, and binds all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from tests.unit.timeline.engine import Meddled
+from timeline.errors import SettingError, WriterDisagreementError
+from timeline.model.operations import WriteOperation
+from timeline.registry import registered_writers
+from timeline.writing.local_workload import LocalWorkload
+
+MANY = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.write.lock.provider": "filesystem",
+}
+BUCKETS = {**MANY, "hoodie.index.type": "BUCKET"}
+ROWS = pa.table({"id": ["a"], "p": ["x"], "v": [1]})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    hoodoo.create_table(
+        tmp_path, schema=ROWS.schema, record_key="id", partition_by="p", properties=MANY
+    ).close()
+    return tmp_path
+
+
+@pytest.mark.spec("REG-1")
+def test_a_writer_that_is_refused_beside_another_leaves_no_buckets_in_the_table(path: Path) -> None:
+    """Kept before it was refused, they shut everybody out of a table of other file groups."""
+    with (
+        hoodoo.open_table(path, properties=MANY) as first,
+        hoodoo.open_table(path, properties=BUCKETS) as other,
+    ):
+
+        def meet() -> None:
+            with pytest.raises(WriterDisagreementError):
+                other.upsert(ROWS)
+
+        world = first.core.context.world
+        first.run(WriteOperation.UPSERT, Meddled(LocalWorkload(world, ROWS), meet))
+    with hoodoo.open_table(path, properties=MANY) as later:
+        assert later.upsert(ROWS).rows_updated == 1
+
+
+def test_a_writer_whose_buckets_are_not_the_tables_is_in_nobodys_way(path: Path) -> None:
+    with (
+        hoodoo.open_table(path, properties=MANY) as first,
+        hoodoo.open_table(path, properties=BUCKETS) as other,
+    ):
+        first.upsert(ROWS)
+        first.core.leave()
+        with pytest.raises(SettingError) as refused:
+            other.upsert(ROWS)
+        assert refused.value.kind == "no_bucket"
+        assert registered_writers(other.core.context) == []
+
+
+def test_the_first_writer_of_an_empty_table_says_its_buckets(path: Path) -> None:
+    with hoodoo.open_table(path, properties=BUCKETS) as table:
+        table.upsert(ROWS)
+    with hoodoo.open_table(path, properties=MANY) as later:
+        assert later.settings.index_type.value == "BUCKET"
+        assert later.upsert(ROWS).rows_updated == 1
