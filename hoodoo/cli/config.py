@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hoodoo.assembly import properties_of_table
+from hoodoo.assembly import operation_of, plan_of, properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.configuration import Problem, Severity, check, describe, problem_of
@@ -98,15 +98,17 @@ def _problems(invocation: Invocation, address: str | None) -> tuple[Problem, ...
         return (problem_of(error),)
     problems = check(properties, more=service_options(), makes=(services_of,))
     if address is not None and all(one.severity is not Severity.ERROR for one in problems):
-        return (*_refused_by_others(invocation, address), *problems)
+        return (*_refused_there(invocation, address), *problems)
     return problems
 
 
-def _refused_by_others(invocation: Invocation, address: str) -> tuple[Problem, ...]:
+def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
     """What keeps a writer with these settings from the table now; it enters nothing."""
     try:
         with invocation.open_table(address) as opened:
             context, settings = opened.core.context, opened.settings
+            # As each write does; with the operation that is configured.
+            plan_of(settings, opened.config, operation_of(settings, opened.config.record_key_fields))
             context.identity.assert_decided_here(context.world)
             agreement = agreement_of(settings, context.world)
             refuse_disagreement(context, agreement, writes_where(settings))

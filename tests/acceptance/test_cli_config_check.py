@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli import run
+from tests.acceptance.cli import run, table_with_rows
 
 OCC = "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL"
 PROVIDER = "hoodie.write.lock.provider="
@@ -113,3 +113,19 @@ def test_what_a_preset_sets_is_shown_as_its_own(preset: str, retries: str) -> No
     key = "hoodie.write.num.retries.on.conflict.failures"
     assert shown()[key] == (retries, f"hoodoo.retry.preset={preset.lower()}")
     assert shown("--hoodie-conf", f"{key}=3")[key] == ("3", "--hoodie-conf")
+
+
+@pytest.mark.parametrize(
+    ("told", "key"),
+    [
+        ("hoodie.write.partial.update.schema={", "hoodie.write.partial.update.schema"),
+        ("hoodoo.bucket.index.hash.field=name", "hoodie.bucket.index.hash.field"),
+    ],
+)
+def test_what_every_write_to_the_table_would_refuse_is_told(
+    tmp_path: Path, told: str, key: str
+) -> None:
+    table = table_with_rows(tmp_path)
+    bucket = ("hoodie.index.type=BUCKET",) if "bucket" in told else ()
+    code, errors = checked(told, *bucket, table=table)
+    assert (code, [each for _, each in errors]) == (5, [key])
