@@ -19,6 +19,7 @@ from timeline.errors import HoodooError, InternalError
 
 __all__ = [
     "TaskFailedError",
+    "collect",
     "error_from_json",
     "error_from_rows",
     "error_from_spark",
@@ -76,3 +77,20 @@ def error_from_spark(error: Exception) -> HoodooError | None:
     if match is None:
         return None
     return error_from_json(base64.b64decode(match.group(1)).decode())
+
+
+def collect(df: Any) -> list[Any]:
+    """
+    A DataFrame's rows.
+
+    Raises:
+        HoodooError: What a task raised.
+    """
+    try:
+        rows: list[Any] = df.collect()
+    except Exception as error:
+        carried = error_from_spark(error)
+        if carried is None:
+            raise
+        raise carried from error
+    return rows

@@ -13,17 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from hoodoo.assembly import Layers, assemble, operation_of, plan_of, properties_of_table
 from hoodoo.catalog import create_table, new_table_config
+from hoodoo.spark.carried import collect, error_from_rows
 from hoodoo.spark.options import (
     layers_for,
     reaching_storage,
     session_properties,
     without_reader_words,
 )
-from hoodoo.spark.schemas import arrow_schema_of
+from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
+from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
 from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
@@ -31,7 +33,6 @@ from timeline.model.operations import WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.properties.settings import OverwriteMode, WriteSettings
 from timeline.reading.read_set import ReadSet
-from timeline.rules.keys import partition_paths
 from timeline.writing.write import Receipt
 
 __all__ = ["save_dataframe", "write_dataframe"]
@@ -245,14 +246,16 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
 
 
 def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
-    """The partitions that the rows' own partition columns name."""
+    """The partitions that the rows' own partition columns name, told by tasks as of a write."""
     spec = plan_of(table.settings, table.config, WriteOperation.DELETE_PARTITION).rules.keys
-    columns = [name for name in spec.partition_fields if name in df.columns]
-    named = df.select(*columns).distinct()
-    schema = arrow_schema_of(named.schema)
-    rows = [row.asDict() for row in named.collect()]
-    found = partition_paths(pa.Table.from_pylist(rows, schema=schema), spec)
-    return tuple(sorted(set(found.to_pylist())))
+    wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
+    columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
+    work, shape = NamePartitions(keys=spec), spark_schema_of(NAMED_PARTITIONS)
+    named = collect(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
+    failed = [row[ERROR] for row in named if row[ERROR] is not None]
+    if failed:
+        raise error_from_rows(failed)
+    return tuple(sorted(row[PARTITION] for row in named))
 
 
 def _table_exists(path: str) -> InvalidInputError:

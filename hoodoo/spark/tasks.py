@@ -28,7 +28,13 @@ from timeline.model.operations import WriteOperation
 from timeline.model.schema import META_FIELDS, drop_meta, normalise
 from timeline.ports.storage import Storage
 from timeline.rules.bucketing import Shares
-from timeline.rules.keys import VirtualKeys, partition_paths, record_keys, validate_ordering
+from timeline.rules.keys import (
+    KeySpec,
+    VirtualKeys,
+    partition_paths,
+    record_keys,
+    validate_ordering,
+)
 from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.ordering import ordering_column
@@ -41,12 +47,14 @@ __all__ = [
     "ERROR",
     "FOUND_KEYS",
     "KEY",
+    "NAMED_PARTITIONS",
     "OLD_ORDER",
     "ORDER",
     "PARTITION",
     "SHARE",
     "TARGET",
     "CombineRows",
+    "NamePartitions",
     "NumberRows",
     "PrepareRows",
     "ReadKeys",
@@ -67,6 +75,7 @@ FOUND_KEYS = pa.schema(
         pa.field("number", pa.int32()),
     ]
 )
+NAMED_PARTITIONS = pa.schema([pa.field(PARTITION, pa.string()), pa.field(ERROR, pa.string())])
 ANSWERS = pa.schema(
     [
         pa.field(TARGET, pa.int32()),
@@ -166,6 +175,28 @@ class CombineRows:
             yield _error_row(rows.schema, error)
         else:
             yield from combined.combine_chunks().to_batches()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePartitions:
+    """
+    Tell the partitions that rows name, once for each batch; bad input becomes an error row.
+
+    Of rows that came to the driver Spark would have put moments on its clock, without a zone.
+    """
+
+    keys: KeySpec
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        for batch in batches:
+            try:
+                named = pc.unique(partition_paths(pa.Table.from_batches([batch]), self.keys))
+            except HoodooError as error:
+                yield _error_row(NAMED_PARTITIONS, error)
+            else:
+                columns = [named, pa.nulls(len(named), pa.string())]
+                yield pa.RecordBatch.from_arrays(columns, schema=NAMED_PARTITIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

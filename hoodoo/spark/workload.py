@@ -17,7 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from hoodoo.spark.carried import error_from_rows, error_from_spark
+from hoodoo.spark.carried import collect, error_from_rows
 from hoodoo.spark.everywhere import LEFT, NUMBER, one_row_a_key, with_whereabouts
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
 from hoodoo.spark.spreading import spread_targets
@@ -110,7 +110,7 @@ class SparkWorkload:
         if rules.lookup.whole_table and rules.combine:
             self._prepared = one_row_a_key(self._prepared, rules.combining(schema.avro_json))
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
-        counted = _collect(
+        counted = collect(
             self._prepared.groupBy(PARTITION).agg(
                 F.count("*").alias("rows"), F.collect_list(ERROR).alias(ERROR)
             )
@@ -164,7 +164,7 @@ class SparkWorkload:
         # A key that lies in several file groups goes to the first of them, as locally.
         found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
-        counted = _collect(self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n")))
+        counted = collect(self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n")))
         return WorkloadProfile(
             inserts={row[PARTITION]: row["n"] for row in counted if row[NUMBER] is None},
             updates={
@@ -178,7 +178,7 @@ class SparkWorkload:
         grouped = self._everywhere.groupBy(PARTITION, NUMBER, LEFT)
         inserts: dict[str, int] = {}
         updates: dict[FileGroupId, int] = {}
-        for row in _collect(grouped.agg(F.count("*").alias("n"))):
+        for row in collect(grouped.agg(F.count("*").alias("n"))):
             if row[NUMBER] is None:
                 inserts[row[PARTITION]] = inserts.get(row[PARTITION], 0) + row["n"]
             for number in (row[NUMBER], row[LEFT]):
@@ -192,7 +192,7 @@ class SparkWorkload:
         self._shares = shares
         new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
         new = self._with_shares(new)
-        counted = _collect(new.groupBy(PARTITION, SHARE).agg(F.count("*").alias("n")))
+        counted = collect(new.groupBy(PARTITION, SHARE).agg(F.count("*").alias("n")))
         return {(row[PARTITION], row[SHARE]): row["n"] for row in counted}
 
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
@@ -233,7 +233,7 @@ class SparkWorkload:
         targets = dict(zip(groups, numbers, strict=True))
         texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
         work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)
-        answers = _collect(
+        answers = collect(
             self._routed(targets)
             .repartition(width, TARGET)
             .sortWithinPartitions(TARGET, ORDER)
@@ -360,14 +360,3 @@ def _refuse_speculation(spark: Any) -> None:
             kind="speculation",
             key="spark.speculation",
         )
-
-
-def _collect(df: Any) -> list[Any]:
-    try:
-        rows: list[Any] = df.collect()
-    except Exception as error:
-        carried = error_from_spark(error)
-        if carried is None:
-            raise
-        raise carried from error
-    return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,52 @@ def test_folders_of_times_are_made_by_tasks(spark: Any, tmp_path: Path) -> None:
         ("eu/2023/11", 2.0),
         ("us/2024/03", 1.0),
     ]
+
+
+@pytest.fixture
+def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A driver whose clock on the wall is behind UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_west")
+def test_partitions_of_moments_are_deleted_whatever_the_clock_of_the_driver(
+    spark: Any, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    options = {
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "at",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
+        TIME + "timestamp.type": "EPOCHMICROSECONDS",
+        TIME + "output.dateformat": "yyyyMMdd",
+    }
+    rows = spark.sql(
+        "SELECT 1L id, timestamp'2026-01-02 02:00:00Z' at "
+        "UNION ALL SELECT 2L, timestamp'2026-01-01 12:00:00Z'"
+    )
+    rows.write.format("hoodoo").options(**options).mode("append").save(path)
+    options["hoodie.datasource.write.operation"] = "delete_partition"
+    rows.where("id = 1").write.format("hoodoo").options(**options).mode("append").save(path)
+    assert [row.id for row in spark.read.format("hoodoo").load(path).collect()] == [2]
+
+
+def test_partitions_named_by_a_field_of_a_struct_are_deleted(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    options = {
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "at.day",
+    }
+    rows = spark.sql(
+        "SELECT 1L id, named_struct('day', 'mon') at UNION ALL SELECT 2L, named_struct('day', 'tue')"
+    )
+    rows.write.format("hoodoo").options(**options).mode("append").save(path)
+    options["hoodie.datasource.write.operation"] = "delete_partition"
+    rows.where("id = 1").write.format("hoodoo").options(**options).mode("append").save(path)
+    assert [row.id for row in spark.read.format("hoodoo").load(path).collect()] == [2]
