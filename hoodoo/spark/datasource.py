@@ -30,6 +30,7 @@ from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.times import EARLIEST
+from timeline.reading.incremental import range_of
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 
@@ -134,7 +135,7 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         begin = {key.lower(): value for key, value in self._options.items()}.get(_BEGIN)
-        return {_OFFSET: begin or EARLIEST}
+        return {_OFFSET: range_of(begin or EARLIEST, None)[0]}  # offsets are compared as texts
 
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, str]:  # noqa: N802
         # Spark 4.2 and later pass where the stream is and how much it wants.
