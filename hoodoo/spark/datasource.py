@@ -22,10 +22,9 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from hoodoo.assembly import Layers
 from hoodoo.spark.leasing import HeldBatch, HeldTask
 from hoodoo.spark.loading import Load, ReadSlices, arrow_shape, plan_load
-from hoodoo.spark.options import path_of, without_reader_words
+from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
@@ -182,4 +181,4 @@ def _partitions(found: Load) -> list[InputPartition]:
 
 def _opened(options: Mapping[str, str]) -> Table:
     path = path_of(None, options, "the option path")
-    return Table.open(path, Layers(code=without_reader_words(options)))
+    return Table.open(path, layers_without_session(options))

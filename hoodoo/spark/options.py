@@ -13,12 +13,15 @@ from timeline.storage.object_client import is_storage_key
 
 __all__ = [
     "layers_for",
+    "layers_without_session",
     "path_of",
     "reaching_storage",
     "session_properties",
+    "session_settings",
     "without_reader_words",
 ]
 
+_OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 
 
@@ -42,6 +45,18 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
 def layers_for(spark: Any, options: Mapping[str, object]) -> Layers:
     """The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code."""
     return Layers(session=session_properties(spark), code=without_reader_words(options))
+
+
+def layers_without_session(options: Mapping[str, object]) -> Layers:
+    """The same in a process that has no session: its settings came along among the options."""
+    carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
+    told = {key: value for key, value in options.items() if key not in carried}
+    return Layers(session=carried, code=without_reader_words(told))
+
+
+def session_settings(spark: Any) -> dict[str, str]:
+    """What of a session's properties counts here, with its ``spark.`` in front."""
+    return {key: value for key, value in session_properties(spark).items() if _is_of_session(key)}
 
 
 def reaching_storage(properties: Mapping[str, str]) -> dict[str, str]:
@@ -71,3 +86,7 @@ def without_reader_words(options: Mapping[str, object]) -> dict[str, object]:
         for key, value in options.items()
         if key.lower() not in _NOT_PROPERTIES and value is not None
     }
+
+
+def _is_of_session(key: str) -> bool:
+    return key.lower().startswith(_OF_SESSION)

@@ -21,7 +21,7 @@ from hoodoo.spark.carried import collect, error_from_rows
 from hoodoo.spark.options import (
     layers_for,
     reaching_storage,
-    session_properties,
+    session_settings,
     without_reader_words,
 )
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
@@ -212,8 +212,7 @@ def _create(df: Any, path: str, layers: Layers) -> bool:
     """Make the table from the options; False when another writer made it meanwhile."""
     session = {
         key.removeprefix("spark.").removeprefix("hadoop."): value
-        for key, value in session_properties(df.sparkSession).items()
-        if key.startswith(("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs."))
+        for key, value in session_settings(df.sparkSession).items()
     }
     try:
         create_table(

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 from hoodoo.spark.loading import load_dataframe
-from hoodoo.spark.options import path_of
+from hoodoo.spark.options import path_of, session_settings
 from hoodoo.spark.saving import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError
 from timeline.machine import LoggingEvents
@@ -262,6 +262,8 @@ class HoodooStreamReader(_Told, DataStreamReader):
             if not hasattr(self._spark, "dataSource"):
                 raise _unsupported("readStream before Spark 4.0")
             format = FORMAT  # noqa: A001 - "hudi" too
+            # Spark runs the source in processes that have no session to ask.
+            options = {**session_settings(self._spark), **options}
         return super().load(path, format, schema, **options)
 
 
