@@ -20,7 +20,7 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 from hoodoo.spark.loading import load_dataframe
 from hoodoo.spark.options import path_of, session_settings
 from hoodoo.spark.saving import save_dataframe
-from timeline.errors import InvalidInputError, StorageCapabilityError
+from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
 from timeline.machine import LoggingEvents
 from timeline.writing.write import Receipt
 
@@ -211,6 +211,12 @@ class HoodooReader(_Told, DataFrameReader):
 class HoodooStreamWriter(_Told, DataStreamWriter):
     """Spark's stream writer; each micro-batch of our format is one save."""
 
+    _told_output: str | None = None
+
+    def outputMode(self, outputMode: str) -> Any:  # noqa: N802, N803
+        self._told_output = outputMode
+        return super().outputMode(outputMode)
+
     def start(
         self,
         path: str | None = None,
@@ -224,22 +230,25 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
             return super().start(path, format, outputMode, partitionBy, queryName, **options)
-        if outputMode not in (None, "append", "update"):
-            raise _unsupported(f"output mode {outputMode}")
+        output = outputMode or self._told_output or "append"
+        if output.lower() not in ("append", "update"):
+            raise _unsupported(f"output mode {output}")
         told = self._options(options)
         target = path_of(path, told, "start()")
         partitions = _names((partitionBy,)) if partitionBy else ()
 
         def save(batch: Any, number: int) -> None:
             context = batch.sparkSession.sparkContext
-            query = context.getLocalProperty("sql.streaming.queryId") or ""
+            query = context.getLocalProperty("sql.streaming.queryId")
+            if not query:
+                raise _no_query_id()
             receipt = save_dataframe(
                 batch,
                 target,
                 told,
                 mode="append",
                 partition_by=partitions,
-                batch_id=f"{query}-{number}" if query else None,
+                batch_id=f"{query}-{number}",
             )
             setattr(spark, _RECEIPT, receipt)
 
@@ -273,6 +282,15 @@ def _unsupported(what: str) -> InvalidInputError:
         "read.load(path) and incremental reads",
         kind="unsupported_spark_call",
         call=what,
+    )
+
+
+def _no_query_id() -> UnsafeSetupError:
+    return UnsafeSetupError(
+        "a micro-batch that Spark repeats is known by the id of its query, which Python's threads "
+        "see only where each has its own in Java; leave PYSPARK_PIN_THREAD unset",
+        kind="unpinned_threads",
+        key="PYSPARK_PIN_THREAD",
     )
 
 
