@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
 
 from hoodoo.spark.carried import TaskFailedError
 from hoodoo.spark.changes import load_changes, refuse_every_change
@@ -108,10 +109,18 @@ class ReadSlices:
 
     def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
         """The rows of one slice."""
-        read = replace(self.read, columns=tuple(self.shape.names))
+        # As Spark's own reader does it: in any case, and null where the table has none.
+        known = self.read.file_schema.names
+        named = [_spelled(name, known) for name in self.shape.names]
+        read = replace(self.read, columns=tuple(filter(None, dict.fromkeys(named))) or (known[0],))
         try:
             for batch in read_slice(self.address.open(), LoggingEvents(), one, read):
-                yield batch.cast(self.shape)
+                columns = [
+                    batch.column(name) if name else pa.nulls(batch.num_rows, field.type)
+                    for name, field in zip(named, self.shape, strict=True)
+                ]
+                found = pa.RecordBatch.from_arrays(columns, names=self.shape.names)
+                yield found.cast(self.shape)
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
@@ -173,15 +182,12 @@ def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
     if not found.paths and not found.merged:
         return remember_state(spark.createDataFrame([], shape), found.state)
     parts = []
+    wanted = spark.createDataFrame([], shape).schema
     if found.paths:
         files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
-        df = spark.read.format("parquet").options(**_AS_WRITTEN).schema(shape).load(files)
-        if found.times is not None:
-            df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(found.times)))
-        parts.append(df)
+        parts.append(_read_by_spark(spark, files, wanted, found.times))
     if found.merged:
         count = len(found.merged)
-        wanted = spark.createDataFrame([], shape).schema
         work = ReadSlices(
             address=found.address,
             slices=found.merged,
@@ -193,10 +199,30 @@ def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
     return remember_state(df, found.state)
 
 
+def _read_by_spark(
+    spark: Any, files: Sequence[str], wanted: Any, times: Sequence[str] | None
+) -> Any:
+    """The rows of base files, those of the given requested times only; None for all."""
+    reader = spark.read.format("parquet").options(**_AS_WRITTEN)
+    if times is None:
+        return reader.schema(wanted).load(files)
+    hidden = _spelled(COMMIT_TIME_COLUMN, wanted.names) is None
+    told = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
+    df = reader.schema(StructType([*wanted.fields, *told])).load(files)
+    df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(times)))
+    return df.drop(COMMIT_TIME_COLUMN) if hidden else df
+
+
 def arrow_shape(schema: Any) -> pa.Schema:
     """The Arrow form of a Spark schema, moments in UTC."""
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
+
+
+def _spelled(name: str, known: Sequence[str]) -> str | None:
+    """A column as it is spelled there; in another case only where none is spelled alike."""
+    alike = [each for each in known if each.lower() == name.lower()]
+    return name if name in alike else next(iter(alike), None)
 
 
 def _as_spelled(file: str, table: str) -> str:
