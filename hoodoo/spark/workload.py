@@ -102,6 +102,7 @@ class SparkWorkload:
         """As the contract; duplicates are combined later, in each file group's task."""
         if self._prepared is not None and (rules, schema.arrow) == (self._rules, self._shape):
             return  # looked at before the table was made
+        self.release()
         self._rules = rules
         self._shape = schema.arrow
         shape = spark_schema_of(prepared_schema(rules, schema.arrow))
@@ -110,6 +111,13 @@ class SparkWorkload:
         if rules.lookup.whole_table and rules.combine:
             self._prepared = one_row_a_key(self._prepared, rules.combining(schema.avro_json))
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            self._counts = self._counted()
+        except BaseException:
+            self.release()  # asked once more, refused rows would pass for prepared ones
+            raise
+
+    def _counted(self) -> dict[str, int]:
         counted = collect(
             self._prepared.groupBy(PARTITION).agg(
                 F.count("*").alias("rows"), F.collect_list(ERROR).alias(ERROR)
@@ -118,7 +126,7 @@ class SparkWorkload:
         failed = [text for row in counted for text in row[ERROR]]
         if failed:
             raise error_from_rows(failed)
-        self._counts = {row[PARTITION]: row["rows"] for row in counted}
+        return {row[PARTITION]: row["rows"] for row in counted}
 
     def partition_paths(self) -> tuple[str, ...]:
         """As the contract."""

@@ -12,6 +12,7 @@ import pytest
 import hoodoo
 import hoodoo.spark
 from hoodoo.spark.workload import SparkWorkload
+from tests.spark.conftest import COLUMNS, OPTIONS
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.writing.local_workload import LocalWorkload
@@ -140,6 +141,19 @@ def test_a_null_key_is_told_as_it_is_and_changes_nothing(save: Any, path: str) -
     assert caught.value.fields == {"columns": ["id"], "rows": 3}
     assert str(caught.value).endswith("columns=['id'] rows=3")
     assert len(hoodoo.open_table(path).timeline) == 1
+
+
+def test_a_null_key_is_told_although_the_table_changed_since_the_last_group(
+    save: Any, spark: Any, path: str, rows: Any
+) -> None:
+    save(THREE)
+    grouped = {**OPTIONS, "hoodoo.group.commit.max.writes": "2"}
+    with hoodoo.spark.table(spark, path, grouped) as table:
+        table.upsert(spark.createDataFrame([(4, "mon", 1, 4.0)], COLUMNS))
+        save([(5, "mon", 1, 5.0)])  # so rows that are refused are fitted to the table once more
+        with pytest.raises(InvalidInputError, match="key"):
+            table.upsert(spark.createDataFrame([(None, "mon", 1, 6.0), (6, "mon", 1, 6.0)], COLUMNS))
+    assert [row[0] for row in rows()] == [1, 2, 3, 4, 5]
 
 
 def test_a_null_key_in_the_first_save_makes_no_table(save: Any, path: str) -> None:
