@@ -7,6 +7,7 @@ table has the same Spark schema whichever Spark reads it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import signature
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ _ZONE: Final[dict[str, str]] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
 
+# Arrow gets what they are made of, binary columns, which nobody would read as what they were.
+_TAKEN_APART: Final = ("variant", "geometry", "geography")
+
 
 def arrow_schema_of(schema: Any) -> pa.Schema:
     """
@@ -30,13 +34,13 @@ def arrow_schema_of(schema: Any) -> pa.Schema:
     Raises:
         InvalidInputError: Arrow has no type for a column.
     """
+    apart = next((name for name in _names_of(schema) if name.startswith(_TAKEN_APART)), None)
+    if apart is not None:
+        raise _unsupported(f"a Hudi table has no {apart}")
     try:
         found: pa.Schema = to_arrow_schema(schema, **_ZONE)
     except Exception as error:  # Spark's own, of another class in each version
-        raise InvalidInputError(
-            f"a column's type cannot be written; cast it to a plain type first: {error}",
-            kind="unsupported_type",
-        ) from error
+        raise _unsupported(error) from error
     return pa.schema([_in_utc(each) for each in found])
 
 
@@ -44,6 +48,23 @@ def spark_schema_of(schema: pa.Schema) -> Any:
     """The Spark schema of Arrow columns, every column nullable."""
     plain = pa.schema([pa.field(each.name, _plain(each.type)) for each in schema])
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)
+
+
+def _names_of(kind: Any) -> Iterator[str]:
+    """The names of a Spark type and of all types inside of it."""
+    yield kind.typeName()
+    inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
+    inner += [each.dataType for each in getattr(kind, "fields", ())]
+    for each in inner:
+        if each is not None:
+            yield from _names_of(each)
+
+
+def _unsupported(why: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"a column's type cannot be written; cast it to a plain type first: {why}",
+        kind="unsupported_type",
+    )
 
 
 def _in_utc(field: pa.Field) -> pa.Field:
