@@ -152,7 +152,9 @@ def test_a_null_key_is_told_although_the_table_changed_since_the_last_group(
         table.upsert(spark.createDataFrame([(4, "mon", 1, 4.0)], COLUMNS))
         save([(5, "mon", 1, 5.0)])  # so rows that are refused are fitted to the table once more
         with pytest.raises(InvalidInputError, match="key"):
-            table.upsert(spark.createDataFrame([(None, "mon", 1, 6.0), (6, "mon", 1, 6.0)], COLUMNS))
+            table.upsert(
+                spark.createDataFrame([(None, "mon", 1, 6.0), (6, "mon", 1, 6.0)], COLUMNS)
+            )
     assert [row[0] for row in rows()] == [1, 2, 3, 4, 5]
 
 
