@@ -131,7 +131,9 @@ class GroupCommitter:
         finally:
             with self._lock:
                 self._coming -= 1
-        entry = _Entry(work=work, changed=threading.Condition(self._lock))
+        # A group judges no reads, and knows only files that a workload tells; one of one, too.
+        alone = not may_share(work, work)
+        entry = _Entry(work=work, changed=threading.Condition(self._lock), alone=alone)
         with self._lock:
             self._waiting.append(entry)
             self._returning.discard(entry.thread)
@@ -289,10 +291,7 @@ class GroupCommitter:
         try:
             self._before()
             self._looked = self._context.glance()
-            # What is shared with nobody is no group of one either: that judges no reads, and knows
-            # only files that a workload tells.
-            shared = may_share(leader.work, leader.work)
-            if complete or not (shared and self._others_may_come()):
+            if complete or not self._others_may_come():
                 complete = True
                 leader.receipt = write_prepared(leader.work)
                 return

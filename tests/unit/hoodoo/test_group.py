@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ import hoodoo
 from hoodoo.cli.receipts import receipt_document
 from hoodoo.explain import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for
-from timeline.errors import InvalidInputError, SettingError, WriteConflictError
+from timeline.errors import ConflictError, InvalidInputError, SettingError, WriteConflictError
+from timeline.files.rewrite import FileGroupTask
 from timeline.machine import ThreadExecutor
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.write import Receipt
 
 GROUPED = {"hoodoo.group.commit.max.writes": "8", "hoodoo.group.commit.linger.ms": "60"}
@@ -93,6 +99,38 @@ def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: 
         told = table.upsert(rows(2).select(["id", "p"]).append_column("w", [[8]]), partial=True)
         assert told.rows_updated == 1
         assert table.to_arrow(columns=["v", "w"]).to_pylist() == [{"v": 2, "w": 8}]
+
+
+@pytest.mark.spec("GRP-1")
+def test_what_a_write_was_made_from_is_judged_although_others_might_come(tmp_path: Path) -> None:
+    serializable = {"hoodoo.write.isolation.level": "serializable"}
+    path = tmp_path / "t"
+    with table_at(path, **serializable) as table, hoodoo.open_table(path) as other:
+        table.insert(rows(1))
+        with table.hold() as state:
+            other.insert(rows(2))
+            with pytest.raises(ConflictError, match="read"):
+                table.insert(rows(3), reads=state.reads())
+        assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
+
+
+class OfACluster(LocalWorkload):
+    """Rows that are written by tasks elsewhere; each dies once behind its file, and is repeated."""
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        super().rewrite([replace(task, write_token="0-0-7") for task in tasks])
+        return super().rewrite(tasks)
+
+    def attempted(self) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.spec("GRP-1")
+def test_files_of_repeated_tasks_are_gone_although_others_might_come(tmp_path: Path) -> None:
+    with table_at(tmp_path / "t") as table:
+        workload = OfACluster(table.core.context.world, rows(1))
+        table.run(WriteOperation.INSERT, workload)
+        [_] = (tmp_path / "t" / "p1").glob("*.parquet")
 
 
 @pytest.mark.spec("F26")
