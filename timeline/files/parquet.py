@@ -183,7 +183,7 @@ def read_base_file(
             promoted (``promote``). None returns the file as it is.
         columns: Names to return, in this order; None returns all.
         row_filter: Rows to return, in the schema's names and types; row groups that cannot
-            match are not read, unless a column it names had another type or name.
+            match are not read, unless a column it names had another type or name, or has floats.
         renaming: What the schema's columns are called in this file (``SchemaHistory``).
         use_threads: Whether columns are decoded side by side.
         kept: Whether what this process knows of the file will do (``open_kept``).
@@ -406,7 +406,7 @@ def _plan(
     names = target.names if columns is None else list(columns)
     held = {each.name: each for each in physical}
     late = row_filter is not None and (
-        renaming is not None or _reads_promoted(row_filter, target, held)
+        renaming is not None or _reads_otherwise(row_filter, target, held)
     )
     shape = [target.field(name) for name in names]
     if late and row_filter is not None:
@@ -426,30 +426,33 @@ def _plan(
     )
 
 
-def _reads_promoted(
+def _reads_otherwise(
     row_filter: pc.Expression, target: pa.Schema, held: Mapping[str, pa.Field]
 ) -> bool:
     """
-    Whether a filter names a column whose values change on the way from the file.
+    Whether a filter names a column of which the file cannot tell what the filter asks.
 
-    A float is compared as the double Java makes of it, a number as the text it became.
+    Values change on the way: a float is compared as the double Java makes of it, a number as the
+    text it became. The limits of floats leave NaN out, and are -0.0 and 0.0 for either of the two.
     """
-    changed = [
-        each.name
-        for each in target
-        if each.name in held and not _compares_as(held[each.name].type, each.type)
-    ]
-    return any(not _works_without(row_filter, target, name) for name in changed)
+    told = (each for each in target if each.name in held)
+    other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]
+    return any(not _works_without(row_filter, target, name) for name in other)
 
 
 def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
     types = pa.types
-    return bool(
+    return not _has_floats(target) and bool(
         source == target
         or types.is_nested(target)
         or (types.is_integer(source) and types.is_integer(target))
         or (types.is_timestamp(source) and types.is_timestamp(target) and source.tz == target.tz)
     )
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
 def _works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:

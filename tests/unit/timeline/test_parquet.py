@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from decimal import Decimal
+from math import nan
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -201,6 +202,30 @@ def test_a_filter_compares_older_values_as_the_reader_sees_them(older, kind, con
         assert (read.schema.names, read.column("k").to_pylist()) == (columns, ["yes"])
         batches = pa.Table.from_batches(list(read_batches(storage, "f.parquet", **how)))
         assert batches == read
+
+
+@pytest.mark.parametrize(
+    ("held", "condition", "column"),
+    [
+        ([5.0, nan], pc.field("v") != 5.0, "v"),
+        ([None, 5.0, nan], ~(pc.field("v") <= 5.0), "v"),
+        ([5.0, nan], pc.is_nan(pc.field("v")), "v"),
+        ([1.0, nan], pc.field("v").is_null(nan_is_null=True), "v"),
+        ([5.0, nan], pc.field("s", "v") != 5.0, "s"),
+        ([0.0], pc.field("v").isin([0.0]), "v"),
+    ],
+)
+def test_a_filter_finds_the_floats_that_limits_of_row_groups_leave_out(held, condition, column):
+    values = pa.array(held, pa.float64())
+    if column == "s":
+        values = pa.StructArray.from_arrays([values], ["v"])
+    storage, table = MemoryStorage(), pa.table({"k": range(len(held)), column: values})
+    with storage.open_output("f.parquet") as sink:
+        pq.write_table(table, sink)
+    how = {"schema": table.schema, "columns": ["k"], "row_filter": condition}
+    found = read_base_file(storage, "f.parquet", **how)
+    assert found == table.select(["k"]).slice(len(held) - 1)
+    assert pa.Table.from_batches(list(read_batches(storage, "f.parquet", **how))) == found
 
 
 @pytest.mark.parametrize("as_integer", [True, False])
