@@ -89,11 +89,15 @@ class _Blocks:
             raise _damaged(self.path, f"a block {magic!r} at {offset}")
         data = self.source.read_at(offset + _HEAD.size, with_head - _HEAD.size)
         if self.compression == _GZIP:
-            # Checksums stand behind the compressed bytes; whatever is left there is theirs.
+            # Checksums stand behind the compressed bytes; whatever is left there is theirs. A byte
+            # more than there are is asked for: gzip's own checksum is looked at behind the last.
+            stream = zlib.decompressobj(31)
             try:
-                data = zlib.decompressobj(31).decompress(data, unpacked or 1)
+                data = stream.decompress(data, unpacked + 1)
             except zlib.error as error:
                 raise _damaged(self.path, f"a block at {offset} cannot be unpacked") from error
+            if not stream.eof or len(data) > unpacked:
+                raise _damaged(self.path, f"a block at {offset} goes on behind its end")
         if len(data) < unpacked:
             raise _damaged(self.path, f"a block at {offset} is short")
         return data[:unpacked]
@@ -269,12 +273,15 @@ def _trailer(data: bytes, path: str) -> _Trailer:
     levels = fields.get(8, 1)
     if levels > _LEVELS_MAX:
         raise _damaged(path, f"an index of {levels} levels")
+    index_entries, entries = fields.get(5, 0), fields.get(7, 0)
+    if bool(entries) != bool(index_entries):
+        raise _damaged(path, f"{entries} entries, and {index_entries} in the index")
     return _Trailer(
         load_on_open=fields.get(2, 0),
         first_data=fields.get(9, 0),
         last_data=fields.get(10, 0),
-        index_entries=fields.get(5, 0),
-        entries=fields.get(7, 0),
+        index_entries=index_entries,
+        entries=entries,
         levels=levels,
         compression=compression,
     )

@@ -6,6 +6,7 @@ import gzip
 import random
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,17 @@ def test_other_forms_are_refused_by_name(changes: dict[str, int], kind: str) -> 
     with pytest.raises(UnsupportedTableError) as caught:
         opened(made(BLOCKS, **changes))  # type: ignore[arg-type]
     assert caught.value.kind == kind
+
+
+def test_no_flipped_bit_of_a_packed_file_hides_an_entry() -> None:
+    entry = [[ENTRIES[0]]]
+    good = made(entry)
+    for at in range(good.index(b'TRABLK"$') + 40):
+        for bit in range(8):
+            data = bytearray(good)
+            data[at] ^= 1 << bit
+            with suppress(CorruptTableError, UnsupportedTableError):
+                assert pairs(opened(bytes(data)), [ENTRIES[0][0]]) == entry[0], (at, bit)
 
 
 def test_damage_is_named_and_never_more() -> None:
