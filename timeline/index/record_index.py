@@ -41,7 +41,7 @@ from timeline.rules.placement import rows_by_number
 from timeline.rules.slicing import slice_files
 from timeline.rules.text_hashes import java_hashes
 
-__all__ = ["RecordIndex", "open_record_index"]
+__all__ = ["RecordIndex", "keeps_record_index", "open_record_index"]
 
 PARTITION: Final = "record_index"
 _FOLDER: Final = f"{METADATA_TABLE}/{PARTITION}"
@@ -120,11 +120,19 @@ class RecordIndex:
         return _newest(pa.concat_tables(layers))
 
 
+def keeps_record_index(config: TableConfig) -> bool:
+    """Whether the record index is complete and kept up to date, as the table's properties say."""
+    built = config.raw.get("hoodie.table.metadata.partitions", "")
+    return PARTITION in (one.strip() for one in built.split(","))
+
+
 def open_record_index(
     storage: Storage, config: TableConfig, snapshot: Snapshot
 ) -> RecordIndex | None:
     """
     The record index of a table, None where there is none that is complete.
+
+    What it says holds if ``keeps_record_index`` still does behind the look.
 
     Args:
         storage: Where the table lies.
@@ -136,8 +144,7 @@ def open_record_index(
 
     Outside: 2 lists.
     """
-    built = config.raw.get("hoodie.table.metadata.partitions", "")
-    if PARTITION not in (one.strip() for one in built.split(",")):
+    if not keeps_record_index(config):
         return None
     completions: dict[str, str] = {}
     for name in storage.names(_TIMELINE):
@@ -172,6 +179,8 @@ def open_record_index(
             kind="record_index",
             path=_FOLDER,
         )
+    if not shards:
+        return None  # switched off just now; or of version 6, whose timeline lies elsewhere
     return RecordIndex(
         storage=storage,
         visible=counting,
@@ -220,7 +229,7 @@ def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> 
         )
     values = rows.column("value").combine_chunks()
     shape = pa.schema([pa.field(_FIELD, _LOCATION)])
-    found = decode_datums(values, schema.decode(), shape, path=path)
+    found = decode_datums(values, schema.decode("utf-8", "replace"), shape, path=path)
     names = pc.cast(rows.column("key"), pa.string())
     where = found.column(_FIELD).combine_chunks()
     paths = pc.struct_field(where, "partitionName")

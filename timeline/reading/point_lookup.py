@@ -15,15 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.context import TableContext
+from timeline.errors import CorruptTableError, MissingFileError, UnsupportedTableError
 from timeline.files.parquet import read_footer
 from timeline.index.adoption import rules_kept_in
 from timeline.index.buckets import find_buckets
 from timeline.index.lookup import may_hold_any
-from timeline.index.record_index import open_record_index
+from timeline.index.record_index import keeps_record_index, open_record_index
+from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
 from timeline.model.paths import listed
 from timeline.model.schema import KEY_COLUMN
 from timeline.ports.storage import Storage
+from timeline.properties.properties_file import load_config
 from timeline.reading.read import ScanPlan, plan_scan
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import BucketEngine, BucketRules
@@ -72,25 +75,48 @@ def slices_that_may_hold(
     """
     Leave out the slices that certainly hold none of the keys.
 
-    Outside: the files of the record index; or nothing, with buckets; or 1 open_input for
-    each slice without logs.
+    Outside: the files of the record index and 1 get; or nothing, with buckets; or 1 open_input
+    for each slice without logs.
     """
     config, storage = context.config, context.world.storage
     if not len(keys) or not config.populate_meta_fields:
         return list(slices) if len(keys) else []
-    index = open_record_index(storage, config, snapshot) if snapshot.as_of is None else None
-    if index is not None:
-        found = index.locate(keys)
-        paths, file_ids = (found.column(name).to_pylist() for name in ("partition_path", "file_id"))
-        places = set(zip(paths, file_ids, strict=True))
-        groups = ((one, one.file_group) for one in slices)
-        return [one for one, group in groups if (group.partition_path, group.file_id) in places]
+    places = _told_by_index(context, snapshot, keys)
+    if places is not None:
+        return [one for one in slices if one.file_group in places]
     rules = rules_kept_in(config)
     if rules is not None and rules.engine is BucketEngine.SIMPLE:
         return _in_buckets(context, snapshot, slices, keys, rules)
     look = partial(_may_hold, storage, keys)
     kept = context.world.executor.map(look, slices)
     return [one for one, held in zip(slices, kept, strict=True) if held]
+
+
+def _told_by_index(
+    context: TableContext, snapshot: Snapshot, keys: pa.Array
+) -> set[FileGroupId] | None:
+    """
+    Where a record index says that keys live; None where no index can be asked.
+
+    The table may have been opened long ago, and its metadata table switched off since: whatever
+    is left of the index tells old places then, or none. So the properties are read behind it.
+    """
+    storage = context.world.storage
+    if snapshot.as_of is not None:
+        return None
+    try:
+        index = open_record_index(storage, context.config, snapshot)
+        found = None if index is None else index.locate(keys)
+    except MissingFileError:
+        return None  # the services of the metadata table were faster, or it is gone
+    except (CorruptTableError, UnsupportedTableError):
+        if keeps_record_index(load_config(storage)):
+            raise
+        return None
+    if found is None or not keeps_record_index(load_config(storage)):
+        return None
+    paths, file_ids = (found.column(name).to_pylist() for name in ("partition_path", "file_id"))
+    return set(map(FileGroupId, paths, file_ids))
 
 
 def _in_buckets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 import hoodoo
 from tests.interop import golden_tables
+from timeline.errors import CorruptTableError
 from timeline.reading.point_lookup import slices_that_may_hold
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
@@ -64,6 +66,58 @@ def test_the_record_index_names_the_one_file_group(tmp_path: Path, name: str) ->
         assert considered(table, "e01") == 1
         assert considered(table, "nobody") == 0
         assert table.look_up(["e01", "a00"], columns=["id"]).num_rows == 2
+
+
+OFF = {"hoodie.metadata.enable": "false"}
+PARTITIONS = b"hoodie.table.metadata.partitions="
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_record_index_that_was_switched_off_tells_nothing(tmp_path: Path, left: bool) -> None:
+    path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
+    index, kept = path / ".hoodie/metadata", tmp_path / "kept"
+    shutil.copytree(index, kept)
+    with hoodoo.open_table(path) as opened_before, hoodoo.open_table(path, properties=OFF) as table:
+        row = {"id": "new", "ts": 1_000, "val": 1.0, "name": "by us", "region": "xx"}
+        table.upsert([row])
+        if left:  # whoever switched it off died before the folder went
+            shutil.copytree(kept, index)
+        found = opened_before.look_up(["e01", "a00", "new"], columns=["id"])
+        assert sorted(found.column("id").to_pylist()) == ["a00", "e01", "new"]
+
+
+def test_a_damaged_record_index_is_named_unless_it_was_switched_off(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
+    for file in (path / ".hoodie/metadata/record_index").glob(".*.log.1_*"):
+        file.write_bytes(file.read_bytes().replace(b"DATABLK*", b"damaged!"))
+    with hoodoo.open_table(path) as table:
+        with pytest.raises(CorruptTableError) as caught:
+            table.look_up(["e01"])
+        assert caught.value.kind == "bad_hfile"
+        properties = path / ".hoodie/hoodie.properties"
+        properties.write_bytes(without_index(properties.read_bytes()))
+        assert table.look_up(["e01"]).num_rows == 1
+
+
+def without_index(properties: bytes) -> bytes:
+    lines = properties.splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(PARTITIONS))
+
+
+def test_the_record_index_of_a_table_of_version_6_is_not_asked(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + PARTITIONS + b"files,record_index\n")
+    timeline = path / ".hoodie/metadata/.hoodie"
+    timeline.mkdir(parents=True)
+    (timeline / "00000000000000010.deltacommit").touch()
+    (path / ".hoodie/metadata/record_index").mkdir()
+    name = "record-index-0000-0_0-0-0_00000000000000010.hfile"
+    (path / ".hoodie/metadata/record_index" / name).touch()
+    with hoodoo.open_table(path) as table:
+        rows = table.core.pin().to_arrow(with_hoodie_columns=True)
+        keys = rows.column("_hoodie_record_key").to_pylist()
+        assert table.look_up(keys).num_rows == len(keys) > 0
 
 
 def test_slices_with_logs_are_merged(tmp_path: Path) -> None:
