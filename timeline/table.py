@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.context import TableContext, TableLimits
-from timeline.errors import MissingFileError
+from timeline.errors import MissingFileError, StorageUnavailableError
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.operations import ConcurrencyMode
@@ -32,7 +32,7 @@ from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwr
 from timeline.reading.change_data import plan_changes, stream_changes
 from timeline.reading.incremental import changed_since, range_of
 from timeline.reading.leased_scan import PlannedRead, Replan, anything_taken, collect, leased
-from timeline.reading.overtaken import is_overtaken
+from timeline.reading.overtaken import assert_all_listed, is_overtaken
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
 from timeline.reading.reader_lease import ReaderLease, lease_newest
@@ -144,6 +144,18 @@ class Table(TableSnapshot):
         snapshot, lease = lease_newest(self._context)
         return TableSnapshot(self._context, snapshot, lease)
 
+    def held_if_allowed(self) -> TableSnapshot:
+        """
+        As ``hold``; as ``pin`` for who may not write a lease.
+
+        Then only a look behind the listing tells whether cleaning was faster (RDL-2).
+        """
+        try:
+            return self.hold()
+        except StorageUnavailableError as error:
+            self._context.world.events.emit("reader.unleased", why=str(error))
+            return self.pin()
+
     def file_slices(
         self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
     ) -> list[FileSlice]:
@@ -153,8 +165,12 @@ class Table(TableSnapshot):
         lease = ReaderLease(self._context, state.snapshot)
         if not is_overtaken(self._context, state.snapshot, lease):
             return found
-        with self.hold() as held:
-            return held.file_slices(partitions, query_type=query_type)
+        with self.held_if_allowed() as state:
+            found = state.file_slices(partitions, query_type=query_type)
+            if not state.is_held:
+                lease = ReaderLease(self._context, state.snapshot)
+                assert_all_listed(self._context, state.snapshot, lease)
+            return found
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
         return self._planned(lambda state: state.plan(**options))
@@ -163,7 +179,7 @@ class Table(TableSnapshot):
         """The newest state; should cleaning be faster, one that is held while it is listed."""
 
         def again() -> PlannedRead:
-            state = self.hold()
+            state = self.held_if_allowed()
             try:
                 planned = plan(state)
                 return PlannedRead(

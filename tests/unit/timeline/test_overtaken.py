@@ -25,7 +25,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.context import TableContext
-from timeline.errors import SnapshotExpiredError
+from timeline.errors import SnapshotExpiredError, StorageUnavailableError
 from timeline.model.operations import WriteOperation
 from timeline.model.plans import (
     ActionInstant,
@@ -75,10 +75,13 @@ class Story:
         self.writer = new_table(self.base, clock=self.clock)
         self.value = 0
         self.commit()
-        self.hooked = Hooked(self.base)
+        self.limits = replace(BRISK, foreign_writers=foreign, reader_lease_ms=LEASE_MS)
+        self.read_through(Hooked(self.base))
+
+    def read_through(self, hooked: Hooked) -> None:
+        self.hooked = hooked
         self.hooked.act = self.go_on
-        limits = replace(BRISK, foreign_writers=foreign, reader_lease_ms=LEASE_MS)
-        self.reader = opened(self.writer, storage=self.hooked, clock=self.clock, limits=limits)
+        self.reader = opened(self.writer, storage=hooked, clock=self.clock, limits=self.limits)
 
     def commit(self) -> None:
         self.value += 1
@@ -111,6 +114,39 @@ def test_a_read_whose_files_are_cleaned_before_they_are_listed_shows_newer_rows(
     story.commit()
     clean(story.writer.context, LAST)
     assert len(data_files(story.writer)) == 1, "and nothing is spared any more"
+
+
+class ReadOnly(Hooked):
+    """A table that its reader may not write to."""
+
+    def write(self, path: str, data: bytes) -> None:
+        raise StorageUnavailableError(f"access was refused: {path}", path=path)
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_who_may_not_write_a_lease_reads_a_newer_state_too(
+    read: Callable[[Any], list[int]],
+) -> None:
+    story = Story()
+    story.read_through(ReadOnly(story.base))
+    story.hooked.left = 1
+    assert read(story.reader) == [2]
+    story.hooked.left = 1_000
+    with pytest.raises(SnapshotExpiredError):
+        read(story.reader)
+
+
+@pytest.mark.spec("RDL-2")
+def test_who_may_not_write_a_lease_lists_the_files_of_a_newer_state_too() -> None:
+    story = Story()
+    story.read_through(ReadOnly(story.base))
+    story.hooked.left = 1
+    [one] = story.reader.file_slices()
+    assert one.base_file is not None
+    story.hooked.left = 1_000
+    with pytest.raises(SnapshotExpiredError):
+        story.reader.file_slices()
 
 
 @pytest.mark.spec("RDL-2")
