@@ -11,7 +11,12 @@ from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.model.table_config import TableConfig
 from timeline.rules.keys import KeyGenerator
 
-__all__ = ["refuse_old_version", "refuse_unreadable", "refuse_unwritable"]
+__all__ = [
+    "refuse_behind_metadata_table",
+    "refuse_old_version",
+    "refuse_unreadable",
+    "refuse_unwritable",
+]
 
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
@@ -56,6 +61,23 @@ def refuse_old_version(config: TableConfig) -> None:
         )
 
 
+def refuse_behind_metadata_table(config: TableConfig) -> None:
+    """
+    Refuse to change files that a metadata table would go on listing, or would not list.
+
+    Raises:
+        TableConfigConflictError: The metadata table is on (FOR-7).
+    """
+    if config.metadata_table_on:
+        raise TableConfigConflictError(
+            "the table's metadata table is on and this release does not maintain it; say "
+            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
+            f"{', '.join(config.metadata_partitions)}",
+            kind="metadata_table_on",
+            partitions=list(config.metadata_partitions),
+        )
+
+
 def refuse_unwritable(config: TableConfig) -> None:
     """
     Refuse to write what this release would damage.
@@ -66,14 +88,7 @@ def refuse_unwritable(config: TableConfig) -> None:
         UnsupportedTableError: A table version, type or feature that cannot be written.
     """
     refuse_old_version(config)
-    if config.metadata_table_on:
-        raise TableConfigConflictError(
-            "the table's metadata table is on and this release does not maintain it; say "
-            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
-            f"{', '.join(config.metadata_partitions)}",
-            kind="metadata_table_on",
-            partitions=list(config.metadata_partitions),
-        )
+    refuse_behind_metadata_table(config)
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"
         raise UnsupportedTableError(

@@ -73,6 +73,7 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
         InstantNotFoundError: No trace of it is left, so nobody can say. So it is with a cancelled
             plan, and where a restore took its rollback away, once the slots are archived.
         CorruptTableError: A rollback or restore that may tell is damaged.
+        TableConfigConflictError: It would have to be rolled back, and the metadata table is on.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``rollback``; nothing was decided, ask again.
 

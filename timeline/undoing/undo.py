@@ -34,6 +34,7 @@ from timeline.publishing.look import Turn
 from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of, settle
 from timeline.publishing.turn import take_turn
+from timeline.readable import refuse_behind_metadata_table
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.succession import Residue
 from timeline.undoing.left_upkeep import (
@@ -68,6 +69,8 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
 
     Raises:
         UnsupportedTableError: The target is a plan or a completed instant.
+        TableConfigConflictError: The metadata table is on, and may list the target's files: once
+            a rollback is on the timeline without a word in it, readers of it look for them.
         LockTimeoutError, OutcomeUnknownError: As ``publish``.
     """
     if target.completed or target.action not in _UNDOABLE:
@@ -92,6 +95,7 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
                 ended.append(RolledBack(target=target.requested_time, slot=None, why=why))
                 return None
             left = None
+        refuse_behind_metadata_table(turn.config())
         info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
         return _abort_slot(context, turn, info, nonce, left=left)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,7 @@ from timeline.codecs.instant_avro import (
     decode_rollback_plan,
     encode_rollback_plan,
 )
-from timeline.errors import UnsupportedTableError
+from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.files.markers import create_marker
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import IOType
@@ -32,7 +33,8 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import WriteOperation
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.places import HEARTBEATS, TIMELINE, heartbeat_path, slot_path, timeline_path
+from timeline.places import HEARTBEATS, MARKERS, TIMELINE, heartbeat_path, slot_path, timeline_path
+from timeline.properties.properties_file import update_properties
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.begin import begin, make_inflight
 from timeline.rules.liveness import HeartbeatLimits
@@ -40,6 +42,7 @@ from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
+from timeline.undoing.resolving import resolve
 from timeline.undoing.undo import abandon, rollback, rollback_dead_writers
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
@@ -79,6 +82,32 @@ def test_the_abort_slot_comes_before_the_first_delete():
     assert deletes
     assert min(deletes) > slot
     assert f"delete x/f-1_0-0-0_{target.requested_time}.parquet" in texts
+
+
+@pytest.mark.spec("FOR-7")
+@pytest.mark.parametrize(
+    "undo",
+    [
+        rollback,
+        lambda context, _: rollback_dead_writers(context),
+        lambda context, target: resolve(context, target.requested_time),
+    ],
+    ids=["rollback", "the dead", "resolve"],
+)
+def test_nothing_is_rolled_back_behind_a_metadata_table(undo: Callable[..., object]):
+    """Java took the index of a write that was rolled back so for true, and its upserts failed."""
+    table = new_table()
+    upsert(table, ROWS)
+    target = crashed_write(table)
+    kept = table.context.world.storage
+    update_properties(kept, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    before = data_files(table), kept.names(TIMELINE), files_below(kept, MARKERS)
+    with pytest.raises(TableConfigConflictError) as caught:
+        undo(table.context, target)
+    assert caught.value.kind == "metadata_table_on"
+    assert (data_files(table), kept.names(TIMELINE), files_below(kept, MARKERS)) == before
+    update_properties(kept, {"hoodie.table.metadata.partitions": ""}, now="now")
+    assert rollback(table.context, target).slot is not None
 
 
 def test_a_rollback_leaves_the_table_as_before(storage: MemoryStorage | LocalStorage):
