@@ -48,7 +48,7 @@ from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn
 from timeline.publishing.settle import data_files_of
 from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_unwritable
+from timeline.readable import refuse_behind_metadata_table, refuse_unwritable
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 from timeline.undoing.rollback_documents import result_document
@@ -293,6 +293,7 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
         CorruptTableError: Its plan is gone, damaged, or names what is no instant (SEC2).
         InvalidInputError: A savepoint holds what would go.
         ServiceConflictError: Another engine's clean is pending.
+        TableConfigConflictError: The metadata table is on: it would go on listing what goes.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``publish``.
     """
@@ -306,6 +307,7 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
         if not left:
             return None
         refuse_foreign_upkeep(turn.timeline, but=_LEFT | {Action.RESTORE})
+        refuse_behind_metadata_table(turn.config())
         own_time = left[0].requested_time
         data, plan = _foreign_plan(context, own_time)
         times = [one.requested_time for one in plan.instants_to_rollback]

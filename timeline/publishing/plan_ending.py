@@ -18,6 +18,7 @@ from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
+from timeline.readable import refuse_behind_metadata_table
 
 __all__ = ["Ended", "cancel", "how_it_ended", "make_way"]
 
@@ -55,6 +56,7 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
         None when it had ended already, completed or cancelled.
 
     Raises:
+        TableConfigConflictError: It was begun, and the metadata table is on (FOR-7).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.publishing.publish.publish``; once the slot is taken the next turn of anybody
             finishes the deletes.
@@ -64,6 +66,9 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
     def decide(turn: Turn) -> Slot | None:
         if how_it_ended(turn.timeline, plan) in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
             return None
+        if pending_file_names(plan.action, plan.requested_time)[0] in turn.timeline.file_names:
+            # Whoever carried it out may have put its files into the metadata table.
+            refuse_behind_metadata_table(turn.config())
         return turn.slot(
             context,
             SlotKind.CANCEL,

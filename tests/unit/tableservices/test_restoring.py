@@ -421,6 +421,19 @@ def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished()
     assert values(table) == [5, 5]
 
 
+@pytest.mark.spec("FOR-7")
+def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_table() -> None:
+    table, times = grown(1, 2)
+    left_by_java(table, times[0], times[1])
+    storage = table.context.world.storage
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    before = files_below(storage)
+    with pytest.raises(TableConfigConflictError) as caught:
+        finish_restore(table.context)
+    assert caught.value.kind == "metadata_table_on"
+    assert files_below(storage) == before
+
+
 def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> None:
     table, times = grown(1, 2)
     before = files_below(table.context.world.storage)

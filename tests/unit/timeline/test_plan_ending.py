@@ -11,10 +11,12 @@ from tests.unit.timeline.engine import Behind, heard, new_table
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.context import TableContext
+from timeline.errors import TableConfigConflictError
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
 from timeline.places import TIMELINE
+from timeline.properties.properties_file import update_properties
 from timeline.publishing.plan_ending import Ended, cancel, how_it_ended, make_way
 
 BEFORE, TIME, AFTER = "20260101000000100", "20260101000000500", "20260101000000900"
@@ -67,6 +69,19 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
     assert heard(context, "service.cancelled") == told
     assert cancel(context, PLAN) is None
     assert heard(context, "service.cancelled") == told
+
+
+@pytest.mark.spec("FOR-7")
+def test_a_plan_that_was_begun_is_not_cancelled_behind_a_metadata_table() -> None:
+    context = planned(inflight=True)
+    storage = context.world.storage
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    with pytest.raises(TableConfigConflictError) as caught:
+        cancel(context, PLAN)
+    assert caught.value.kind == "metadata_table_on"
+    assert how_it_ended(context.active(), PLAN) is None
+    storage.delete(f"{TIMELINE}/{INFLIGHT}")
+    assert cancel(context, PLAN) is not None, "nothing was written for it"
 
 
 class Named(Behind):
