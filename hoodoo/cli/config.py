@@ -108,7 +108,9 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
         with invocation.open_table(address) as opened:
             context, settings = opened.core.context, opened.settings
             # As each write does; with the operation that is configured.
-            plan_of(settings, opened.config, operation_of(settings, opened.config.record_key_fields))
+            plan_of(
+                settings, opened.config, operation_of(settings, opened.config.record_key_fields)
+            )
             context.identity.assert_decided_here(context.world)
             agreement = agreement_of(settings, context.world)
             refuse_disagreement(context, agreement, writes_where(settings))
