@@ -79,6 +79,7 @@ NAMED_PARTITIONS = pa.schema([pa.field(PARTITION, pa.string()), pa.field(ERROR, 
 ANSWERS = pa.schema(
     [
         pa.field(TARGET, pa.int32()),
+        pa.field("rows", pa.int64()),  # that arrived
         pa.field("stats", pa.string()),
         pa.field(ERROR, pa.string()),
     ]
@@ -277,7 +278,12 @@ class WriteGroups:
                 raise TaskFailedError(error) from error
             except HoodooError as error:
                 failure = error_to_json(error)
-            answer = {TARGET: [target], "stats": [stats], ERROR: [failure]}
+            answer = {
+                TARGET: [target],
+                "rows": [rows.num_rows],
+                "stats": [stats],
+                ERROR: [failure],
+            }
             yield pa.RecordBatch.from_pydict(answer, schema=ANSWERS)
 
     def _write(self, storage: Storage, task: FileGroupTask, rows: pa.Table) -> str:

@@ -87,6 +87,8 @@ class SparkWorkload:
         self._shape: pa.Schema | None = None
         self._prepared: Any = None
         self._counts: dict[str, int] = {}
+        self._updates: Mapping[FileGroupId, int] = {}
+        self._new_rows = 0
         self._hits: Any = None
         self._everywhere: Any = None  # rows of a global index, with where their keys are
         self._candidates: list[FileGroupId] = []
@@ -134,6 +136,11 @@ class SparkWorkload:
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """As the contract. Outside: 1 open_input per candidate file, in Spark's tasks."""
+        profile = self._tagged_among(candidates)
+        self._updates = profile.updates
+        return profile
+
+    def _tagged_among(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         self._forget_hits()
         self._shares = None
         rules = self._required_rules()
@@ -205,6 +212,7 @@ class SparkWorkload:
 
     def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
         """As the contract: the hash of the record key chooses, weighted by the buckets' rows."""
+        self._new_rows = sum(bucket.rows for bucket in buckets)
         if self._shares is not None:
             self._buckets = tuple(
                 (
@@ -251,8 +259,28 @@ class SparkWorkload:
         failed = [row[ERROR] for row in answers if row[ERROR] is not None]
         if failed:
             raise error_from_rows(failed)
+        self._refuse_other_rows(groups, sum(row["rows"] for row in answers))
         stats = {row[TARGET]: stats_from_json(row["stats"]) for row in answers}
         return [stats.get(number, ()) for number in numbers]
+
+    def _refuse_other_rows(self, groups: Sequence[FileGroupId], arrived: int) -> None:
+        """
+        Spark computes rows anew whose cache it lost, and others may come out than were counted.
+
+        Rows of a partition that nobody knew of have no file group then, and would just be gone.
+        """
+        found = self._updates if self._takes_found else {}
+        counted = sum(found.values()) + self._new_rows
+        all_groups = {*found, *(group for group, *_ in self._buckets)}
+        if arrived != counted and all_groups.issubset(groups):
+            raise UnsafeSetupError(
+                "the rows came out otherwise when Spark computed them again; nothing was published. "
+                "Let the same rows come out each time, or write them to files first: "
+                f"counted={counted} written={arrived}",
+                kind="other_rows",
+                counted=counted,
+                written=arrived,
+            )
 
     def attempted(self) -> frozenset[str] | None:
         """As the contract: Spark repeats tasks as it likes, so only the markers know."""
@@ -267,14 +295,12 @@ class SparkWorkload:
 
     def _routed(self, targets: Mapping[FileGroupId, int]) -> Any:
         """Rows of the given file groups with their target number."""
-        rules = self._required_rules()
         rows = self._tagged()
-        takes_found = bool(self._candidates) and not rules.drop_found
         found: Any = F.lit(None).cast("int")
         known = ",".join(str(targets.get(group, -1)) for group in self._candidates)
         # One literal that Spark folds into an array: looking up costs nothing per row.
         known_targets = F.split(F.lit(known), ",").cast("array<int>")
-        if takes_found:
+        if self._takes_found:
             found = known_targets[F.col(NUMBER)]
         new: Any = F.lit(None).cast("int")
         if self._buckets:
@@ -333,6 +359,10 @@ class SparkWorkload:
 
     def _shared(self, keys: Any) -> Any:
         return F.broadcast(keys) if self._small else keys
+
+    @property
+    def _takes_found(self) -> bool:
+        return bool(self._candidates) and not self._required_rules().drop_found
 
     @property
     def _small(self) -> bool:

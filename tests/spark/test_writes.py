@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo
 import hoodoo.spark
 from hoodoo.spark.workload import SparkWorkload
 from tests.spark.conftest import COLUMNS, OPTIONS
-from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
+from timeline.errors import InvalidInputError, SettingError, TableNotFoundError, UnsafeSetupError
 from timeline.model.operations import WriteOperation
 from timeline.writing.local_workload import LocalWorkload
 
@@ -213,6 +215,27 @@ def test_a_failing_task_leaves_nothing_behind(save: Any, spark: Any, path: str, 
         ).options(**options).mode("append").save(path)
     assert {file.name for file in Path(path).rglob("*.parquet")} == before
     assert len(rows()) == 3
+
+
+def test_rows_that_come_out_otherwise_when_they_are_computed_again_are_refused(
+    save: Any, spark: Any, path: str, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(THREE)
+    anew = F.udf(lambda _: uuid.uuid4().hex).asNondeterministic()
+    df = spark.range(3).select("id", anew("id").alias("day"), F.lit(1).alias("at"))
+    rewrite = SparkWorkload.rewrite
+
+    def without_cache(self: SparkWorkload, tasks: Any) -> Any:
+        spark.catalog.clearCache()  # as another thread may say, or an executor that is gone
+        return rewrite(self, tasks)
+
+    monkeypatch.setattr(SparkWorkload, "rewrite", without_cache)
+    writer = df.withColumn("amount", F.lit(1.0)).write.format("hoodoo").options(**OPTIONS)
+    with pytest.raises(UnsafeSetupError, match="counted=3 written=0"):
+        writer.mode("append").save(path)
+    assert rows() == THREE
+    save([(1, "mon", 12, 11.0), (4, "wed", 12, 4.0)])  # rows that come out the same are written
+    assert rows() == [(1, "mon", 12, 11.0), *THREE[1:], (4, "wed", 12, 4.0)]
 
 
 def test_rows_of_both_executors_are_equal(save: Any, path: str, rows: Any) -> None:
