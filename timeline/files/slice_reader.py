@@ -89,6 +89,9 @@ def read_slice(
 
     Outside: 1 open_input of the base file, those of ``read_logs``.
     """
+    if read.keys is not None and _judges_keys(read):
+        yield from _by_computed_keys(storage, events, one, read, read.keys)
+        return
     if read.folders is not None:
         yield from _with_folders(storage, events, one, read, read.folders)
         return
@@ -104,6 +107,28 @@ def read_slice(
             row_filter=_both(read.filter, read.base_filter),
             renaming=read.renaming_for(one.base_file),
         )
+
+
+def _judges_keys(read: SliceRead) -> bool:
+    return read.filter is not None and KEY_COLUMN in filter_columns(read.filter, read.file_schema)
+
+
+def _by_computed_keys(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, keys: VirtualKeys
+) -> Iterator[pa.RecordBatch]:
+    """Files store no keys: those that are computed are judged, and none is shown."""
+    wanted = {*read.columns, *(name.partition(".")[0] for name in keys.fields)}
+    if read.filter is not None:
+        wanted.update(filter_columns(read.filter, read.file_schema))
+    names = tuple(name for name in read.file_schema.names if name in wanted)
+    for batch in read_slice(storage, events, one, replace(read, columns=names, filter=None)):
+        rows = pa.Table.from_batches([batch])
+        position = rows.schema.get_field_index(KEY_COLUMN)
+        field = rows.schema.field(position)
+        rows = rows.set_column(position, field, keys.of(rows)).filter(read.filter)
+        rows = rows.set_column(position, field, pa.nulls(rows.num_rows, field.type))
+        if rows.num_rows:
+            yield from rows.select(list(read.columns)).combine_chunks().to_batches()
 
 
 def _with_folders(

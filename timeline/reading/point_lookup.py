@@ -15,7 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, MissingFileError, UnsupportedTableError
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    MissingFileError,
+    UnsupportedTableError,
+)
 from timeline.files.parquet import read_footer
 from timeline.index.adoption import rules_kept_in
 from timeline.index.buckets import find_buckets
@@ -55,9 +60,16 @@ def plan_look_up(
         with_hoodie_columns: Return the meta columns too.
 
     Raises:
-        InvalidInputError: An unknown column, or a text instead of a list of keys.
+        InvalidInputError: An unknown column, a text instead of a list of keys, or rows that
+            have no keys.
         MissingFileError: A file was cleaned since the snapshot was taken.
     """
+    config = context.config
+    if not config.populate_meta_fields and not config.record_key_fields:
+        raise InvalidInputError(
+            "this table's rows have no keys by which they could be found; read them by a filter",
+            kind="keyless",
+        )
     wanted = pa.array(sorted(set(listed(keys, "record keys"))), pa.string())
     return plan_scan(
         context,

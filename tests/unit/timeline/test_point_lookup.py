@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import hoodoo
 from tests.interop import golden_tables
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.reading.point_lookup import slices_that_may_hold
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
@@ -66,6 +67,45 @@ def test_the_record_index_names_the_one_file_group(tmp_path: Path, name: str) ->
         assert considered(table, "e01") == 1
         assert considered(table, "nobody") == 0
         assert table.look_up(["e01", "a00"], columns=["id"]).num_rows == 2
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+@pytest.mark.parametrize("left_out", ["false", "true"], ids=["", "partition left out"])
+def test_keys_that_files_do_not_store_are_found(tmp_path: Path, kind: str, left_out: str) -> None:
+    properties = {
+        "hoodie.populate.meta.fields": "false",
+        "hoodie.datasource.write.drop.partition.columns": left_out,
+    }
+    with hoodoo.create_table(
+        tmp_path / "t",
+        record_key=["id", "v"],
+        partition_by="p",
+        table_type=kind,
+        properties=properties,
+    ) as table:
+        table.upsert([{"id": f"k{n}", "v": n, "p": "pq"[n % 2], "w": n} for n in range(4)])
+        table.upsert([{"id": "k1", "v": 1, "p": "q", "w": 7}])  # in a log of a merge-on-read table
+        found = table.look_up(["id:k1,v:1", "id:k2,v:2", "id:k3,v:4"], columns=["w"])
+        assert sorted(found.column("w").to_pylist()) == [2, 7]
+        of_one = [("_hoodie_record_key", "=", "id:k1,v:1"), ("w", ">", 2)]
+        shown = table.to_arrow(columns=["_hoodie_record_key", "p"], filter=of_one)
+        assert shown.to_pylist() == [{"_hoodie_record_key": None, "p": "q"}]
+        assert table.look_up(["id:k1,v:1"]).num_rows == 1
+
+
+@pytest.mark.parametrize("given", [[None], [1], ["a", None], "a"])
+def test_keys_that_are_no_texts_are_refused(tmp_path: Path, given: Any) -> None:
+    with filled(tmp_path, {}) as table, pytest.raises(InvalidInputError):
+        table.look_up(given)
+
+
+def test_rows_without_any_key_are_not_looked_up(tmp_path: Path) -> None:
+    properties = {"hoodie.populate.meta.fields": "false"}
+    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=properties) as table:
+        table.insert([{"id": "a", "p": "p", "v": 1}])
+        with pytest.raises(InvalidInputError) as caught:
+            table.look_up(["a"])
+        assert caught.value.kind == "keyless"
 
 
 OFF = {"hoodie.metadata.enable": "false"}
