@@ -212,6 +212,15 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
     """Spark's stream writer; each micro-batch of our format is one save."""
 
     _told_output: str | None = None
+    _told_partitions: tuple[str, ...] = ()
+
+    def partitionBy(self, *cols: Any) -> Any:  # noqa: N802
+        self._told_partitions = _names(cols)  # told to Spark late: its foreachBatch takes none
+        return self
+
+    def toTable(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
+        self._pass_partitions_on()
+        return super().toTable(*args, **kwargs)
 
     def outputMode(self, outputMode: str) -> Any:  # noqa: N802, N803
         self._told_output = outputMode
@@ -229,13 +238,14 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
         """As Spark's; a micro-batch repeated after a failure is written once (BATCH-1)."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
+            self._pass_partitions_on()
             return super().start(path, format, outputMode, partitionBy, queryName, **options)
         output = outputMode or self._told_output or "append"
         if output.lower() not in ("append", "update"):
             raise _unsupported(f"output mode {output}")
         told = self._options(options)
         target = path_of(path, told, "start()")
-        partitions = _names((partitionBy,)) if partitionBy else ()
+        partitions = _names((partitionBy,)) if partitionBy else self._told_partitions
 
         def save(batch: Any, number: int) -> None:
             context = batch.sparkSession.sparkContext
@@ -254,6 +264,10 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
 
         self.foreachBatch(save)
         return super().start(outputMode=outputMode, queryName=queryName, **options)
+
+    def _pass_partitions_on(self) -> None:
+        if self._told_partitions:
+            super().partitionBy(*self._told_partitions)
 
 
 class HoodooStreamReader(_Told, DataStreamReader):

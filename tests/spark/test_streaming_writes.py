@@ -43,6 +43,22 @@ def test_an_output_mode_that_tells_all_rows_again_is_refused(
         writer(spark, tmp_path).outputMode("complete").start(path)
 
 
+def test_a_stream_names_the_partition_columns_of_a_new_table(
+    spark: Any, path: str, tmp_path: Path
+) -> None:
+    stream = writer(spark, tmp_path).option("hoodie.datasource.write.recordkey.field", "id")
+    stream.partitionBy("day").trigger(availableNow=True).start(path).awaitTermination()
+    assert Path(path, "wed").is_dir()
+
+
+def test_partition_columns_of_a_stream_to_another_format_pass_through(
+    spark: Any, path: str, tmp_path: Path
+) -> None:
+    stream = writer(spark, tmp_path).format("parquet").partitionBy("day")
+    stream.trigger(availableNow=True).start(path).awaitTermination()
+    assert Path(path, "day=wed").is_dir()
+
+
 def test_a_stream_is_read_by_the_settings_of_its_session(save: Any, spark: Any, path: str) -> None:
     if not hasattr(spark, "dataSource"):
         pytest.skip("this Spark has no Python data sources")
