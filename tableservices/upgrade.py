@@ -32,7 +32,12 @@ from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
 from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.properties_file import load_config, update_properties
+from timeline.properties.properties_file import (
+    METADATA_KEYS,
+    load_config,
+    switch_metadata_table_off,
+    update_properties,
+)
 from timeline.publishing.look import look
 from timeline.readable import refuse_unwritable
 from timeline.registry import registered_writers
@@ -67,11 +72,11 @@ class Upgrade:
     file_groups_merged: int = 0
 
 
-def plan_upgrade(context: TableContext) -> Upgrade | None:
+def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False) -> Upgrade | None:
     """
-    What ``upgrade`` would change, None when the table is of the newest version. Errors: as there.
+    What ``upgrade`` would change, None when the table is of the newest version.
 
-    Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
+    Arguments, errors: as there. Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
     """
     config = load_config(context.world.storage)
     if config.table_version == NEWEST_VERSION:
@@ -82,7 +87,8 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
             "the table was upgraded since it was opened; open it again: now it is of version "
             f"{config.table_version}"
         )
-    refuse_unwritable(replace(config, timeline_layout_version=2))
+    kept = () if without_metadata_table else config.metadata_partitions
+    refuse_unwritable(replace(config, timeline_layout_version=2, metadata_partitions=kept))
     _refuse_unlike_keys(config)
     snapshot = context.snapshot()
     _refuse_work_in_progress(context, snapshot.active)
@@ -91,6 +97,8 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
     if old_layout:
         said |= _NEW_LAYOUT
         said["hoodie.table.initial.version"] = str(config.initial_version)
+    if config.metadata_table_on:
+        said |= dict.fromkeys(METADATA_KEYS, "")
     if config.key_generator_type is not None:
         said["hoodie.table.keygenerator.type"] = config.key_generator_type
     changes: dict[str, str | None] = {
@@ -104,7 +112,12 @@ def plan_upgrade(context: TableContext) -> Upgrade | None:
     )
 
 
-def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | None:
+def upgrade(
+    context: TableContext,
+    files: FileRules | None = None,
+    *,
+    without_metadata_table: bool = False,
+) -> Upgrade | None:
     """
     Make the table one of version 9; open it again afterwards.
 
@@ -115,6 +128,8 @@ def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | 
     Args:
         context: The table.
         files: How base files are made of logs.
+        without_metadata_table: Switch it off first where it is on: a table of version 6 cannot be
+            written, which is what switches it off else.
 
     Returns:
         What was changed; None when it was of that version already.
@@ -122,7 +137,8 @@ def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | 
     Raises:
         UnsupportedTableError: Its merge mode is unknown, its keys are written differently in
             version 9, or its logs cannot be merged here.
-        TableConfigConflictError: The metadata table is on, or another process upgraded it.
+        TableConfigConflictError: The metadata table is on and was not to be switched off, or
+            another process upgraded the table.
         InvalidInputError: Something is pending, a writer lives, or wrote logs meanwhile.
         ServiceConflictError: Another executor compacts the table just now.
         CorruptTableError, MissingFileError: As ``merge_logs``.
@@ -131,7 +147,10 @@ def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | 
             stands for them.
     """
     files = files or FileRules()
+    emptied: Mapping[str, str] = {}
     try:
+        if without_metadata_table:
+            emptied = _switch_metadata_table_off(context)
         if context.config.timeline_layout_version != 1:
             _compact_first(context, files)
         with context.world.lock.acquire("upgrade the table") as lease:
@@ -146,9 +165,22 @@ def upgrade(context: TableContext, files: FileRules | None = None) -> Upgrade | 
         raise StorageUnavailableError(
             f"the storage did not answer; upgrade again: {error}", path=str(error)
         ) from error
-    if planned is not None:
-        context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
-    return planned
+    if planned is None:
+        return None
+    context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
+    return replace(planned, changes={**emptied, **planned.changes})
+
+
+def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
+    """Before anything is changed behind it, and only where nothing else stands in the way."""
+    storage = context.world.storage
+    with context.world.lock.acquire("switch the metadata table off") as lease:
+        look(context, lease)
+        planned = plan_upgrade(context, without_metadata_table=True)
+        if planned is None or not load_config(storage).metadata_table_on:
+            return {}
+        switch_metadata_table_off(storage, now=instant_time(WallMs(context.world.clock.now_ms())))
+    return dict.fromkeys(METADATA_KEYS, "")
 
 
 def _compact_first(context: TableContext, files: FileRules) -> None:

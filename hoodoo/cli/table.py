@@ -250,17 +250,20 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
     """
     Make TABLE one of the newest table version; nothing may be pending, no writer at work.
 
-    Logs of a table of version 6 are merged into base files first.
+    Logs of a table of version 6 are merged into base files first. Its metadata table is switched
+    off where hoodie.metadata.enable=false is said, else it stands in the way.
     """
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        planned = plan_upgrade(context)
+        off = opened.settings.metadata_enable is False
+        planned = plan_upgrade(context, without_metadata_table=off)
         if planned is not None and not invocation.dry_run:
             invocation.confirm(
                 f"upgrade from version {planned.from_version} to {NEWEST_VERSION}, which older "
                 "releases of Hudi cannot open?"
             )
-            planned = upgrade_table(context, file_rules_of(opened.settings))
+            rules = file_rules_of(opened.settings)
+            planned = upgrade_table(context, rules, without_metadata_table=off)
         config = opened.config
     invocation.printer.document(
         {

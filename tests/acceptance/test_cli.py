@@ -411,6 +411,19 @@ def test_a_table_is_upgraded_once(tmp_path: Path) -> None:
     assert run("table", "upgrade", tmp_path / "t", "--yes").document["upgraded"] is False
 
 
+def test_an_upgrade_switches_a_metadata_table_off_where_it_is_told_so(tmp_path: Path) -> None:
+    old = ("--hoodie-conf", "hoodie.write.table.version=8")
+    run("table", "create", tmp_path / "t", "--schema", "id int", "--key", "id", *old)
+    properties = tmp_path / "t/.hoodie/hoodie.properties"
+    on = b"hoodie.table.metadata.partitions=files\n"
+    properties.write_bytes(properties.read_bytes() + on)
+    refused = run("table", "upgrade", tmp_path / "t", "--yes", "--output", "json")
+    assert (refused.exit_code, refused.error["kind"]) == (3, "metadata_table_on")
+    off = ("--hoodie-conf", "hoodie.metadata.enable=false")
+    assert run("table", "upgrade", tmp_path / "t", "--yes", *off).document["upgraded"]
+    assert run("table", "show", tmp_path / "t").document["metadata_table"] is False
+
+
 def test_orphans_are_shown_before_they_are_removed(table: Path) -> None:
     assert run("table", "orphans", table).document == {"orphans": [], "removed": False}
     assert run("table", "orphans", table, "--remove", "--yes").document["removed"] is False

@@ -34,6 +34,7 @@ from timeline.ports.storage import (
 )
 
 __all__ = [
+    "METADATA_KEYS",
     "create_properties",
     "load_config",
     "switch_metadata_table_off",
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _CREATE_TRIES = 5
-_METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 
 
 def load_config(storage: Storage) -> TableConfig:
@@ -156,7 +157,7 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     Both keys are emptied, then the metadata table's folder goes; a later Java writer builds
     it anew. Call it under the lock.
     """
-    config = update_properties(storage, dict.fromkeys(_METADATA_KEYS, ""), now=now)
+    config = update_properties(storage, dict.fromkeys(METADATA_KEYS, ""), now=now)
     storage.delete_folder(METADATA_TABLE)
     return config
 

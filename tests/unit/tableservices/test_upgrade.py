@@ -26,6 +26,7 @@ from timeline.properties.setting_names import PublishLock
 from timeline.table import Table
 
 MOR = TableType.MERGE_ON_READ
+PARTITIONS = "hoodie.table.metadata.partitions"
 ROWS = [{"id": "k", "p": "p", "ts": 5, "v": 1}]
 
 
@@ -172,7 +173,52 @@ def test_a_metadata_table_is_refused() -> None:
     assert upgrade(table.context) is not None
 
 
+@pytest.mark.parametrize("table_type", list(TableType))
+def test_a_metadata_table_is_switched_off_before_anything_changes(table_type: TableType) -> None:
+    table = of_version_8(table_type)
+    if table_type is MOR:  # its logs are compacted, which no metadata table may miss
+        upsert(table, ROWS)
+    storage = table.context.world.storage
+    update_properties(storage, {PARTITIONS: "files"}, now="now")
+    storage.create(".hoodie/metadata/.hoodie/hoodie.properties", b"")
+    planned = plan_upgrade(opened(table).context, without_metadata_table=True)
+    assert planned is not None
+    assert planned.changes[PARTITIONS] == ""
+    assert load_config(storage).metadata_table_on, "it was only planned"
+    done = upgrade(opened(table).context, without_metadata_table=True)
+    assert done is not None
+    assert done.changes == planned.changes
+    assert not load_config(storage).metadata_table_on
+    assert storage.list(".hoodie/metadata") == []
+    assert rows_of(opened(table), "id", "v") == [("k", 1)]
+
+
+def test_a_metadata_table_stays_on_where_something_else_stands_in_the_way() -> None:
+    table = of_version_8()
+    storage = table.context.world.storage
+    changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
+    update_properties(storage, changes, now="now")
+    with pytest.raises(UnsupportedTableError, match="complex key"):
+        upgrade(opened(table).context, without_metadata_table=True)
+    assert load_config(storage).metadata_table_on
+
+
 # ---------------------------------------------------------------- version 6
+
+
+def test_the_metadata_table_of_version_6_is_switched_off_by_the_upgrade(tmp_path: Path) -> None:
+    """A write switches it off else, and this table is not written."""
+    path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
+    with hoodoo.open_table(path) as table:
+        storage = table.core.context.world.storage
+        update_properties(storage, {PARTITIONS: "files"}, now="now")
+    before = shown(path)
+    with hoodoo.open_table(path) as table:
+        with pytest.raises(TableConfigConflictError):
+            upgrade(table.core.context)
+        assert upgrade(table.core.context, without_metadata_table=True) is not None
+    assert shown(path) == before
+
 
 WITHOUT_LOGS = ("v6_cow_nonpart", "v6_cow_clean_archive", "v6_overwrite", "v6_cow_clustering_done")
 
