@@ -433,7 +433,7 @@ def _reads_otherwise(
     Whether a filter names a column of which the file cannot tell what the filter asks.
 
     Values change on the way: a float is compared as the double Java makes of it, a number as the
-    text it became. The limits of floats leave NaN out, and are -0.0 and 0.0 for either of the two.
+    text it became; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0 and 0.0 for either of the two.
     """
     told = (each for each in target if each.name in held)
     other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]
@@ -444,7 +444,6 @@ def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
     types = pa.types
     return not _has_floats(target) and bool(
         source == target
-        or types.is_nested(target)
         or (types.is_integer(source) and types.is_integer(target))
         or (types.is_timestamp(source) and types.is_timestamp(target) and source.tz == target.tz)
     )

@@ -182,6 +182,28 @@ def test_names_are_never_reused():
 
 
 @pytest.mark.parametrize(
+    "condition",
+    [
+        pc.field("s", "b").is_null() & (pc.field("s", "a") == 1),
+        pc.field("s", "t") < "9",
+        pc.field("s", "a") < 2,
+    ],
+)
+def test_a_filter_asks_older_structs_for_fields_that_they_lack(condition: pc.Expression):
+    """The file was called damaged."""
+    storage = MemoryStorage()
+    table = pa.table({"k": ["yes", "no"], "s": [{"a": 1, "t": 10}, {"a": 2, "t": 9}]})
+    with storage.open_output("f.parquet") as sink:
+        pq.write_table(table, sink)
+    grown = pa.struct([("a", pa.int64()), ("t", pa.string()), ("b", pa.int64())])
+    schema = pa.schema([("k", pa.string()), ("s", grown)])
+    how = {"schema": schema, "columns": ["k"], "row_filter": condition}
+    read = read_base_file(storage, "f.parquet", **how)
+    assert read.column("k").to_pylist() == ["yes"]
+    assert pa.Table.from_batches(list(read_batches(storage, "f.parquet", **how))) == read
+
+
+@pytest.mark.parametrize(
     ("older", "kind", "condition"),
     [
         (pa.array([0.1, 0.2], pa.float32()), pa.float64(), pc.field("v") == 0.1),
