@@ -44,6 +44,7 @@ class SliceRead:
         base_filter: Rows of base files that count at all, before anything is merged.
         rules: How versions of a record merge.
         keys: How keys are computed in a table without meta columns; else None.
+        finds_keys: Whether the filter asks for computed keys, not for what files show instead.
         visible: The instants whose log blocks count in the snapshot that is read.
         history: What columns were called when files were written, in a table with column ids.
         folders: Columns that files leave out, because the folder's name tells them.
@@ -55,6 +56,7 @@ class SliceRead:
     base_filter: pc.Expression | None = None
     rules: MergeRules
     keys: VirtualKeys | None = None
+    finds_keys: bool = False
     visible: Container[InstantTime]
     history: SchemaHistory | None = None
     folders: FolderColumns | None = None
@@ -89,7 +91,7 @@ def read_slice(
 
     Outside: 1 open_input of the base file, those of ``read_logs``.
     """
-    if read.keys is not None and _judges_keys(read):
+    if read.keys is not None and read.finds_keys:
         yield from _by_computed_keys(storage, events, one, read, read.keys)
         return
     if read.folders is not None:
@@ -109,10 +111,6 @@ def read_slice(
         )
 
 
-def _judges_keys(read: SliceRead) -> bool:
-    return read.filter is not None and KEY_COLUMN in filter_columns(read.filter, read.file_schema)
-
-
 def _by_computed_keys(
     storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, keys: VirtualKeys
 ) -> Iterator[pa.RecordBatch]:
@@ -121,7 +119,8 @@ def _by_computed_keys(
     if read.filter is not None:
         wanted.update(filter_columns(read.filter, read.file_schema))
     names = tuple(name for name in read.file_schema.names if name in wanted)
-    for batch in read_slice(storage, events, one, replace(read, columns=names, filter=None)):
+    inner = replace(read, columns=names, filter=None, finds_keys=False)
+    for batch in read_slice(storage, events, one, inner):
         rows = pa.Table.from_batches([batch])
         position = rows.schema.get_field_index(KEY_COLUMN)
         field = rows.schema.field(position)
@@ -162,7 +161,7 @@ def merged_slice_rows(
         return None
     rows = merged.table
     del merged  # else a filter would hold the file group a third time
-    if read.keys is not None and KEY_COLUMN in read.columns:
+    if read.keys is not None:
         position = rows.schema.get_field_index(KEY_COLUMN)
         nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
         rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)

@@ -9,6 +9,7 @@ Each only leaves file groups out; what is read is merged and filtered like any s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ def plan_look_up(
             kind="keyless",
         )
     wanted = pa.array(sorted(set(listed(keys, "record keys"))), pa.string())
-    return plan_scan(
+    plan = plan_scan(
         context,
         snapshot,
         slices_that_may_hold(context, snapshot, slices, wanted),
@@ -79,6 +80,7 @@ def plan_look_up(
         filter=pc.field(KEY_COLUMN).isin(wanted),
         with_hoodie_columns=with_hoodie_columns,
     )
+    return replace(plan, read=replace(plan.read, finds_keys=True))
 
 
 def slices_that_may_hold(
