@@ -14,6 +14,7 @@ from hoodoo.services import services_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
+from timeline.index.own_buckets import own_buckets_of
 from timeline.model.schema import TableSchema, missing_fields
 from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
@@ -141,7 +142,9 @@ def planned_table(
             f"a schema is a pyarrow.Schema, not {type(schema).__name__}", kind="schema"
         )
     planned = new_table_config(path, settings, schema)
-    services_of(layers.load(), settings=settings)  # what opening it refuses is not made first
+    # What opening it refuses is not made first.
+    services_of(layers.load(), settings=settings)
+    own_buckets_of(settings)
     return layers, settings, planned
 
 

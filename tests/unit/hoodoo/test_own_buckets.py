@@ -98,6 +98,13 @@ def test_a_table_without_such_buckets_is_refused_by_name(
     assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
 
 
+def test_no_table_is_made_that_could_not_be_opened_again(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        made(tmp_path, {**MANY, RANGE: "0-8"})
+    assert (caught.value.kind, caught.value.fields["key"]) == ("setting_contradiction", RANGE)
+    assert not (tmp_path / "t").exists()
+
+
 # ---- rows
 
 
