@@ -79,7 +79,8 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.combine.before.upsert",
         "true",
         _BOOL,
-        "Merge incoming rows of one key before an upsert.",
+        "Merge incoming rows of one key before an upsert; false is for batches that bring no key "
+        "twice, rows of one that do may all stay in a copy-on-write table, as by Hudi.",
     ),
     "insert_drop_duplicates": _option(
         "hoodie.datasource.write.insert.drop.duplicates",
