@@ -43,7 +43,7 @@ def sealing_of(properties: PropertySet, *, environment: Mapping[str, str] | None
     """
     own = properties.without_layer(TABLE_LAYER)
     option = SLOT_OPTIONS["tamper_evidence"]
-    evidence = TamperEvidence(str(read_option(own, option)))
+    evidence = TamperEvidence(read_option(own, option) or option.default)  # empty: not said
     file = read_option(own, _KEY_FILE)
     if environment is None:
         environment = os.environ  # noqa: TID251 - a secret that no property may hold
