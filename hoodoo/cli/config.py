@@ -9,6 +9,8 @@ from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.configuration import Problem, Severity, check, describe, problem_of
 from hoodoo.services import service_options, services_of
+from hoodoo.shared_lock import refuse_unshared_lock
+from lockproviders.registry import registry_for
 from timeline.errors import HoodooError, SettingError
 from timeline.index.own_buckets import writes_where
 from timeline.properties.agreement import agreement_of
@@ -111,6 +113,7 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
             plan_of(
                 settings, opened.config, operation_of(settings, opened.config.record_key_fields)
             )
+            refuse_unshared_lock(settings, context.world.lock, registry_for(opened.properties))
             context.identity.assert_decided_here(context.world)
             agreement = agreement_of(settings, context.world)
             refuse_disagreement(context, agreement, writes_where(settings))

@@ -129,3 +129,11 @@ def test_what_every_write_to_the_table_would_refuse_is_told(
     bucket = ("hoodie.index.type=BUCKET",) if "bucket" in told else ()
     code, errors = checked(told, *bucket, table=table)
     assert (code, [each for _, each in errors]) == (5, [key])
+
+
+def test_a_lock_that_another_engine_does_not_take_is_a_problem_where_it_is_expected(
+    tmp_path: Path,
+) -> None:
+    told = (OCC, f"{PROVIDER}filesystem", "hoodoo.foreign.writers=expected")
+    code, errors = checked(*told, table=table_with_rows(tmp_path))
+    assert (code, [kind for kind, _ in errors]) == (5, ["lock_not_shared"])
