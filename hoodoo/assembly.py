@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
 
-from hoodoo.configuration import TABLE_LAYER, PropertySource, load_configuration
+from hoodoo.configuration import (
+    TABLE_LAYER,
+    PropertySource,
+    load_configuration,
+    reader_lease_ms,
+)
 from hoodoo.conflicts import conflict_strategy
 from hoodoo.incoming import Operation, as_operation
 from hoodoo.sealing import sealing_of
@@ -37,7 +42,6 @@ from timeline.ports.events import EventSink
 from timeline.ports.world import World
 from timeline.properties.key_options import KEY_OPTIONS
 from timeline.properties.key_settings import key_spec_of, refuse_other_times
-from timeline.properties.option_table import READ_OPTIONS
 from timeline.properties.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.properties.pace_options import pace_of
 from timeline.properties.properties_file import load_config
@@ -207,7 +211,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
             queue_after=settings.retry_queue_after,
             queue_short_ms=_queue_short_ms(settings),
         ),
-        reader_lease_ms=_lease_ms(properties),
+        reader_lease_ms=reader_lease_ms(properties),
         instant_files_max=settings.timeline_instants_max * 3,
         publish_lock=settings.publish_lock,
         mode=settings.concurrency_mode,
@@ -227,11 +231,6 @@ def _queue_short_ms(settings: WriteSettings) -> int:
     all_wait = settings.publish_lock is PublishLock.LOCK
     ours = settings.foreign_writers is ForeignWriters.NONE
     return settings.retry_queue_short_ms if all_wait and ours else 0
-
-
-def _lease_ms(properties: PropertySet) -> int:
-    found = read_option(properties, READ_OPTIONS["reader_lease_ms"])
-    return found if isinstance(found, int) else 0
 
 
 #: Settings that are facts of an existing table -> how the table tells them.

@@ -52,6 +52,7 @@ __all__ = [
     "ignored_keys",
     "load_configuration",
     "problem_of",
+    "reader_lease_ms",
 ]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
@@ -255,6 +256,20 @@ def check(
         for message in _ignored(properties, options)
     ]
     return (*errors.values(), *warnings)
+
+
+def reader_lease_ms(properties: PropertySet) -> int:
+    """
+    How long a lease lasts; what else is told to reads does not matter here.
+
+    Raises:
+        SettingError: It is no number, or out of bounds, where no clean would respect it.
+    """
+    field = "reader_lease_ms"
+    said, value = properties.find(READ_OPTIONS[field]), read_option(properties, READ_OPTIONS[field])
+    if said is None or value is None:  # an empty text is not said
+        return ReadSettings().reader_lease_ms
+    return ReadSettings(**{field: value, "origins": {field: said[2]}}).reader_lease_ms
 
 
 def problem_of(error: HoodooError) -> Problem:

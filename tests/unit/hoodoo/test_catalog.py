@@ -346,6 +346,21 @@ def test_reads_of_a_path_that_no_partition_has_are_refused(path: Path):
         state.reads(partitions=["x/"])
 
 
+@pytest.mark.parametrize("lease_ms", ["-1", "9223372036854775807"])
+def test_a_lease_that_no_clean_would_respect_is_refused(path: Path, lease_ms: str):
+    made(path).close()
+    with pytest.raises(SettingError) as caught:
+        hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": lease_ms})
+    assert caught.value.fields["key"] == "hoodoo.reader.lease.ms"
+
+
+@pytest.mark.parametrize(("said", "lease_ms"), [("", 900_000), ("0", 0), ("5000", 5_000)])
+def test_a_lease_is_as_long_as_it_is_said_to_be(path: Path, said: str, lease_ms: int):
+    made(path).close()
+    with hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": said}) as table:
+        assert table.core.context.limits.reader_lease_ms == lease_ms
+
+
 def test_a_batch_id_is_written_once(path: Path):
     with made(path) as table:
         assert not table.upsert(ROWS, batch_id="b").already_published
