@@ -24,6 +24,7 @@ __all__ = [
     "hold_ms",
     "pause_ms",
     "spent_bound",
+    "within_time",
 ]
 
 
@@ -113,6 +114,19 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
         case RetryPolicy.DECORRELATED_JITTER:
             widest = 3 * max(previous_ms, base)
             return min(base + int(jitter * (widest - base)), cap)
+
+
+def within_time(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> int:
+    """
+    Milliseconds of a pause behind which another redo is still allowed.
+
+    Args:
+        budget: The bound in time; as ``spent_bound`` has it.
+        pause: What ``pause_ms`` says.
+        elapsed_ms: Since the first attempt.
+    """
+    left_ms = max(budget.total_ms_max - elapsed_ms, 0)
+    return min(pause, left_ms) if budget.total_ms_max else pause
 
 
 def hold_ms(

@@ -14,7 +14,7 @@ from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, WriteConflictError
 from timeline.publishing.refusal import KINDS, RefusalReport
 from timeline.rules.conflicts import RuleId
-from timeline.rules.retry import Redo, pause_ms, spent_bound
+from timeline.rules.retry import Redo, pause_ms, spent_bound, within_time
 from timeline.writing.pacing import keep_pace
 from timeline.writing.receipt import Receipt
 
@@ -65,7 +65,7 @@ def from_fresh_reads(
                 bound=bound,
             )
         pause = pause_ms(len(refusals) - 1, world.ids.jitter(), budget, previous_ms=pause)
-        world.clock.sleep_ms(pause)
+        world.clock.sleep_ms(within_time(budget, pause, elapsed_ms=elapsed_ms))
     if not refusals:
         return receipt
     return replace(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from timeline.context import TableContext
 from timeline.publishing.queue import is_shared
 from timeline.publishing.refusal import RefusalReport, Waited
-from timeline.rules.retry import hold_ms, pause_ms, spent_bound
+from timeline.rules.retry import hold_ms, pause_ms, spent_bound, within_time
 
 __all__ = ["Tries"]
 
@@ -51,7 +51,7 @@ class Tries:
         return spent_bound(
             context.limits.retry,
             conflicts=len(self.refusals),
-            elapsed_ms=context.world.clock.monotonic_ms() - self.started_ms,
+            elapsed_ms=self._elapsed_ms(context),
             wasted_bytes=self.wasted_bytes,
         )
 
@@ -85,11 +85,12 @@ class Tries:
 
     def pause(self, context: TableContext) -> None:
         """Let others pass before everything is done again."""
-        world = context.world
+        world, budget = context.world, context.limits.retry
         self.last_pause_ms = pause_ms(
-            self.begun - 1,
-            world.ids.jitter(),
-            context.limits.retry,
-            previous_ms=self.last_pause_ms,
+            self.begun - 1, world.ids.jitter(), budget, previous_ms=self.last_pause_ms
         )
-        world.clock.sleep_ms(self.last_pause_ms)
+        elapsed_ms = self._elapsed_ms(context)
+        world.clock.sleep_ms(within_time(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
+
+    def _elapsed_ms(self, context: TableContext) -> int:
+        return context.world.clock.monotonic_ms() - self.started_ms

@@ -165,6 +165,23 @@ def test_the_error_of_a_spent_budget_names_its_bound() -> None:
     assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
 
 
+def test_no_attempt_begins_behind_the_bound_in_time() -> None:
+    clock = StillClock()
+    long = limited(total_ms_max=200, pause_base_ms=900, pause_cap_ms=900)
+    mine = new_table(limits=long, clock=clock)
+    upsert(mine, START)
+    other, begins = opened(mine, clock=clock), []
+
+    def rival() -> None:
+        begins.append(clock.steady)
+        upsert(other, [row("a", "x", 2, 7)])
+
+    began = clock.steady
+    upsert(mine, [row("a", "x", 3, 3)], rival, lambda: begins.append(clock.steady))
+    assert len(begins) == 2
+    assert began < begins[1] <= began + 200
+
+
 def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
     mine, other = two_writers(queue_after=2)
     rival_waits: list[str] = []

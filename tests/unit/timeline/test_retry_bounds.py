@@ -13,6 +13,7 @@ from timeline.rules.retry import (
     hold_ms,
     pause_ms,
     spent_bound,
+    within_time,
 )
 
 
@@ -194,3 +195,15 @@ def test_a_bound_of_nothing_binds_nobody_and_one_of_one_does() -> None:
     assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=0), **spent) is None
     assert spent_bound(RetryBudget(total_ms_max=1), **spent) is not None
     assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=1), **spent) is not None
+
+
+@pytest.mark.parametrize(
+    ("total_ms_max", "elapsed_ms", "pause"),
+    [(1_000, 0, 300), (1_000, 700, 300), (1_000, 701, 299), (1_000, 1_000, 0), (1_000, 2_000, 0)],
+)
+def test_a_pause_ends_while_another_redo_is_allowed(
+    total_ms_max: int, elapsed_ms: int, pause: int
+) -> None:
+    budget = RetryBudget(total_ms_max=total_ms_max)
+    assert within_time(budget, 300, elapsed_ms=elapsed_ms) == pause
+    assert within_time(RetryBudget(total_ms_max=0), 300, elapsed_ms=elapsed_ms) == 300
