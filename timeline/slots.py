@@ -448,7 +448,7 @@ class SlotChain:
                 self._world.events.emit("slot.unknown", number=slot.number, rt=slot.requested_time)
             if clock.monotonic_ms() - started > self._unknown_ms_max:
                 raise OutcomeUnknownError(
-                    "the storage never answered whether this write was published; run "
+                    f"nobody knows whether this write was published ({failure}); run "
                     f"'hoodoo explain' on instant {slot.instant_time} before you repeat it",
                     requested_time=slot.instant_time,
                     slot_number=slot.number,

@@ -217,6 +217,7 @@ def test_an_answer_that_never_comes_is_unknown(fate: str):
         "nonce": "mine",
     }
     assert 5_000 < clock.steady <= 7_000
+    assert str(caught.value.__cause__) in str(caught.value)  # what the storage said last
 
 
 def test_a_taken_slot_that_cannot_be_read_is_unknown_in_the_end():
