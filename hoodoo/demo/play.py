@@ -139,7 +139,7 @@ def perform(
     comparison = _compare(path, flights, count)
     verification = verify_at(path, Layers())
     with hoodoo.open_table(path) as table:
-        accounts = tuple(accounts_of(table.core))
+        accounts = tuple(accounts_of(table.core, archived=True))
     return Outcome(
         path=path,
         seconds=time.monotonic() - began,

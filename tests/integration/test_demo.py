@@ -50,6 +50,7 @@ def test_two_spark_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert applications(document, "commit") == {"loader", "corrector"}
     assert applications(document, "clean") == {"cleaner"}
     told = [each for each in document["timeline"] if each["refusals"]]
+    assert any(each["archived"] for each in document["timeline"])  # what is counted, counts these
     assert all(each["refusals"][0]["winners"] for each in told)
     with hoodoo.open_table(path) as table:
         assert sum(batch.num_rows for batch in table.scan(columns=["flight"])) == ROWS
