@@ -120,9 +120,17 @@ def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalRep
 
 
 def as_error(
-    report: RefusalReport, rule: RuleId, bound: str = _BOUND
+    report: RefusalReport, rule: RuleId, bound: str = _BOUND, *, wasted_bytes: int = 0
 ) -> ConflictError | RolledBackError:
-    """The error of a rule, with its kind and the report; ``bound`` is what forbids a retry."""
+    """
+    The error of a rule, with its kind and the report.
+
+    Args:
+        report: What was met.
+        rule: By which rule.
+        bound: What forbids a retry.
+        wasted_bytes: That the refused attempts had written.
+    """
     error, kind = _ERRORS[rule]
     document = report.as_document()
     if issubclass(error, RolledBackError):
@@ -138,4 +146,4 @@ def as_error(
         else ""
     )
     message = f"instant {report.instant} was refused by a conflict: {report.text}{again}"
-    return error(message, kind=kind, report=document)
+    return error(message, kind=kind, report=document, wasted_bytes=wasted_bytes)

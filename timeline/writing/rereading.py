@@ -43,7 +43,7 @@ def from_fresh_reads(
     world, budget = context.world, context.limits.retry
     started_ms = world.clock.monotonic_ms()
     refusals: list[RefusalReport] = []
-    pause = 0
+    pause = wasted_bytes = 0
     while True:
         keep_pace(context)  # not between reading and writing
         try:
@@ -52,10 +52,13 @@ def from_fresh_reads(
             if error.kind not in _OVERTAKEN:
                 raise
             refusals.append(RefusalReport(**error.fields["report"]))
+            wasted_bytes += error.fields["wasted_bytes"]
         else:
             break
         elapsed_ms = world.clock.monotonic_ms() - started_ms
-        bound = spent_bound(budget, conflicts=len(refusals), elapsed_ms=elapsed_ms, wasted_bytes=0)
+        bound = spent_bound(
+            budget, conflicts=len(refusals), elapsed_ms=elapsed_ms, wasted_bytes=wasted_bytes
+        )
         if bound is not None:
             raise BudgetSpentError(
                 "others changed what was read before every attempt was published; write at "

@@ -150,7 +150,8 @@ def _to_its_end(work: Work, tries: Tries, outcome: Receipt | Met) -> Receipt:
             if twin is not None:
                 return twin
             if not outcome.verdict.retry_can_succeed:
-                raise as_error(tries.refusals[-1], outcome.verdict.rule)
+                rule, wasted = outcome.verdict.rule, tries.wasted_bytes
+                raise as_error(tries.refusals[-1], rule, wasted_bytes=wasted)
         bound = tries.spent_bound(context)
         if bound is not None:
             raise _given_up(tries.refusals, outcome.verdict.rule, bound)

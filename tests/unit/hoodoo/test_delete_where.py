@@ -169,3 +169,20 @@ def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Pat
             table.delete_where([("v", "==", 1)])
         [told] = gave_up(table.core.context)
         assert told.attempts == 2
+
+
+def test_what_overtaken_deletes_wrote_counts_as_wasted(tmp_path: Path):
+    path = tmp_path / "t"
+    new_table(path).close()
+    rival = Rival(path, *(row(f"new{n}", f"other{n}", 1) for n in range(4)))
+    dear = {
+        **KEYS,
+        LEVEL: "serializable",
+        "hoodoo.retry.wasted.bytes.max": "1",
+        "hoodie.write.concurrency.early.conflict.detection.enable": "false",
+    }
+    with hoodoo.open_table(path, properties=dear, events=rival) as table:
+        with pytest.raises(BudgetSpentError) as spent:
+            table.delete_where([("v", "==", 1)])
+        assert spent.value.fields["bound"] == "hoodoo.retry.wasted.bytes.max"
+        assert len(spent.value.fields["attempts"]) == 1
