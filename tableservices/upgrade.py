@@ -76,7 +76,9 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     """
     What ``upgrade`` would change, None when the table is of the newest version.
 
-    Arguments, errors: as there. Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
+    Arguments, errors: as there.
+
+    Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
     """
     config = load_config(context.world.storage)
     if config.table_version == NEWEST_VERSION:

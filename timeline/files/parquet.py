@@ -433,7 +433,8 @@ def _reads_otherwise(
     Whether a filter names a column of which the file cannot tell what the filter asks.
 
     Values change on the way: a float is compared as the double Java makes of it, a number as the
-    text it became; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0 and 0.0 for either of the two.
+    text it became; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0
+    and 0.0 for either of the two.
     """
     told = (each for each in target if each.name in held)
     other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]

@@ -73,11 +73,11 @@ def listed(names: object, what: str) -> tuple[str, ...]:
             f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
         )
     found = tuple(names) if isinstance(names, Iterable) else (names,)
-    for one in found:
-        if not isinstance(one, str):
-            raise InvalidInputError(
-                f"{what} are a list of texts, as the table spells them: {one!r}", kind="no_text"
-            )
+    if not all(issubclass(kind, str) for kind in set(map(type, found))):  # few, of many keys
+        strange = next(one for one in found if not isinstance(one, str))
+        raise InvalidInputError(
+            f"{what} are a list of texts, as the table spells them: {strange!r}", kind="no_text"
+        )
     return found
 
 

@@ -129,7 +129,9 @@ def _told_by_index(
         return None
     if found is None or not keeps_record_index(load_config(storage)):
         return None
-    paths, file_ids = (found.column(name).to_pylist() for name in ("partition_path", "file_id"))
+    # As many as file groups, however many keys were asked for.
+    places = found.group_by(["partition_path", "file_id"]).aggregate([])
+    paths, file_ids = (places.column(name).to_pylist() for name in ("partition_path", "file_id"))
     return set(map(FileGroupId, paths, file_ids))
 
 

@@ -66,7 +66,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
 def test_a_write_with_reads_is_judged_by_them_where_others_may_come(
     tmp_path: Path, kind: str
 ) -> None:
-    """It leads, and waits for others as any leader, though it shares its instant with nobody."""
+    """A leader may wait for others; this one shares its instant with nobody."""
     path = tmp_path / "t"
     with (
         table_at(path, **{"hoodie.table.type": kind}) as table,
@@ -101,7 +101,7 @@ def test_rows_that_fit_what_was_written_since_the_last_look_are_taken(tmp_path: 
         assert table.to_arrow(columns=["v", "w"]).to_pylist() == [{"v": 2, "w": 8}]
 
 
-@pytest.mark.spec("GRP-1")
+@pytest.mark.spec("GRP-2")
 def test_what_a_write_was_made_from_is_judged_although_others_might_come(tmp_path: Path) -> None:
     serializable = {"hoodoo.write.isolation.level": "serializable"}
     path = tmp_path / "t"
@@ -125,7 +125,7 @@ class OfACluster(LocalWorkload):
         return None
 
 
-@pytest.mark.spec("GRP-1")
+@pytest.mark.spec("GRP-2")
 def test_files_of_repeated_tasks_are_gone_although_others_might_come(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table:
         workload = OfACluster(table.core.context.world, rows(1))
