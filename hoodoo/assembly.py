@@ -8,7 +8,9 @@ events); they meet here and nowhere else.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
@@ -38,7 +40,7 @@ from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.operations import MergeMode, WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
-from timeline.ports.events import EventSink
+from timeline.ports.events import EventSink, Value
 from timeline.ports.world import World
 from timeline.properties.key_options import KEY_OPTIONS
 from timeline.properties.key_settings import key_spec_of, refuse_other_times
@@ -157,7 +159,7 @@ def assemble(
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     application = properties.get("hoodie.write.application.id", "")
-    sink = events or LoggingEvents()
+    sink = _Telling(events or LoggingEvents())
     clock = SystemClock()
     ids = SystemIds(application)
     executor = ThreadExecutor(events=sink)
@@ -183,6 +185,24 @@ def assemble(
         # Whose code runs is the caller's word alone, which of it the table's (SEC4).
         mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    """Also warns of what a user must hear, whatever becomes of the events."""
+
+    sink: EventSink
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Take one event."""
+        self.sink.emit(name, **fields)
+        if name == "metadata_table.switched_off":
+            with suppress(Warning):  # made an error by a filter it must not stop a publication
+                warnings.warn(
+                    "the table's metadata table was switched off, as hoodie.metadata.enable=false "
+                    f"says; Java Hudi builds it again when it is told to: {fields['partitions']}",
+                    stacklevel=2,
+                )
 
 
 def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
@@ -223,6 +243,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         gives_way=settings.early_detection.gives_way,
         pace=pace_of(settings),
         sealing=sealing_of(properties),
+        without_metadata_table=settings.metadata_enable is False,
     )
 
 

@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -40,6 +41,7 @@ from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
 from timeline.properties.options import PropertySet
+from timeline.properties.properties_file import load_config
 from timeline.properties.settings import FailedWritesPolicy, WriteSettings
 from timeline.properties.unsupported import refuse_unsupported
 from timeline.publishing.refusal import RefusalReport
@@ -105,8 +107,12 @@ class Table(GoingBack):
 
     @property
     def config(self) -> TableConfig:
-        """The table's own configuration."""
-        return self._core.config
+        """The table's own configuration. Outside: 1 get while a metadata table is to be left."""
+        config = self._core.config
+        if not (config.metadata_table_on and self._core.context.limits.without_metadata_table):
+            return config
+        now = load_config(self._core.context.world.storage)
+        return replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
 
     @property
     def properties(self) -> PropertySet:
@@ -346,6 +352,7 @@ class Table(GoingBack):
         self, data: object, operation: Operation = None
     ) -> tuple[RefusalReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
+        self.refuse_writes()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         deletes, context = chosen is WriteOperation.DELETE_PARTITION, self._core.context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
@@ -384,7 +391,7 @@ class Table(GoingBack):
 
         Raises:
             WriterDisagreementError: A live writer is configured differently.
-            TableConfigConflictError: The metadata table is on and was not switched off.
+            MetadataTableOnError: The metadata table is on and was not switched off.
         """
         refuse_other_types(batch_id, reads, self._core.context.world.storage.base_uri)
         self.begin_writing()
@@ -412,19 +419,7 @@ class Table(GoingBack):
     def begin_writing(self) -> None:
         """What comes before a write: refusals, and what the first one does for all."""
         with self._entering:
-            if self._core.config.metadata_table_on and self._settings.metadata_enable is False:
-                self._core = self._core.switch_metadata_table_off()
-                self._services.close()
-                self._services = Services(
-                    self._core.context, self._properties, self._settings, self.join_writers
-                )
-                self._group = self._grouping()
-                self._core.context.world.events.emit(
-                    "metadata_table.switched_off", table=self._core.config.name
-                )
-            refuse_unwritable(self._core.config)
-            self._core.config.merge.require_known()
-            self._refuse_unsupported()
+            self.refuse_writes()
             rules = self._rules_to_keep()
             if rules is not None:  # before others hear of it, who would be refused for it
                 refuse_other_buckets(self._core.context, rules)
@@ -432,7 +427,22 @@ class Table(GoingBack):
             if rules is not None:
                 adopt_buckets(self._core.context, rules)
                 self._buckets_kept = True
-            self._services.begin_beside()
+            if not self.config.metadata_table_on:
+                self._services.begin_beside()
+
+    def refuse_writes(self) -> None:
+        """
+        Refuse what no write may do to this table; nothing is begun.
+
+        Raises:
+            MetadataTableOnError: The metadata table is on and is not to be switched off.
+            SettingError: An option asks for what is not done.
+            UnsupportedTableError: A feature of the table cannot be written yet.
+        """
+        off = self._core.context.limits.without_metadata_table
+        refuse_unwritable(self._core.config, without_metadata_table=off)
+        self._core.config.merge.require_known()
+        self._refuse_unsupported()
 
     def _grouping(self) -> Grouping | None:
         return grouping_of(
@@ -444,9 +454,11 @@ class Table(GoingBack):
         self._undo_dead(self._core.context.glance())
 
     def _undo_dead(self, looked: Snapshot) -> bool:
-        """RB-11."""
+        """RB-11; not what would switch a metadata table off before a write that may be refused."""
         eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
-        return eager and bool(self.services.rollback_dead_writers(looked.active))
+        if not eager or self.config.metadata_table_on:
+            return False
+        return bool(self.services.rollback_dead_writers(looked.active))
 
     def after_group(self) -> None:
         """And after it: upkeep that is due."""

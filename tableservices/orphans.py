@@ -35,6 +35,7 @@ from timeline.model.times import InstantTime
 from timeline.places import MARKERS
 from timeline.ports.storage import LeavesTemporaries, Storage
 from timeline.properties.properties_file import load_config
+from timeline.publishing.metadata_table import leave_metadata_table
 from timeline.readable import refuse_unwritable
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.reading.view import list_partition_paths
@@ -80,7 +81,10 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             kind="horizon",
             horizon_ms=horizon_ms,
         )
-    refuse_unwritable(load_config(context.world.storage))
+    refuse_unwritable(
+        load_config(context.world.storage),
+        without_metadata_table=context.limits.without_metadata_table,
+    )
     found = _old_temporaries(context.world.storage, horizon_ms)
     old = _old_files(context.world.storage, horizon_ms)
     if old:
@@ -94,10 +98,14 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
     """
     Delete every orphan; folders stay. Outside: as ``find_orphans``, and 1 delete each.
 
+    By ``hoodie.metadata.enable=false`` the metadata table is switched off first (FOR-7).
+
     Raises:
         As ``find_orphans``; StorageUnavailableError: Some are left, remove again.
     """
     found = find_orphans(context, horizon_ms=horizon_ms)
+    if found:
+        leave_metadata_table(context)
     for one in found:
         context.world.storage.delete(one.path)
     context.world.events.emit("orphans.removed", files=len(found))

@@ -89,6 +89,7 @@ class TableLimits:
     isolation: Isolation = Isolation.SNAPSHOT
     pace: Pace | None = None  # writes begin as often as they like
     sealing: Sealing = NO_SEALS
+    without_metadata_table: bool = False  # what is published switches it off where it is on (FOR-7)
 
 
 @dataclass(slots=True)

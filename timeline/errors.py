@@ -32,6 +32,7 @@ __all__ = [
     "LeaseLostError",
     "LockTimeoutError",
     "MalformedNameError",
+    "MetadataTableOnError",
     "MissingExtraError",
     "MissingFileError",
     "NotFoundError",
@@ -141,6 +142,13 @@ class TableConfigConflictError(ConflictError):
     """``hoodie.properties`` changed in a way that this write cannot take over."""
 
     default_kind = "table_config_conflict"
+
+
+class MetadataTableOnError(TableConfigConflictError):
+    """The table's metadata table is on (FOR-7): doing it again is of no use, the option is."""
+
+    reaction = Reaction.FIX_SETUP
+    default_kind = "metadata_table_on"
 
 
 class DuplicateKeyError(ConflictError):

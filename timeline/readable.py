@@ -7,7 +7,7 @@ write into it damages what its own engine relies on.
 
 from __future__ import annotations
 
-from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.errors import MetadataTableOnError, UnsupportedTableError
 from timeline.model.table_config import TableConfig
 from timeline.rules.keys import KeyGenerator
 
@@ -61,34 +61,43 @@ def refuse_old_version(config: TableConfig) -> None:
         )
 
 
-def refuse_behind_metadata_table(config: TableConfig) -> None:
+def refuse_behind_metadata_table(
+    config: TableConfig, *, without_metadata_table: bool = False
+) -> None:
     """
     Refuse to change files that a metadata table would go on listing, or would not list.
 
+    Args:
+        config: The table's own configuration now.
+        without_metadata_table: Whether the publication switches it off (``TableLimits``).
+
     Raises:
-        TableConfigConflictError: The metadata table is on (FOR-7).
+        MetadataTableOnError: The metadata table is on (FOR-7).
     """
-    if config.metadata_table_on:
-        raise TableConfigConflictError(
-            "the table's metadata table is on and this release does not maintain it; say "
-            "hoodie.metadata.enable=false to switch it off (Java Hudi can build it again): "
-            f"{', '.join(config.metadata_partitions)}",
-            kind="metadata_table_on",
+    if config.metadata_table_on and not without_metadata_table:
+        raise MetadataTableOnError(
+            "the table's metadata table is on and this release does not maintain it; set "
+            "hoodie.metadata.enable=false, and it is switched off when this is published (Java "
+            f"Hudi can build it again): {', '.join(config.metadata_partitions)}",
             partitions=list(config.metadata_partitions),
         )
 
 
-def refuse_unwritable(config: TableConfig) -> None:
+def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = False) -> None:
     """
     Refuse to write what this release would damage.
 
+    Args:
+        config: The table's own configuration now.
+        without_metadata_table: As of ``refuse_behind_metadata_table``.
+
     Raises:
-        TableConfigConflictError: The metadata table is on: it must never be written behind
+        MetadataTableOnError: The metadata table is on: it must never be written behind
             its back (FOR-7).
         UnsupportedTableError: A table version, type or feature that cannot be written.
     """
     refuse_old_version(config)
-    refuse_behind_metadata_table(config)
+    refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"
         raise UnsupportedTableError(

@@ -23,11 +23,7 @@ from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
 from timeline.ports.storage import close_storage
 from timeline.ports.world import World
-from timeline.properties.properties_file import (
-    create_properties,
-    load_config,
-    switch_metadata_table_off,
-)
+from timeline.properties.properties_file import create_properties, load_config
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
 from timeline.reading.change_data import plan_changes, stream_changes
 from timeline.reading.incremental import changed_since, range_of
@@ -359,27 +355,14 @@ class Table(TableSnapshot):
         Run one write. See ``timeline.writing.write.write``.
 
         Raises:
-            TableConfigConflictError: The table's metadata table is on (FOR-7).
+            MetadataTableOnError: The table's metadata table is on (FOR-7).
             UnsupportedTableError: The table type or a feature cannot be written yet.
         """
-        refuse_unwritable(self.config)
+        refuse_unwritable(
+            self.config, without_metadata_table=self._context.limits.without_metadata_table
+        )
         self.config.merge.require_known()
         return write(self._context, plan, workload, looked)
-
-    def switch_metadata_table_off(self) -> Table:
-        """
-        Switch the metadata table off the way Java Hudi does, under the lock (fmt 10).
-
-        Returns:
-            The table opened anew.
-        """
-        refuse_old_version(self.config)
-        world = self._context.world
-        with world.lock.acquire("switch the metadata table off"):
-            now = instant_time(WallMs(world.clock.now_ms()))
-            switch_metadata_table_off(world.storage, now=now)
-        self.leave()  # the table opened anew has its own entry, of the same name
-        return Table.open(world, self._context.limits)
 
     def leave(self) -> None:
         """Leave the registry; nothing is written any more through this handle."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -109,7 +110,10 @@ def _wrapped(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         # The outermost group reports errors and must know how.
         click.get_current_context().find_root().obj = invocation
-        return command(invocation, **values)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: invocation.printer.remark(str(message))
+            return command(invocation, **values)
 
     return run
 

@@ -202,8 +202,6 @@ def _write(
     rows: pa.Table | None,
     batch_id: str | None,
 ) -> None:
-    printer = invocation.printer
-    on_before = table.config.metadata_table_on
     if rows is None:
         named = table.settings.partitions_to_delete
         receipt = table.delete_partitions(named, batch_id=batch_id)
@@ -215,11 +213,6 @@ def _write(
             receipt = table.run(operation, workload, batch_id=batch_id)
         finally:
             workload.release()
-    if on_before and not table.config.metadata_table_on:
-        printer.remark(
-            "the table's metadata table was switched off, as hoodie.metadata.enable=false says; "
-            "Java Hudi builds it again when it is told to"
-        )
     _tell(invocation, receipt)
 
 
@@ -255,6 +248,7 @@ def _would_do(
         click.exceptions.Exit: It would meet somebody.
     """
     settings = table.settings
+    table.refuse_writes()
     document = nothing_done(_action_of(operation), operation.value)
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = plan_of(settings, table.config, operation, delete_partitions=deleted)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from timeline.context import TableContext
-from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.errors import UnsupportedTableError
 from timeline.properties.properties_file import load_config
+from timeline.readable import refuse_behind_metadata_table
 
 __all__ = ["refuse_uncleanable"]
 
@@ -19,19 +20,14 @@ def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
     them since the table was opened.
 
     Raises:
-        TableConfigConflictError: The metadata table is on: it would go on listing files that
+        MetadataTableOnError: The metadata table is on: it would go on listing files that
             are gone (FOR-7).
         UnsupportedTableError: Its timeline has another layout.
     """
     config = load_config(context.world.storage)
-    if config.metadata_table_on:
-        raise TableConfigConflictError(
-            "the table's metadata table is on and this release does not maintain it; switch it "
-            f"off by a write with hoodie.metadata.enable=false, or let Java Hudi {verb}: "
-            f"{', '.join(config.metadata_partitions)}",
-            kind="metadata_table_on",
-            partitions=list(config.metadata_partitions),
-        )
+    refuse_behind_metadata_table(
+        config, without_metadata_table=context.limits.without_metadata_table
+    )
     unsupported = {
         f"table version {config.table_version}": config.table_version not in _VERSIONS,
     }

@@ -35,7 +35,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
             never written; or a row's file group follows from its key.
     """
     config = load_config(context.world.storage)
-    refuse_unwritable(config)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
             "the table's columns have ids (schema on read): this release reads such a table and "

@@ -206,7 +206,7 @@ def merge_slices(
 
 def _refuse(context: TableContext) -> None:
     config = load_config(context.world.storage)
-    refuse_unwritable(config)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
     context.config.merge.require_known()
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(

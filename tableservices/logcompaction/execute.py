@@ -240,7 +240,7 @@ def _stands(
 
 def _refuse(context: TableContext) -> None:
     config = load_config(context.world.storage)
-    refuse_unwritable(config)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
             "only merge-on-read tables have logs to put together: this one is copy-on-write",

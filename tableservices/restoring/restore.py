@@ -103,7 +103,10 @@ def plan_restore(
 
     Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
     """
-    refuse_unwritable(load_config(context.world.storage))
+    refuse_unwritable(
+        load_config(context.world.storage),
+        without_metadata_table=context.limits.without_metadata_table,
+    )
     snapshot = context.snapshot()
     target = completed_write(snapshot.active, requested_time)
     refuse_archived_since(context, target)
@@ -307,7 +310,9 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
         if not left:
             return None
         refuse_foreign_upkeep(turn.timeline, but=_LEFT | {Action.RESTORE})
-        refuse_behind_metadata_table(turn.config())
+        refuse_behind_metadata_table(
+            turn.config(), without_metadata_table=context.limits.without_metadata_table
+        )
         own_time = left[0].requested_time
         data, plan = _foreign_plan(context, own_time)
         times = [one.requested_time for one in plan.instants_to_rollback]

@@ -76,7 +76,10 @@ def plan_rollback(
     Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a
     partition.
     """
-    refuse_unwritable(load_config(context.world.storage))
+    refuse_unwritable(
+        load_config(context.world.storage),
+        without_metadata_table=context.limits.without_metadata_table,
+    )
     snapshot = context.snapshot()
     target = _target(snapshot.active, requested_time)
     if target.completed:

@@ -119,7 +119,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:
     if settings.days_retained <= 0:
         return None
     config = load_config(context.world.storage)
-    refuse_unwritable(config)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
     if not expired_partitions(context, settings):
         return None
     deleted: tuple[str, ...] = ()

@@ -192,9 +192,15 @@ def test_a_table_whose_metadata_table_is_on_is_refused_until_told(tmp_path: Path
     row = run("read", table, "--limit", 1).out
     source = tmp_path / "rows.ndjson"
     source.write_text(row, encoding="utf-8")
-    refused(
-        run("write", table, "--input", source, "--output", "json"), "metadata_table_on", exit_code=3
-    )
+    for more in ((), ("--dry-run",)):
+        answer = run("write", table, "--input", source, "--output", "json", *more)
+        refused(answer, "metadata_table_on", exit_code=1)
+        assert contents(table) == before
+    off = ("--hoodie-conf", "hoodie.metadata.enable=false")
+    assert run("write", table, "--input", source, "--dry-run", *off).exit_code == 0
+    unfit = tmp_path / "unfit.ndjson"
+    unfit.write_text('{"unknown": 1}\n', encoding="utf-8")
+    assert run("write", table, "--input", unfit, *off).exit_code != 0
     assert contents(table) == before
     told = run("write", table, "--input", source, "--hoodie-conf", "hoodie.metadata.enable=false")
     assert told.exit_code == 0, told.err

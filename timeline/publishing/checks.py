@@ -87,11 +87,11 @@ def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
                 (),
                 retry_can_succeed=False,
             )
-        if config.metadata_table_on:
+        if config.metadata_table_on and not context.limits.without_metadata_table:
             return Refused(
                 RuleId.METADATA_TABLE_SWITCHED_ON,
                 "the metadata table was switched on meanwhile, and this release does not "
-                "maintain it",
+                "maintain it; hoodie.metadata.enable=false switches it off",
                 (),
                 retry_can_succeed=False,
             )

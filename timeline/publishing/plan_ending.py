@@ -68,7 +68,9 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
             return None
         if pending_file_names(plan.action, plan.requested_time)[0] in turn.timeline.file_names:
             # Whoever carried it out may have put its files into the metadata table.
-            refuse_behind_metadata_table(turn.config())
+            refuse_behind_metadata_table(
+                turn.config(), without_metadata_table=context.limits.without_metadata_table
+            )
         return turn.slot(
             context,
             SlotKind.CANCEL,

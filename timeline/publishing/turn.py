@@ -16,7 +16,7 @@ what became of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -40,6 +40,7 @@ from timeline.places import timeline_path
 from timeline.ports.lock import Lease, is_alone
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn, look, take_back_helped
+from timeline.publishing.metadata_table import without_metadata_table
 from timeline.publishing.queue import Line, Looked, queue
 from timeline.publishing.second_look import (
     ENDED_BY,
@@ -102,7 +103,7 @@ def take_turn(
     line = Line(context, asks_config=asks_config, begun=begun, is_met=is_met, looked=looked)
     lost = 0
     while lost < budget.publish_attempts_max:
-        with queue(line, purpose, lost) as (lease, read):
+        with queue(line, purpose, lost) as (lease, read), ExitStack() as held:
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
             try:
@@ -122,12 +123,13 @@ def take_turn(
                     continue  # not refused after all: with the lock, and nothing was lost
                 slot = turn.sealed(context, _with_look(context, slot, turn.timeline))
                 assert_lease(lease)
+                alone = held.enter_context(without_metadata_table(context, turn, slot, lease))
             except LeaseLostError:  # it costs a turn, never data (SLOT-1)
                 if lost + 1 == budget.publish_attempts_max and undecided is None:
                     raise
                 context.world.events.emit("publish.lease_lost", purpose=purpose)
             else:
-                fate = _take_and_settle(line, turn, slot, overruns, lease)
+                fate = _take_and_settle(line, turn, slot, overruns, alone)
                 if fate is _Fate.SETTLED:
                     _tell_done(context, slot, started, looks_behind=looks_behind)
                     return slot, lost

@@ -95,7 +95,9 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
                 ended.append(RolledBack(target=target.requested_time, slot=None, why=why))
                 return None
             left = None
-        refuse_behind_metadata_table(turn.config())
+        refuse_behind_metadata_table(
+            turn.config(), without_metadata_table=context.limits.without_metadata_table
+        )
         info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
         return _abort_slot(context, turn, info, nonce, left=left)
 

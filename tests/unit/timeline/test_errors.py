@@ -18,6 +18,11 @@ TREE = {
     "ServiceConflictError": ("ConflictError", Reaction.REDO, "service_conflict"),
     "SchemaConflictError": ("ConflictError", Reaction.REDO, "schema_conflict"),
     "TableConfigConflictError": ("ConflictError", Reaction.REDO, "table_config_conflict"),
+    "MetadataTableOnError": (
+        "TableConfigConflictError",
+        Reaction.FIX_SETUP,
+        "metadata_table_on",
+    ),
     "DuplicateKeyError": ("ConflictError", Reaction.REDO, "duplicate_key"),
     "BudgetSpentError": ("ConflictError", Reaction.REDO, "budget_spent"),
     "SnapshotExpiredError": ("HoodooError", Reaction.REDO, "snapshot_expired"),

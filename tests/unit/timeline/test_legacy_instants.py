@@ -350,11 +350,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, line: str, kind:
 
 def test_no_service_changes_a_table_of_version_6(unpacked: Callable[..., hoodoo.Table]) -> None:
     table = unpacked("v6_cow_nonpart", "20261121102247930.commit")
-    for change in (
-        table.services.clean,
-        table.services.rollback_dead_writers,
-        table.core.switch_metadata_table_off,
-    ):
+    for change in (table.services.clean, table.services.rollback_dead_writers):
         with pytest.raises(UnsupportedTableError, match="upgrade it first") as caught:
             change()
         assert caught.value.kind == "table_version"

@@ -11,6 +11,7 @@ from timeline.errors import (
     ClaimConflictError,
     DuplicateKeyError,
     HoodooError,
+    MetadataTableOnError,
     Reaction,
     RolledBackError,
     SchemaConflictError,
@@ -89,7 +90,7 @@ def test_a_report_is_ready_for_json():
         (RuleId.SAME_NEW_KEY, DuplicateKeyError, "duplicate_key"),
         (RuleId.SCHEMA_CHANGED, SchemaConflictError, "schema_conflict"),
         (RuleId.SAME_BATCH, WriteConflictError, "same_batch"),
-        (RuleId.METADATA_TABLE_SWITCHED_ON, TableConfigConflictError, "metadata_table_on"),
+        (RuleId.METADATA_TABLE_SWITCHED_ON, MetadataTableOnError, "metadata_table_on"),
         (RuleId.TABLE_UPGRADED, TableConfigConflictError, "table_version_changed"),
         (RuleId.KEYS_DROPPED, WriteConflictError, "keys_dropped"),
         (RuleId.REPLACED_TWICE, WriteConflictError, "deleted_twice"),
@@ -105,8 +106,8 @@ def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: 
     assert type(raised) is error
     assert raised.fields["report"]["rule"] == rule.value
     assert (raised.kind, raised.fields["report"]["kind"]) == (kind, kind)
-    expected = Reaction.STOP if error is RolledBackError else Reaction.REDO
-    assert raised.reaction is expected
+    others = {RolledBackError: Reaction.STOP, MetadataTableOnError: Reaction.FIX_SETUP}
+    assert raised.reaction is others.get(error, Reaction.REDO)
 
 
 def test_rule_ids_are_stable():
