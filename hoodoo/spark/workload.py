@@ -180,13 +180,14 @@ class SparkWorkload:
         found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
         counted = collect(self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n")))
+        updates: dict[FileGroupId, int] = {}  # a file group may be a candidate twice
+        for row in counted:
+            if row[NUMBER] is not None:
+                group = self._candidates[row[NUMBER]]
+                updates[group] = updates.get(group, 0) + row["n"]
         return WorkloadProfile(
             inserts={row[PARTITION]: row["n"] for row in counted if row[NUMBER] is None},
-            updates={
-                self._candidates[row[NUMBER]]: row["n"]
-                for row in counted
-                if row[NUMBER] is not None
-            },
+            updates=updates,
         )
 
     def _counted_everywhere(self) -> WorkloadProfile:

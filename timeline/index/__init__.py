@@ -24,7 +24,6 @@ class MergedSlice:
 
     slice: FileSlice
     read: SliceRead
-    with_base: bool = False  # keys of the base file count, too, when a log deleted them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timeline.files.parquet import read_base_file, read_keys
 from timeline.files.slice_reader import read_slice
@@ -36,10 +35,6 @@ def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     """
     if file.merged is not None:
         return held_rows(storage, file, pa.schema([])).column(0)
-    return _base_keys(storage, file)
-
-
-def _base_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     if file.virtual_keys is not None:
         return read_virtual_keys(storage, file.path, file.virtual_keys)
     return read_keys(storage, file.path)
@@ -67,10 +62,6 @@ def held_rows(
         keys = (
             rows.column(KEY_COLUMN) if read.keys is None else pa.chunked_array([read.keys.of(rows)])
         )
-        if file.merged.with_base:
-            held = _base_keys(storage, file)
-            added = keys.filter(pc.invert(pc.is_in(keys, value_set=held)))
-            return pa.table([pa.chunked_array([*held.chunks, *added.chunks])], names=[KEY_COLUMN])
         rows = rows.select(wanted.names).cast(wanted)
     else:
         keys = held_keys(storage, file)

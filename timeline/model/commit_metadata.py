@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 __all__ = [
     "INTERNAL_SCHEMA_KEY",
+    "LOG_COMPACT",
     "NO_PREVIOUS_COMMIT",
     "SCHEMA_KEY",
     "CommitMetadata",
@@ -22,6 +23,9 @@ __all__ = [
     "WriteStat",
     "workload_profile",
 ]
+
+LOG_COMPACT = "LOG_COMPACT"
+"""The operation of an instant that put logs together: its block repeats rows of others."""
 
 NO_PREVIOUS_COMMIT = "null"
 """The text Hudi writes into `prevCommit` of a file group that did not exist before."""

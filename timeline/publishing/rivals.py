@@ -16,7 +16,7 @@ from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.history import ARCHIVED_WRITES
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
+from timeline.model.commit_metadata import LOG_COMPACT, NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Action, Instant, State
 from timeline.model.operations import WriteOperation
@@ -147,7 +147,7 @@ def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
 
     A compaction takes those that logs had deleted; one of logs alone keeps them as deleted.
     """
-    if metadata.operation_type == _LOG_COMPACT:
+    if metadata.operation_type == LOG_COMPACT:
         return frozenset()
     return frozenset(
         FileGroupId(partition_path, stat.file_id)
@@ -192,8 +192,7 @@ def pending_rollback_of(
     return None
 
 
-_LOG_COMPACT = "LOG_COMPACT"
-_COMPACTING = frozenset({"COMPACT", _LOG_COMPACT})  # rows move, none is new
+_COMPACTING = frozenset({"COMPACT", LOG_COMPACT})  # rows move, none is new
 _CLAIMING = frozenset(
     {
         WriteOperation.INSERT_OVERWRITE.hudi_name,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.model.claim import FileGroupId
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
@@ -36,8 +36,6 @@ from timeline.reading.time_travel import reaches_the_archive
 from timeline.rules.slicing import merged_slice, slice_file_group
 
 __all__ = ["ChangedRows", "changed_since", "range_of"]
-
-_LOG_COMPACT: Final = "LOG_COMPACT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,7 @@ def _changed(
     for requested_time, (_, metadata) in sorted(found.items()):
         for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
             replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
-        if metadata.operation_type == _LOG_COMPACT:
+        if metadata.operation_type == LOG_COMPACT:
             # The logs it put together have their own instants. Its block repeats older rows, too,
             # and lies above what was appended while it was made.
             continue

@@ -15,6 +15,8 @@ from timeline.context import TableContext
 from timeline.files.slice_reader import SliceRead
 from timeline.index import IndexedFile, MergedSlice
 from timeline.index.brought_back import may_bring_back
+from timeline.index.log_inserts import hold_inserted
+from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
 from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime
@@ -32,34 +34,48 @@ def lookup_files(
     """
     Where keys are looked for: base files, or whole slices where it matters what logs say.
 
-    New keys of one partition lie in base files, and one that a log deleted comes back where
-    it was, so that base files tell enough there, as to Java. Unless a compaction dropped it
-    while a log brought it back: then it lies in that log alone (CMP-4). In the whole table a deleted
-    key would be found where it no longer lives, an insert would be taken for known, and a
-    partial update would bring the rest of a deleted row back.
+    Our new keys of one partition lie in base files, and one that a log deleted comes back where
+    it was, so that base files tell enough there, as to Java. Unless a compaction dropped it while
+    a log brought it back, or a writer inserted it into a log: then it lies in that log alone
+    (CMP-4, LOGIN-1). In the whole table a deleted key would be found where it no longer lives, an
+    insert would be taken for known, and a partial update would bring the rest of a deleted row
+    back.
+
+    Outside: as ``may_bring_back`` and ``hold_inserted``.
     """
     minds_logs = rules.lookup.whole_table or rules.partial
     minds_logs |= rules.drop_found or rules.refuse_found
     # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
     listed = sorted(slices, key=_base_time, reverse=True)
     logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
-    both = [] if minds_logs else list(may_bring_back(context, view, listed))
-    merged = {one.file_group: False for one in logged} | {one.file_group: True for one in both}
-    logged += both
-    read = _read_of_keys(context, view.snapshot, logged, rules) if logged else None
+    both: dict[FileGroupId, FileSlice] = {}
+    if not minds_logs and any(one.log_files for one in listed):
+        more = (*may_bring_back(context, view, listed), *hold_inserted(context, view, listed))
+        both = {one.file_group: one for one in more}
+    merged = [*both.values(), *logged]
+    read = _read_of_keys(context, view.snapshot, merged, rules) if merged else None
+    known = {one.file_group for one in merged}
     found: dict[str, list[IndexedFile]] = {}
-    for one in listed:
+
+    def look(one: FileSlice, read: SliceRead | None) -> None:
         group = one.file_group
         found.setdefault(group.partition_path, []).append(
             IndexedFile(
                 file_id=group.file_id,
                 path="" if one.base_file is None else one.base_file.path,
                 virtual_keys=rules.keys.virtual,
-                merged=MergedSlice(slice=one, read=read, with_base=merged[group])
-                if read and group in merged
-                else None,
+                merged=None if read is None else MergedSlice(slice=one, read=read),
             )
         )
+
+    # First where keys live for certain; last the base files whose logs are known to delete them.
+    for one in both.values():
+        look(one, read)
+    for one in listed:
+        if one.file_group not in both:
+            look(one, read if one.file_group in known else None)
+    for one in both.values():
+        look(one, None)
     return found
 
 
