@@ -83,6 +83,7 @@ class Layers:
     hoodie_conf: tuple[str, ...] = ()
     session: Mapping[str, str] | None = None
     code: Mapping[str, object] | None = None
+    tells: bool = True  # of keys that do nothing here; a caller that opens often tells once
 
     def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
         """

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hoodoo.assembly import Layers, assemble, bucket_rules, limits_of
 from hoodoo.configuration import PropertySource
-from hoodoo.services import services_of
+from hoodoo.services import services_of, tell_ignored
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
@@ -112,7 +112,10 @@ def create_table(
     )
     world = assemble(path, layers.load(), events=events)
     core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
-    return Table(core, layers.load(core.config.raw), settings)
+    properties = layers.load(core.config.raw)
+    if layers.tells:
+        tell_ignored(properties, world.events)
+    return Table(core, properties, settings)
 
 
 def planned_table(

@@ -23,7 +23,9 @@ from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
-from timeline.properties.known_keys import hudi_keys, key_warnings
+from timeline.properties.effects import effect_said, key_warnings, silent
+from timeline.properties.key_options import TIME_OPTIONS
+from timeline.properties.known_keys import hudi_keys
 from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.properties.options import (
     CODE_LAYER,
@@ -48,11 +50,13 @@ __all__ = [
     "PropertySource",
     "Severity",
     "check",
+    "declared_keys",
     "describe",
     "ignored_keys",
     "load_configuration",
     "problem_of",
     "reader_lease_ms",
+    "silent_keys",
 ]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
@@ -77,6 +81,8 @@ class EffectiveValue:
     value: str | None
     layer: str
     default: str | None
+    effect: str  # of ``Effect``, with this value
+    why: str
 
 
 class Severity(Enum):
@@ -159,6 +165,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
     """
     rows: dict[str, EffectiveValue] = {}
     spelled: set[str] = set()
+    declared = _declared(_options(properties, more))
     of_preset = _of_preset(properties)
     for option in _options(properties, more):
         found = properties.find(option)
@@ -166,20 +173,27 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
         if found is not None:
             value, layer = found[1], found[2]
         spelled.update(text.casefold() for text in option.spellings)
+        becomes = effect_said(option.key, value or "", declared)
         rows[option.key] = EffectiveValue(
             key=option.key,
             value=None if value is None else redact(option.key, value),
             layer=layer,
             default=option.default,
+            effect=becomes.effect.value,
+            why=becomes.why,
         )
     for key, value in properties.items():
         if key.casefold() not in spelled:
             known = hudi_keys().get(key.casefold())
+            layer = properties.layer_of(key)
+            becomes = effect_said(key, value, declared)
             rows[key] = EffectiveValue(
                 key=key,
                 value=redact(key, value),
-                layer=properties.layer_of(key),
+                layer=layer,
                 default=None if known is None else known.default,
+                effect="of the table" if layer == TABLE_LAYER else becomes.effect.value,
+                why="" if layer == TABLE_LAYER else becomes.why,
             )
     return tuple(rows[key] for key in sorted(rows))
 
@@ -253,7 +267,7 @@ def check(
         Problem(
             severity=Severity.WARNING, kind="setting_ignored", key="", layer="", message=message
         )
-        for message in _ignored(properties, options)
+        for message in key_warnings(properties, also_known=_declared(options))
     ]
     return (*errors.values(), *warnings)
 
@@ -286,13 +300,23 @@ def problem_of(error: HoodooError) -> Problem:
 
 def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:
     """What a user should hear about keys that do nothing here, misspelled ones among them."""
-    return _ignored(properties, _options(properties, more))
+    return key_warnings(properties, also_known=_declared(_options(properties, more)))
 
 
-def _ignored(properties: PropertySet, options: Iterable[Option]) -> tuple[str, ...]:
+def silent_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> Mapping[str, str]:
+    """The keys that were said and are without effect by design, and why."""
+    return silent(properties, also_known=_declared(_options(properties, more)))
+
+
+def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:
+    """Every spelling of an option that something here reads, folded to lower case."""
+    return _declared(_options(PropertySet(), more))
+
+
+def _declared(options: Iterable[Option]) -> frozenset[str]:
+    """Every spelling that something here reads, folded; of all lock providers, not the one's."""
     known = (*options, *provider_options())
-    declared = [spelling for option in known for spelling in option.spellings]
-    return key_warnings(properties, also_known=declared)
+    return frozenset(text.casefold() for option in known for text in option.spellings)
 
 
 def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:
@@ -302,6 +326,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *provider_options(provider or ""),
         *WRITE_OPTIONS.values(),
         *READ_OPTIONS.values(),
+        *TIME_OPTIONS.values(),
         *STORAGE_OPTIONS.values(),
         *SLOT_OPTIONS.values(),
         *LOCK_OPTIONS.values(),

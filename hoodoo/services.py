@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hoodoo.assembly import file_rules_of
+from hoodoo.configuration import ignored_keys, silent_keys
 from hoodoo.executors import working_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LOCK_OPTIONS
@@ -34,7 +36,8 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant
-from timeline.properties.options import CODE_LAYER, Option, as_property_set
+from timeline.ports.events import EventSink
+from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.plan_ending import cancel
 from timeline.undoing.undo import RolledBack, rollback_dead_writers
@@ -46,6 +49,7 @@ __all__ = [
     "planned_services_of",
     "service_options",
     "services_of",
+    "tell_ignored",
 ]
 
 
@@ -65,6 +69,17 @@ def service_options() -> tuple[Option, ...]:
     """The options of all services, one for each key."""
     options = (option for settings in _SETTINGS for option in settings.options.values())
     return tuple({option.key: option for option in options}.values())
+
+
+def tell_ignored(properties: PropertySet, events: EventSink) -> None:
+    """Warn, once for all, of keys that do nothing here; what does nothing by design is an event."""
+    options = service_options()
+    told = ignored_keys(properties, more=options)
+    if told:
+        warnings.warn("; ".join(told), stacklevel=3)
+    silent = silent_keys(properties, more=options)
+    if silent:
+        events.emit("options.without_effect", keys=", ".join(silent))
 
 
 def services_of(
@@ -320,7 +335,7 @@ class Services:
         if self._begun:
             return
         self._begun = True
-        if not self._running.beside_writers:
+        if not (self._running.enabled and self._running.beside_writers):
             return
         offered = services_of(self._properties, settings=self._settings)
         chosen = [one for one in offered if one.beside]
@@ -452,6 +467,8 @@ class Services:
 
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
+        if not self._running.enabled:
+            return InlineOutcome(receipts=(), warnings=())
         return run_inline(self._at_work(), self._after_commit)
 
 

@@ -32,7 +32,7 @@ from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import Operation, as_arrow, named_partitions, refuse_other_types
 from hoodoo.registering import join_writers, leave_writers
-from hoodoo.services import Services
+from hoodoo.services import Services, tell_ignored
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import adopt_buckets, keeps_buckets, refuse_other_buckets
 from timeline.index.own_buckets import writes_where
@@ -43,7 +43,11 @@ from timeline.ports.events import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
 from timeline.properties.settings import FailedWritesPolicy, WriteSettings
-from timeline.properties.unsupported import refuse_unsupported
+from timeline.properties.unsupported import (
+    UNSUPPORTED_READS,
+    UNSUPPORTED_SERVICES,
+    refuse_unsupported,
+)
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.read import Filter
 from timeline.reading.read_set import ReadSet
@@ -96,6 +100,8 @@ class Table(GoingBack):
         world = assemble(address, properties, events=events)
         core = CoreTable.open(world, limits_of(settings, properties))
         check_against_table(settings, core.config)
+        if chosen.tells:
+            tell_ignored(properties, world.events)
         return cls(core, properties, settings)
 
     # ---- what it is
@@ -145,6 +151,12 @@ class Table(GoingBack):
 
     # ---- reading
 
+    @property
+    def _reads(self) -> CoreTable:
+        """The engine's table, for reads that no option keeps from giving the answer meant."""
+        refuse_unsupported(self._properties, UNSUPPORTED_READS)
+        return self._core
+
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -162,7 +174,7 @@ class Table(GoingBack):
             partitions: Partition paths to read; None for all.
             query_type: ``read_optimized`` reads base files only, as of their last compaction.
         """
-        return self._core.scan(
+        return self._reads.scan(
             columns=columns, filter=filter, partitions=partitions, query_type=query_type
         )
 
@@ -175,7 +187,7 @@ class Table(GoingBack):
         query_type: str = "snapshot",
     ) -> pa.Table:
         """The same rows in one Arrow table, files read side by side."""
-        return self._core.to_arrow(
+        return self._reads.to_arrow(
             columns=columns, filter=filter, partitions=partitions, query_type=query_type
         )
 
@@ -194,7 +206,7 @@ class Table(GoingBack):
             columns: Names to return; None for all.
             partitions: Partition paths to look in; None for all.
         """
-        return self._core.look_up(keys, columns=columns, partitions=partitions)
+        return self._reads.look_up(keys, columns=columns, partitions=partitions)
 
     def hold(self) -> TableSnapshot:
         """
@@ -203,7 +215,7 @@ class Table(GoingBack):
         Raises:
             SnapshotExpiredError: Cleaning was faster again and again.
         """
-        return self._core.hold()
+        return self._reads.hold()
 
     def as_of(self, time: str) -> TableSnapshot:
         """
@@ -213,7 +225,7 @@ class Table(GoingBack):
             InvalidInputError: Not a time.
             InstantNotFoundError: Too old, cleaned or not settled yet.
         """
-        return self._core.as_of(time)
+        return self._reads.as_of(time)
 
     def changes(
         self,
@@ -236,7 +248,7 @@ class Table(GoingBack):
             InvalidInputError: Not a time, or an unknown column.
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
         """
-        return self._core.changes(since, until, columns=columns, images=images)
+        return self._reads.changes(since, until, columns=columns, images=images)
 
     # ---- writing
 
@@ -487,7 +499,9 @@ class Table(GoingBack):
             WriterDisagreementError: A live writer is configured differently, or owns ``buckets``.
             StorageCapabilityError: Writers of other engines are expected, and they do not take
                 this lock.
+            SettingError: An option would keep files that a service deletes.
         """
+        refuse_unsupported(self._properties, UNSUPPORTED_SERVICES)
         join_writers(self._core, self._properties, self._settings, buckets)
 
     def close(self) -> None:

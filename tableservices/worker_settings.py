@@ -23,6 +23,14 @@ class ServiceExecutor(Enum):
 
 # By the field of WorkerSettings that it sets.
 WORKER_OPTIONS: Mapping[str, Option] = {
+    "enabled": Option(
+        key="hoodie.table.services.enabled",
+        default="true",
+        kind=OptionKind.BOOL,
+        doc="Writers run services after their writes or beside them; false leaves all to workers "
+        "and commands, whatever the services' own options say.",
+        since="0.2",
+    ),
     "executor": Option(
         key="hoodoo.services.executor",
         default=ServiceExecutor.LOCAL.value,
@@ -66,6 +74,7 @@ class WorkerSettings(OptionSettings):
 
     options: ClassVar[Mapping[str, Option]] = WORKER_OPTIONS
 
+    enabled: bool = True
     executor: ServiceExecutor = ServiceExecutor.LOCAL
     file_groups_max: Annotated[int, Field(ge=1, le=100_000)] | None = None
     wait_ms: Annotated[int, Field(ge=0, le=2**53)] = 0

@@ -133,12 +133,12 @@ class LoggingEvents:
         """
         Log one event; refusals and failures as warnings, calls as debug, the rest as info.
 
-        Values are escaped (SEC19) and secrets masked (SEC5).
+        Options without effect are debug, too. Values are escaped (SEC19) and secrets masked (SEC5).
         """
         level = logging.INFO
         if name.endswith(_WARNING_ENDS):
             level = logging.WARNING
-        elif name.endswith(".call"):
+        elif name.endswith((".call", ".without_effect")):
             level = logging.DEBUG
         if _LOGGER.isEnabledFor(level):
             shown = " ".join(f"{key}={_shown(key, value)}" for key, value in fields.items())

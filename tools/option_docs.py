@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from hoodoo.configuration import declared_keys
+from hoodoo.services import service_options
 from lockproviders.registry import provider_options
 from lockproviders.settings import LOCK_OPTIONS
 from lockproviders.slot_stores import SLOT_OPTIONS
@@ -20,12 +22,30 @@ from tableservices.compaction.settings import COMPACTION_OPTIONS
 from tableservices.logcompaction.settings import LOG_COMPACTION_OPTIONS
 from tableservices.ttl.settings import TTL_OPTIONS
 from tableservices.worker_settings import WORKER_OPTIONS
+from timeline.properties.effects import effect_of
 from timeline.properties.key_options import TIME_OPTIONS
+from timeline.properties.known_keys import hudi_keys
 from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.properties.options import Option
 from timeline.storage.object_client import STORAGE_OPTIONS
 
 TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
+EVERY_KEY = TARGET.with_name("every_key.md")
+EVERY_HEAD = """# Every key of Hudi 1.2, and what becomes of it
+
+Made by `tools/option_docs.py`; do not edit by hand. A key counts in any case and by its older names.
+
+- **done**: as [configuration.md](configuration.md) says.
+- **refused**: a write or read that asks for it ends with `unsupported_setting`; its other values are done.
+- **warned**: it asks for what is not done. Each table handle tells all such keys in one warning; a boolean that says false, or
+  another key that says Hudi's default, asks for nothing. Unknown and misspelled keys are told as well, with the nearest known one.
+- **none**: without effect by design, logged as the event `options.without_effect` at debug level.
+
+`hoodoo config show` tells it of the keys that are set.
+
+| Key | Effect | Why |
+|---|---|---|
+"""
 HEAD = """# Configuration
 
 Made by `tools/option_docs.py` from the option tables; do not edit by hand. The keys are Hudi's; those that begin with
@@ -33,8 +53,9 @@ Made by `tools/option_docs.py` from the option tables; do not edit by hand. The 
 table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark session's `spark.hoodie.*`, options in code.
 `hoodoo config show` prints every effective value with the layer it came from.
 
-A key that is known and not supported is refused by name; an unknown `hoodie.` key is told by `hoodoo write` and
-`hoodoo config check`, with the nearest known one.
+No key is silent: [every_key.md](every_key.md) lists what becomes of each key of Hudi's. What would change rows, files or an
+answer and is not done is refused by name; what else is not done, and each unknown key with the nearest known one, is told once
+a table handle, by a warning (Python, Spark) or a remark (command line).
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
 compression snappy (gzip), log blocks parquet (avro), compaction beside the writes off (on, for streams alone).
 """
@@ -78,11 +99,21 @@ def page() -> str:
     )
 
 
+def every_key() -> str:
+    """The page of all keys of Hudi's."""
+    declared = declared_keys(service_options())
+    found = {one.key: effect_of(one.key, declared) for one in hudi_keys().values()}
+    lines = [f"| `{key}` | {one.effect.value} | {one.why} |" for key, one in sorted(found.items())]
+    return EVERY_HEAD + "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Write or check."""
+    pages = {TARGET: page(), EVERY_KEY: every_key()}
     if "--check" in sys.argv[1:]:
-        return 0 if TARGET.read_text() == page() else 1
-    TARGET.write_text(page())
+        return 0 if all(path.read_text() == text for path, text in pages.items()) else 1
+    for path, text in pages.items():
+        path.write_text(text)
     return 0
 
 

@@ -7,7 +7,14 @@ import click
 from hoodoo.assembly import operation_of, plan_of, properties_of_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.configuration import Problem, Severity, check, describe, problem_of
+from hoodoo.configuration import (
+    EffectiveValue,
+    Problem,
+    Severity,
+    check,
+    describe,
+    problem_of,
+)
 from hoodoo.services import service_options, services_of
 from hoodoo.shared_lock import refuse_unshared_lock
 from lockproviders.registry import registry_for
@@ -30,13 +37,18 @@ def config() -> None:
 @click.option("--set-only", is_flag=True, help="Leave out what nobody set.")
 @reading
 def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None:
-    """Show every effective value with its layer; secrets are hidden."""
+    """
+    Show every effective value with its layer, and what becomes of it; secrets are hidden.
+
+    Effect: done, refused, warned (it asks for what is not done), none (by design), unknown.
+    """
     values = describe(_properties(invocation, address), more=service_options())
     if set_only:
         values = tuple(value for value in values if value.layer != DEFAULT_LAYER)
     if invocation.printer.for_people:
         invocation.printer.grid(
-            ("key", "value", "from"), [(each.key, each.value, each.layer) for each in values]
+            ("key", "value", "from", "effect"),
+            [(each.key, each.value, each.layer, _becomes(each)) for each in values],
         )
         return
     invocation.printer.document(
@@ -47,11 +59,17 @@ def show(invocation: Invocation, *, address: str | None, set_only: bool) -> None
                     "value": each.value,
                     "layer": each.layer,
                     "default": each.default,
+                    "effect": each.effect,
+                    "why": each.why,
                 }
                 for each in values
             ]
         }
     )
+
+
+def _becomes(value: EffectiveValue) -> str:
+    return f"{value.effect}: {value.why}" if value.why else value.effect
 
 
 @config.command("check")

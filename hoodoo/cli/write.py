@@ -14,10 +14,8 @@ from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing
 from hoodoo.cli.receipts import nothing_done, receipt_document
 from hoodoo.cli.row_filter import parse_filter
-from hoodoo.configuration import ignored_keys
 from hoodoo.deleting import key_columns
 from hoodoo.incoming import named_partitions, refuse_other_types
-from hoodoo.services import service_options
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
@@ -116,8 +114,6 @@ def write(
             kind="table_not_found",
         )
     with table:
-        for message in ignored_keys(table.properties, more=service_options()):
-            invocation.printer.remark(message)
         if invocation.dry_run:
             _would_do(invocation, table, chosen, rows)
             return

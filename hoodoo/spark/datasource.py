@@ -29,6 +29,7 @@ from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.times import EARLIEST
+from timeline.properties.settings import ReadSettings
 from timeline.reading.incremental import range_of
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
@@ -47,7 +48,7 @@ class HoodooDataSource(DataSource):
         return "hoodoo"
 
     def schema(self) -> Any:
-        with _opened(self.options) as table:
+        with _opened(self.options, tells=True) as table:
             return spark_schema_of(plan_load(table, table.properties).schema)
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -133,16 +134,14 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
         return nullcontext()  # the stream's own process holds the batch
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        begin = {key.lower(): value for key, value in self._options.items()}.get(_BEGIN)
-        return {_OFFSET: range_of(begin or EARLIEST, None)[0]}  # offsets are compared as texts
+        with _opened(self._options) as table:
+            return {_OFFSET: _begin_of(table) or _newest(table)}
 
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, str]:  # noqa: N802
         # Spark 4.2 and later pass where the stream is and how much it wants.
         self._let_go()  # a stream asks only when the batch before is done
         with _opened(self._options) as table:
-            done = table.core.snapshot.active.completed_writes
-            newest = max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
-        return {_OFFSET: max(newest, self.initialOffset()[_OFFSET])}
+            return {_OFFSET: max(_newest(table), _begin_of(table) or EARLIEST)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         if start[_OFFSET] >= end[_OFFSET]:
@@ -179,6 +178,19 @@ def _partitions(found: Load) -> list[InputPartition]:
     ]
 
 
-def _opened(options: Mapping[str, str]) -> Table:
+def _begin_of(table: Table) -> str | None:
+    """Where a stream begins, None for now; a range's own begin wins over ``startOffset``."""
+    settings = ReadSettings.from_properties(table.properties)
+    said = settings.begin_time or settings.start_offset
+    # offsets are compared as texts
+    return None if said.lower() == "latest" else range_of(said, None)[0]
+
+
+def _newest(table: Table) -> str:
+    done = table.core.snapshot.active.completed_writes
+    return max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
+
+
+def _opened(options: Mapping[str, str], *, tells: bool = False) -> Table:
     path = path_of(None, options, "the option path")
-    return Table.open(path, layers_without_session(options))
+    return Table.open(path, layers_without_session(options, tells=tells))

@@ -101,7 +101,8 @@ class SparkTable:
 
     def to_df(self, **options: object) -> Any:
         """The table as a DataFrame; ``options`` are those of the reader."""
-        return load_dataframe(self._spark, self._path, {**self._options, **options})
+        told = {**self._options, **options}
+        return load_dataframe(self._spark, self._path, told, tells=bool(options))
 
     def hold(self) -> SparkState:
         """

@@ -126,7 +126,12 @@ class ReadSlices:
 
 
 def load_dataframe(
-    spark: Any, path: str, options: Mapping[str, object], *, schema: Any = None
+    spark: Any,
+    path: str,
+    options: Mapping[str, object],
+    *,
+    schema: Any = None,
+    tells: bool = True,
 ) -> Any:
     """
     Load a table: newest state, a time of the past, or the changes of a range.
@@ -136,6 +141,7 @@ def load_dataframe(
         path: The table's address.
         options: ``as.of.instant``, ``hoodie.datasource.query.type`` and its range.
         schema: A Spark schema (or its text) to read instead of the table's, for fewer columns.
+        tells: Whether options that do nothing are told.
 
     Returns:
         A DataFrame with the five meta columns first, as Hudi gives it. With
@@ -146,7 +152,7 @@ def load_dataframe(
         TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
             ``hoodoo.open_table``, ``as_of`` and ``changes``.
     """
-    layers = layers_for(spark, options)
+    layers = layers_for(spark, options, tells=tells)
     with Table.open(path, layers) as table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.every_change:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hoodoo.assembly import Layers
 from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.errors import InvalidInputError
+from timeline.properties.known_keys import OWN_PREFIXES
 from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
 
@@ -42,16 +43,25 @@ def path_of(path: str | None, options: Mapping[str, object], doing: str) -> str:
     return told
 
 
-def layers_for(spark: Any, options: Mapping[str, object]) -> Layers:
-    """The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code."""
-    return Layers(session=session_properties(spark), code=without_reader_words(options))
+def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True) -> Layers:
+    """
+    The session's ``spark.hoodie.*`` and ``spark.hoodoo.*``, and the options in code.
+
+    Args:
+        spark: The session.
+        options: As of Spark's reader or writer.
+        tells: As of ``Layers``: whether nobody opened the same table with them before.
+    """
+    return Layers(
+        session=session_properties(spark), code=without_reader_words(options), tells=tells
+    )
 
 
-def layers_without_session(options: Mapping[str, object]) -> Layers:
+def layers_without_session(options: Mapping[str, object], *, tells: bool = False) -> Layers:
     """The same in a process that has no session: its settings came along among the options."""
     carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
     told = {key: value for key, value in options.items() if key not in carried}
-    return Layers(session=carried, code=without_reader_words(told))
+    return Layers(session=carried, code=without_reader_words(told), tells=tells)
 
 
 def session_settings(spark: Any) -> dict[str, str]:
@@ -67,16 +77,24 @@ def reaching_storage(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def session_properties(spark: Any) -> dict[str, str]:
-    """Every runtime property of a session, with its ``spark.`` in front."""
-    everything = getattr(type(spark.conf), "getAll", None)
-    if everything is not None:  # Spark 4
-        return {str(key): str(value) for key, value in dict(spark.conf.getAll).items()}
-    entries = spark._jsparkSession.conf().getAll().iterator()  # noqa: SLF001
+    """Every runtime property of a session, Hudi's and ours with ``spark.`` in front."""
     found: dict[str, str] = {}
-    while entries.hasNext():
-        entry = entries.next()
-        found[entry._1()] = entry._2()  # noqa: SLF001
-    return found
+    if getattr(type(spark.conf), "getAll", None) is not None:  # Spark 4
+        found = {str(key): str(value) for key, value in dict(spark.conf.getAll).items()}
+    else:
+        entries = spark._jsparkSession.conf().getAll().iterator()  # noqa: SLF001
+        while entries.hasNext():
+            entry = entries.next()
+            found[entry._1()] = entry._2()  # noqa: SLF001
+    # ``SET hoodie.x=y`` has no ``spark.`` in front, and is said later than what has.
+    later = {key: value for key, value in found.items() if key.lower().startswith(OWN_PREFIXES)}
+    spelled = {*later, *(key for key in found if key.lower() in _with_spark(later))}
+    kept = {key: value for key, value in found.items() if key not in spelled}
+    return kept | {f"spark.{key}": value for key, value in later.items()}
+
+
+def _with_spark(keys: Iterable[str]) -> frozenset[str]:
+    return frozenset(f"spark.{key}".lower() for key in keys)
 
 
 def without_reader_words(options: Mapping[str, object]) -> dict[str, object]:

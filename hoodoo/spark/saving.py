@@ -10,6 +10,7 @@ instead of deleting the folder, so readers and time travel keep working.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -21,7 +22,6 @@ from hoodoo.spark.carried import collect, error_from_rows
 from hoodoo.spark.options import (
     layers_for,
     reaching_storage,
-    session_settings,
     without_reader_words,
 )
 from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
@@ -58,6 +58,7 @@ def save_dataframe(
     partition_by: Sequence[str] = (),
     batch_id: str | None = None,
     reads: ReadSet | None = None,
+    tells: bool = True,
 ) -> Receipt | None:
     """
     Save a DataFrame as Spark's writer is asked to.
@@ -70,6 +71,7 @@ def save_dataframe(
         partition_by: Columns of the partition path for a new table, as by ``partitionBy``.
         batch_id: Makes a repeated save of one batch return the first receipt.
         reads: What the rows were made from (``hoodoo.spark.reads``).
+        tells: Whether options that do nothing are told; a stream's are once.
 
     Returns:
         The receipt; None when mode ``ignore`` met a table.
@@ -88,7 +90,7 @@ def save_dataframe(
     options = without_reader_words(options)
     if partition_by:
         options = _with_partitions(options, partition_by)
-    layers = layers_for(df.sparkSession, options)
+    layers = layers_for(df.sparkSession, options, tells=tells)
     exists = _exists(path, layers)
     if exists and chosen == "ignore":
         return None
@@ -210,16 +212,12 @@ def _exists(path: str, layers: Layers) -> bool:
 
 def _create(df: Any, path: str, layers: Layers) -> bool:
     """Make the table from the options; False when another writer made it meanwhile."""
-    session = {
-        key.removeprefix("spark.").removeprefix("hadoop."): value
-        for key, value in session_settings(df.sparkSession).items()
-    }
     try:
         create_table(
             path,
             schema=arrow_schema_of(df.schema),
             name=None if _named(layers) else PurePath(path.rstrip("/")).name,
-            properties=[session, dict(layers.code or {})],
+            properties=replace(layers, tells=False),  # told when it is opened
         ).close()
     except InvalidInputError as error:
         if error.kind != "table_exists":

@@ -17,8 +17,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
+from hoodoo.services import tell_ignored
 from hoodoo.spark.loading import load_dataframe
-from hoodoo.spark.options import path_of, session_settings
+from hoodoo.spark.options import layers_for, path_of, session_settings
 from hoodoo.spark.saving import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
 from timeline.machine import LoggingEvents
@@ -247,7 +248,10 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
         target = path_of(path, told, "start()")
         partitions = _names((partitionBy,)) if partitionBy else self._told_partitions
 
+        has_told = False
+
         def save(batch: Any, number: int) -> None:
+            nonlocal has_told
             context = batch.sparkSession.sparkContext
             query = context.getLocalProperty("sql.streaming.queryId")
             if not query:
@@ -259,7 +263,9 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
                 mode="append",
                 partition_by=partitions,
                 batch_id=f"{query}-{number}",
+                tells=not has_told,
             )
+            has_told = True
             setattr(spark, _RECEIPT, receipt)
 
         self.foreachBatch(save)
@@ -285,6 +291,7 @@ class HoodooStreamReader(_Told, DataStreamReader):
             if not hasattr(self._spark, "dataSource"):
                 raise _unsupported("readStream before Spark 4.0")
             format = FORMAT  # noqa: A001 - "hudi" too
+            tell_ignored(layers_for(self._spark, self._options(options)).load(), LoggingEvents())
             # Spark runs the source in processes that have no session to ask.
             options = {**session_settings(self._spark), **options}
         return super().load(path, format, schema, **options)

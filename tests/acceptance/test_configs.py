@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hoodoo.configuration import check, load_configuration
+from hoodoo.services import service_options
 from timeline.model.operations import ConcurrencyMode
 from timeline.properties.agreement import agreement
 from timeline.properties.options import PropertySet
@@ -30,7 +31,7 @@ def test_there_are_configurations() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_a_configuration_has_no_problem(file: Path) -> None:
-    assert check(load(file.name)) == ()
+    assert check(load(file.name), more=service_options()) == ()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -17,14 +17,20 @@ from types import MappingProxyType
 from typing import Final
 
 from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
-from timeline.properties.options import PropertySet
-from timeline.properties.unsupported import UNSUPPORTED, WITHOUT_EFFECT
 
-__all__ = ["KnownKey", "hudi_keys", "is_known_key", "key_warnings"]
+__all__ = [
+    "OWN_PREFIXES",
+    "KnownKey",
+    "hudi_keys",
+    "is_known_key",
+    "is_own_key",
+    "main_key",
+    "nearest_key",
+]
 
 OWN_PREFIXES: Final = ("hoodie.", "hoodoo.")
 
-# Families that Hudi has and whose members we neither list nor act on.
+# Families that Hudi has and whose members it does not list.
 _FAMILIES: Final = (
     "hoodie.aws.",
     "hoodie.datasource.hive_sync.",
@@ -37,14 +43,7 @@ _FAMILIES: Final = (
     "hoodie.streamer.",
     "hoodie.table.keygenerator.",
 )
-# In hoodie.properties of every table, written by Hudi itself or, the first, by us.
-_TABLE_KEYS: Final = (
-    "hoodoo.table.id",
-    "hoodie.table.checksum",
-    "hoodie.datasource.write.partitionpath.urlencode",
-    "hoodie.datasource.write.hive_style_partitioning",
-    "hoodie.record.merge.mode",
-)
+_TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +72,7 @@ def hudi_keys() -> Mapping[str, KnownKey]:
 def _own_keys() -> frozenset[str]:
     options = (*WRITE_OPTIONS.values(), *READ_OPTIONS.values())
     spellings = [spelling for option in options for spelling in option.spellings]
-    return frozenset(
-        key.casefold() for key in (*spellings, *UNSUPPORTED, *WITHOUT_EFFECT, *_TABLE_KEYS)
-    )
+    return frozenset(key.casefold() for key in (*spellings, _TABLE_ID))
 
 
 def is_known_key(key: str) -> bool:
@@ -84,36 +81,19 @@ def is_known_key(key: str) -> bool:
     return folded in _own_keys() or folded in hudi_keys() or folded.startswith(_FAMILIES)
 
 
-def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> tuple[str, ...]:
-    """
-    What a user should hear about keys: misspelled ones, and switches that do nothing here.
-
-    Only keys that begin with ``hoodie.`` or ``hoodoo.`` are judged.
-
-    Args:
-        properties: What was said.
-        also_known: Keys that other packages declare.
-
-    Returns:
-        One text a key, in the order of the properties.
-    """
-    others = {key.casefold() for key in also_known}
-    effects = {key.casefold(): reason for key, reason in WITHOUT_EFFECT.items()}
-    texts = []
-    for key, value in properties.items():
-        folded = key.casefold()
-        layer = properties.layer_of(key)
-        if folded in effects and value.casefold() == "true":
-            texts.append(f"{effects[folded]}, this property has no effect: {key} (from {layer})")
-        if not folded.startswith(OWN_PREFIXES) or folded in others or is_known_key(folded):
-            continue
-        near = _nearest(folded, others)
-        hint = f", did you mean {near}" if near else ""
-        texts.append(f"unknown property, it is ignored{hint}: {key} (from {layer})")
-    return tuple(texts)
+def main_key(key: str) -> str:
+    """Hudi's present name for a key in any case and by any of its older names; else the key."""
+    known = hudi_keys().get(key.casefold())
+    return key if known is None else known.key
 
 
-def _nearest(folded: str, others: Iterable[str]) -> str | None:
+def is_own_key(key: str) -> bool:
+    """Whether a key, in any case, is of this package's options or in a table's own file alone."""
+    return key.casefold() in _own_keys()
+
+
+def nearest_key(key: str, others: Iterable[str]) -> str | None:
+    """The known key that is spelled most like another; None when none is like it."""
     candidates = (*hudi_keys(), *_own_keys(), *others)
-    matches = get_close_matches(folded, candidates, n=1, cutoff=0.8)
+    matches = get_close_matches(key.casefold(), candidates, n=1, cutoff=0.8)
     return matches[0] if matches else None

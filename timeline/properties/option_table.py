@@ -441,6 +441,13 @@ READ_OPTIONS: Final[dict[str, Option]] = {
         OptionKind.TEXT,
         "End of the range, part of it; now when not said.",
     ),
+    "start_offset": _option(
+        "hoodie.datasource.streaming.startOffset",
+        "earliest",
+        OptionKind.TEXT,
+        "Where a stream begins: earliest, latest (what comes from now on), or a time, which is no "
+        "part of it.",
+    ),
     "schema_of_end_time": _option(
         "hoodie.datasource.read.schema.use.end.instanttime",
         "false",

@@ -59,7 +59,7 @@ from timeline.properties.setting_names import (
     PublishLock,
     QueryType,
 )
-from timeline.properties.unsupported import refuse_unsupported
+from timeline.properties.unsupported import UNSUPPORTED_READS, refuse_unsupported
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.isolation import Isolation
 from timeline.rules.keys import KeyGenerator, infer_key_generator
@@ -374,6 +374,7 @@ class ReadSettings(_Settings):
     as_of: str | None = None
     begin_time: str | None = None
     end_time: str | None = None
+    start_offset: str = "earliest"
     schema_of_end_time: bool = False
     reader_lease_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = 900_000
     timeline_instants_max: _Positive = 1_000_000
@@ -385,9 +386,12 @@ class ReadSettings(_Settings):
         Read and check every option of a read.
 
         Raises:
-            SettingError: A text is not accepted, or two options contradict each other.
+            SettingError: A text is not accepted, two options contradict each other, or one asks
+                for what reads do not do.
         """
-        values, origins = _read_all(as_property_set(properties), READ_OPTIONS)
+        said = as_property_set(properties)
+        refuse_unsupported(said, UNSUPPORTED_READS)
+        values, origins = _read_all(said, READ_OPTIONS)
         return cls(**values, origins=origins)
 
     @property

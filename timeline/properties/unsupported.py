@@ -13,11 +13,13 @@ from types import MappingProxyType
 from typing import Final
 
 from timeline.errors import SettingError
+from timeline.properties.known_keys import hudi_keys
 from timeline.properties.options import PropertySet, redact
 
 __all__ = [
     "UNSUPPORTED",
-    "WITHOUT_EFFECT",
+    "UNSUPPORTED_READS",
+    "UNSUPPORTED_SERVICES",
     "UnsupportedKey",
     "UnsupportedRule",
     "refuse_unsupported",
@@ -64,8 +66,16 @@ _NO_INDEX: Final = (
     "rows are not placed by this index, use SIMPLE, BLOOM, their GLOBAL_ ones or BUCKET"
 )
 _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not written"
+_CLEANS_ALL: Final = "a clean looks at all partitions, use hoodie.clean.automatic=false to keep all"
 _PARQUET_ONLY: Final = "base files are parquet only"
-_METADATA_TABLE: Final = "the metadata table is not maintained yet, use false"
+
+#: Of services: what would keep files that a service deletes all the same.
+UNSUPPORTED_SERVICES: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
+    {
+        "hoodie.clean.partition.filter.regex": _unset(_CLEANS_ALL),
+        "hoodie.clean.partition.filter.selected": _unset(_CLEANS_ALL),
+    }
+)
 
 UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
@@ -73,13 +83,11 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.table.format": _only("native", reason="other table formats are not written"),
         "hoodie.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
         "hoodie.table.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
-        "hoodie.table.ro.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
         "hoodie.table.multiple.base.file.formats.enable": _off(_PARQUET_ONLY),
         "hoodie.timeline.layout.version": _only("2", reason="only timeline layout 2 is written"),
         "hoodie.bootstrap.base.path": _unset("bootstrapped tables are not written"),
         "hoodie.allow.operation.metadata.field": _off("the operation column is not written"),
         "hoodie.partition.metafile.use.base.format": _off("partition metadata is a text file"),
-        "hoodie.metadata.enable": _off(_METADATA_TABLE),
         "hoodie.metaserver.enabled": _off("the metaserver is not supported"),
         "hoodie.storage.layout.type": _only(
             "DEFAULT", "BUCKET", reason="the layout follows from the index"
@@ -106,13 +114,17 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.schema.on.read.enable": _off(_SCHEMA_ON_READ),
         "hoodie.internal.schema": _unset(_SCHEMA_ON_READ),
         "hoodie.avro.schema.external.transformation": _off("schemas are not transformed"),
-        "hoodie.avro.schema.externalTransformation": _off("schemas are not transformed"),
         "hoodie.parquet.outputtimestamptype": _only(
             "TIMESTAMP_MICROS", reason="timestamps are written in microseconds"
         ),
         "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # how writing goes
+        "hoodie.static.overwrite.partition.paths": _unset(
+            "an overwrite replaces the partitions of its rows, or name partitions with "
+            "delete_partition first"
+        ),
+        **UNSUPPORTED_SERVICES,
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
             "custom partitioners are not run"
         ),
@@ -122,43 +134,59 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     }
 )
 
-# Known, switched on, harmless for the rows, and not done: worth a word, not a refusal.
-WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
+#: By Hudi's present name for a key, what would change the answer of a read and is not done.
+UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
-        "hoodie.datasource.hive_sync.enable": "no catalog is told of the table",
-        "hoodie.datasource.meta.sync.enable": "no catalog is told of the table",
-        "hoodie.write.commit.callback.on": "nobody is called after a commit",
-        "hoodie.errortable.enable": "rows that cannot be written fail the write",
+        "hoodie.datasource.merge.type": _only(
+            "payload_combine", reason="rows of base and log files are merged, use payload_combine"
+        ),
+        "hoodie.datasource.read.schema.use.end.instanttime": _off(
+            "a range is read by the table's schema of now, name the columns that are wanted"
+        ),
+        "hoodie.datasource.read.paths": _unset("a load takes one path, give it to load()"),
+        "hoodie.datasource.read.incr.path.glob": _unset(
+            "ranges are not bounded by folders, filter by the partition columns"
+        ),
+        "hoodie.datasource.read.incr.filters": _unset(
+            "a range is filtered behind the load, use where() or a filter"
+        ),
     }
 )
 
 
-def unsupported_keys(properties: PropertySet) -> tuple[UnsupportedKey, ...]:
-    """Every property that asks for what would change the table and is not done, in order."""
-    found = []
-    for key, rule in UNSUPPORTED.items():
-        value = properties.get(key, "").strip()
-        if value and value.casefold() not in rule.accepted:
-            found.append(
-                UnsupportedKey(
-                    key=key,
-                    value=redact(key, value),
-                    layer=properties.layer_of(key),
+def unsupported_keys(
+    properties: PropertySet, rules: Mapping[str, UnsupportedRule] = UNSUPPORTED
+) -> tuple[UnsupportedKey, ...]:
+    """Every property that asks for what is not done and would change the outcome, in order."""
+    found: dict[str, UnsupportedKey] = {}
+    for key, rule in rules.items():
+        for spelling in (key, *hudi_keys()[key.casefold()].aliases):
+            value = properties.get(spelling, "").strip()
+            if value and value.casefold() not in rule.accepted:
+                found[spelling] = UnsupportedKey(
+                    key=spelling,
+                    value=redact(spelling, value),
+                    layer=properties.layer_of(spelling),
                     reason=rule.reason,
                 )
-            )
-    return tuple(found)
+    return tuple(found.values())
 
 
-def refuse_unsupported(properties: PropertySet) -> None:
+def refuse_unsupported(
+    properties: PropertySet, rules: Mapping[str, UnsupportedRule] = UNSUPPORTED
+) -> None:
     """
-    Refuse properties that ask for what would change the table and is not done.
+    Refuse properties that ask for what is not done and would change the outcome.
+
+    Args:
+        properties: What was said.
+        rules: ``UNSUPPORTED`` for writes, ``UNSUPPORTED_READS`` for reads.
 
     Raises:
         SettingError: There is one or more; ``kind`` is ``unsupported_setting``, the fields
             describe the first, the message names all.
     """
-    found = unsupported_keys(properties)
+    found = unsupported_keys(properties, rules)
     if not found:
         return
     listed = "; ".join(f"{one.reason}: {one.key}={one.value} (from {one.layer})" for one in found)

@@ -400,7 +400,6 @@ def test_two_writers_with_different_locks_are_refused(path: Path):
         properties={
             **OCC,
             "hoodie.write.lock.provider": "in_process",
-            "hoodoo.write.lock.single.process": "true",
         },
     )
     with pytest.raises(WriterDisagreementError) as caught:
@@ -417,7 +416,6 @@ def test_services_with_another_lock_than_the_writers_are_refused(path: Path):
     alone = {
         **OCC,
         "hoodie.write.lock.provider": "in_process",
-        "hoodoo.write.lock.single.process": "true",
     }
     with hoodoo.open_table(path, properties=alone) as other:
         for service in (other.services.clean, other.services.rollback_dead_writers):

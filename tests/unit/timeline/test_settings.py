@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from timeline.errors import SettingError
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.properties.agreement import agreement
-from timeline.properties.known_keys import hudi_keys, is_known_key, key_warnings
+from timeline.properties.effects import key_warnings
+from timeline.properties.known_keys import hudi_keys, is_known_key
 from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.properties.options import OptionKind, PropertySet, as_property_set, parse_option
 from timeline.properties.setting_names import (
@@ -21,7 +22,7 @@ from timeline.properties.setting_names import (
     QueryType,
 )
 from timeline.properties.settings import ReadSettings, WriteSettings
-from timeline.properties.unsupported import UNSUPPORTED, WITHOUT_EFFECT, unsupported_keys
+from timeline.properties.unsupported import UNSUPPORTED, UNSUPPORTED_READS, unsupported_keys
 from timeline.rules.keys import KeyGenerator
 
 OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -95,7 +96,7 @@ def test_every_default_is_accepted_by_its_own_option() -> None:
 def test_every_option_is_a_known_key_with_one_owner() -> None:
     spellings = [text for option in WRITE_OPTIONS.values() for text in option.spellings]
     assert len(set(spellings)) == len(spellings)
-    assert all(is_known_key(text) for text in (*spellings, *UNSUPPORTED, *WITHOUT_EFFECT))
+    assert all(is_known_key(text) for text in (*spellings, *UNSUPPORTED, *UNSUPPORTED_READS))
 
 
 def test_a_typical_hudi_job_is_read() -> None:
@@ -267,8 +268,10 @@ def test_settings_travel_between_processes() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hoodie.metadata.enable", "true"),
-        ("hoodie.avro.schema.external.transformation", "true"),
+        ("hoodie.clean.partition.filter.regex", "a.*"),
+        ("hoodie.cleaner.partition.filter.selected", "a"),
+        ("hoodie.static.overwrite.partition.paths", "a"),
+        ("hoodie.avro.schema.externalTransformation", "true"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),
         ("hoodie.bulkinsert.user.defined.partitioner.class", "com.example.Partitioner"),
@@ -297,7 +300,11 @@ def test_what_would_change_the_table_is_refused_by_name(key: str, value: str) ->
         ("hoodie.embed.timeline.server", "true"),
         ("hoodie.datasource.write.row.writer.enable", "true"),
         ("hoodie.write.record.merge.custom.implementation.classes", "com.example.Merger"),
-        ("hoodie.metrics.on", "true"),
+        ("hoodie.metrics.on", "false"),
+        ("hoodie.bulkinsert.sort.mode", "none"),
+        ("hoodie.datasource.hive_sync.enable", "false"),
+        ("HOODIE.Datasource.hive_sync.database", "default"),
+        ("hoodie.parquet.write.utc-timezone.enabled", "true"),
     ],
 )
 def test_what_changes_nothing_is_accepted_in_silence(key: str, value: str) -> None:
@@ -308,18 +315,18 @@ def test_what_changes_nothing_is_accepted_in_silence(key: str, value: str) -> No
 
 def test_every_refused_property_is_listed() -> None:
     properties = as_property_set(
-        {"hoodie.metaserver.enabled": "true", "hoodie.metadata.enable": "true"}
+        {"hoodie.metaserver.enabled": "true", "hoodie.table.format": "iceberg"}
     )
     assert [found.key for found in unsupported_keys(properties)] == [
-        "hoodie.metadata.enable",
+        "hoodie.table.format",
         "hoodie.metaserver.enabled",
     ]
 
 
-def test_hudis_own_defaults_are_refused_only_where_the_docs_say_so() -> None:
+def test_no_default_of_hudis_is_refused() -> None:
     said = {known.key: known.default for known in hudi_keys().values() if known.default}
-    refused = {found.key for found in unsupported_keys(as_property_set(said))}
-    assert refused == {"hoodie.metadata.enable"}
+    for rules in (UNSUPPORTED, UNSUPPORTED_READS):
+        assert unsupported_keys(as_property_set(said), rules) == ()
 
 
 # keys

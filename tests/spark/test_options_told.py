@@ -1,0 +1,173 @@
+"""What becomes of options on Spark: told once, taken from SET, and where a stream begins."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+import hoodoo.spark
+from tests.spark.conftest import COLUMNS, OPTIONS, Row, run_to_its_end
+from timeline.errors import SettingError
+
+pytestmark = pytest.mark.spark
+
+THREE: list[Row] = [(1, "mon", 10, 1.0), (2, "mon", 10, 2.0), (3, "tue", 10, 3.0)]
+SYNC = "hoodie.datasource.hive_sync.enable"
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """The warnings about options."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(one.message) for one in caught if "hoodie" in str(one.message)]
+
+
+@contextmanager
+def said(spark: Any, **values: str) -> Iterator[None]:
+    """What SQL's SET says, taken back afterwards."""
+    named = {key.replace("__", "."): value for key, value in values.items()}
+    try:
+        for key, value in named.items():
+            spark.sql(f"SET {key}={value}")
+        yield
+    finally:
+        for key in named:
+            spark.conf.unset(key)
+
+
+def test_a_save_and_a_load_each_tell_once(save: Any, rows: Any) -> None:
+    more = {SYNC: "true", "hoodie.datasource.write.recordkey.feild": "id"}
+    with heard() as texts:
+        save(THREE, **more)
+    assert len(texts) == 1
+    assert "no catalog is told" in texts[0]
+    assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
+    with heard() as texts:
+        assert rows(**more) == THREE
+    assert len(texts) == 1
+    with heard() as texts:
+        save(
+            THREE,
+            **{"hoodie.embed.timeline.server": "true", "hoodie.insert.shuffle.parallelism": "2"},
+        )
+    assert texts == []
+
+
+def test_hudis_own_default_is_taken_with_a_word(save: Any, rows: Any) -> None:
+    with heard() as texts:
+        save(THREE, **{"hoodie.metadata.enable": "true"})
+    assert len(texts) == 1
+    assert rows() == THREE
+
+
+def test_a_table_over_spark_tells_once(save: Any, spark: Any, path: str) -> None:
+    save(THREE)
+    with heard() as texts, hoodoo.spark.table(spark, path, {SYNC: "true"}) as table:
+        table.upsert(spark.createDataFrame(THREE, COLUMNS))
+        assert table.to_df().count() == len(THREE)
+    assert len(texts) == 1
+
+
+@pytest.mark.slow
+def test_a_stream_tells_once_for_all_its_batches(spark: Any, path: str, tmp_path: Path) -> None:
+    for number in range(3):
+        source = spark.createDataFrame([(number, "wed", 11, 7.0)], COLUMNS)
+        source.coalesce(1).write.mode("append").parquet(str(tmp_path / "source"))
+    stream = (
+        spark.readStream.schema(COLUMNS)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(tmp_path / "source"))
+        .writeStream.format("hoodoo")
+        .options(**OPTIONS, **{SYNC: "true"})
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    with heard() as texts:
+        stream.start(path).awaitTermination()
+    with hoodoo.open_table(path) as table:
+        assert len([one for one in table.timeline if one.action == "commit"]) == 3
+    assert len(texts) == 1
+
+
+def test_what_set_says_reaches_writes_and_reads_and_options_win(
+    save: Any, spark: Any, path: str, rows: Any
+) -> None:
+    save(THREE)
+    first = spark.read.format("hoodoo").load(path).first()["_hoodie_commit_time"]
+    operation = "hoodie__datasource__write__operation"
+    with said(spark, **{operation: "insert"}):
+        save([(1, "mon", 11, 9.0)])
+        assert len(rows()) == 4, "an insert looks no key up"
+        save([(1, "mon", 12, 8.0)], **{operation: "upsert"})
+        assert (1, "mon", 10, 1.0) not in rows()
+    with said(spark, as__of__instant=first):
+        assert len(rows()) != 3, "only keys of Hudi's and ours count"
+    begin = {"hoodie__datasource__read__begin__instanttime": "2999-01-01"}
+    with said(spark, hoodie__datasource__query__type="incremental", **begin):
+        assert rows() == []
+    with said(spark, hoodie__clean__automtic="true"), heard() as texts:
+        rows()
+    assert [text for text in texts if "did you mean hoodie.clean.automatic" in text]
+
+
+def test_what_set_says_wins_over_what_the_session_began_with(
+    spark: Any, save: Any, path: str
+) -> None:
+    spark.conf.set("spark.hoodie.write.application.id", "begun")
+    try:
+        with said(spark, hoodie__write__application__id="set"):
+            save(THREE)
+            with hoodoo.spark.table(spark, path) as table:
+                assert table.local.properties["hoodie.write.application.id"] == "set"
+        with hoodoo.spark.table(spark, path) as table:
+            assert table.local.properties["hoodie.write.application.id"] == "begun"
+    finally:
+        spark.conf.unset("spark.hoodie.write.application.id")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.datasource.merge.type", "skip_merge"),
+        ("hoodie.datasource.read.incr.path.glob", "mon*"),
+    ],
+)
+def test_a_load_is_refused_whose_answer_an_option_would_change(
+    save: Any, rows: Any, key: str, value: str
+) -> None:
+    save(THREE)
+    with pytest.raises(SettingError, match=key):
+        rows(**{key: value})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("offset", "expected"), [("earliest", [1, 2, 3, 4]), ("latest", [4])])
+def test_a_stream_begins_where_the_option_says(
+    save: Any, spark: Any, path: str, tmp_path: Path, offset: str, expected: list[int]
+) -> None:
+    if not hasattr(spark, "dataSource"):
+        pytest.skip("Spark streams from Python since 4.0")
+    save(THREE)
+    out, seen = str(tmp_path / "out"), str(tmp_path / "seen")
+
+    def run() -> Any:
+        reader = spark.readStream.format("hoodoo")
+        reader = reader.option("hoodie.datasource.streaming.startOffset", offset)
+        stream = reader.load(path).writeStream.format("parquet")
+        stream = stream.option("checkpointLocation", seen).trigger(availableNow=True)
+        return stream.start(out)
+
+    run_to_its_end(run)
+    save([(4, "wed", 11, 4.0)])
+    run_to_its_end(run)
+    found = spark.read.schema("id long").parquet(out)
+    assert sorted(row.id for row in found.collect()) == expected

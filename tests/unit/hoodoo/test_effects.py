@@ -1,0 +1,228 @@
+"""Each key is done, refused, told once a handle, or without effect by design: none is silent."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.configuration import (
+    declared_keys,
+    describe,
+    ignored_keys,
+    load_configuration,
+    silent_keys,
+)
+from hoodoo.services import service_options
+from timeline.errors import SettingError
+from timeline.properties.effects import WARNED, WITHOUT_EFFECT, Effect, effect_of
+from timeline.properties.known_keys import hudi_keys
+from timeline.properties.options import as_property_set
+
+SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])
+KEYS = sorted({known.key for known in hudi_keys().values()})
+#: A user expects something of each of them.
+EXPECTED = [
+    "hoodie.bulkinsert.sort.mode",
+    "hoodie.datasource.merge.type",
+    "hoodie.datasource.streaming.startOffset",
+    "hoodie.datasource.read.paths",
+    "hoodie.datasource.read.incr.path.glob",
+    "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
+    "hoodie.datasource.write.streaming.checkpoint.identifier",
+    "hoodie.datasource.write.streaming.ignore.failed.batch",
+    "hoodie.datasource.write.streaming.retry.count",
+    "hoodie.table.services.enabled",
+    "hoodie.compaction.partition.path.regex",
+    "hoodie.clean.partition.filter.regex",
+    "hoodie.clean.partition.filter.selected",
+    "hoodie.static.overwrite.partition.paths",
+    "hoodie.metadata.index.column.stats.enable",
+    "hoodie.metadata.global.record.level.index.enable",
+    "hoodie.table.service.manager.enabled",
+    "hoodie.write.ignore.failed",
+    "hoodie.write.schema",
+    "hoodie.sql.insert.mode",
+    "hoodie.spark.sql.insert.into.operation",
+    "hoodie.meta.sync.client.tool.class",
+    "hoodie.datasource.hive_sync.mode",
+    "hoodie.metrics.on",
+    "hoodie.errortable.base.path",
+    "hoodie.metadata.enable",
+]
+
+
+DECLARED = declared_keys(service_options())
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_of_hudis_has_an_effect_or_a_reason(key: str) -> None:
+    known = hudi_keys()[key.casefold()]
+    found = effect_of(key, DECLARED)
+    assert found.effect is not Effect.UNKNOWN
+    assert (found.effect is Effect.DONE) == (found.why == "")
+    for alias in (*known.aliases, key.upper()):
+        assert effect_of(alias, DECLARED) == found, "another name for the same"
+    if found.effect is Effect.DONE:
+        assert {alias.casefold() for alias in known.aliases} <= DECLARED
+
+
+@pytest.mark.parametrize("key", EXPECTED)
+def test_no_key_of_which_a_user_expects_something_is_silent(key: str) -> None:
+    assert effect_of(key, DECLARED).effect not in (Effect.NONE, Effect.UNKNOWN)
+
+
+def test_no_key_stands_in_both_tables() -> None:
+    assert not WARNED.keys() & WITHOUT_EFFECT.keys()
+    assert all(
+        why and not why.endswith(".") for why in (*WARNED.values(), *WITHOUT_EFFECT.values())
+    )
+
+
+def told(**said: str) -> tuple[str, ...]:
+    properties = as_property_set({key.replace("__", "."): text for key, text in said.items()})
+    return ignored_keys(properties, more=service_options())
+
+
+def test_keys_of_one_reason_are_told_together() -> None:
+    said = {
+        "hoodie.datasource.hive_sync.enable": "true",
+        "hoodie.datasource.hive_sync.table": "t",
+        "hoodie.datasource.hive_sync.database": "default",
+    }
+    (text,) = told(**said)
+    assert text.startswith("no effect here, no catalog is told")
+    assert text.endswith(
+        "hoodie.datasource.hive_sync.enable (from code), hoodie.datasource.hive_sync.table (from code)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_told"),
+    [
+        ("hoodie.metadata.enable", "true", True),
+        ("hoodie.metadata.enable", "false", False),
+        ("hoodie.metadata.record.index.enable", "true", True),
+        ("hoodie.metadata.max.reader.memory", "1", False),
+        ("hoodie.write.auto.upgrade", "true", True),
+        ("hoodie.write.auto.upgrade", "false", False),
+        ("hoodie.write.concurrency.schema.conflict.resolution.enable", "false", True),
+        ("hoodie.write.concurrency.schema.conflict.resolution.enable", "true", False),
+        ("hoodie.merge.allow.duplicate.on.inserts", "false", True),
+        ("hoodie.merge.allow.duplicate.on.inserts", "true", False),
+        ("hoodie.bulkinsert.sort.mode", "GLOBAL_SORT", True),
+        ("hoodie.bulkinsert.sort.mode", "none", False),
+        ("hoodie.datasource.write.streaming.retry.count", "3", False),
+        ("hoodie.datasource.write.streaming.retry.count", "7", True),
+        ("hoodie.metrics.reporter.type", "GRAPHITE", True),
+        ("hoodie.aws.glue.endpoint", "x", True),
+        ("hoodie.keygen.timebased.nonsense", "x", True),
+        ("HOODIE.EMBED.TIMELINE.SERVER", "true", False),
+        ("hoodie.upsert.shuffle.parallelism", "2", False),
+        ("path", "x", False),
+    ],
+)
+def test_a_key_is_told_when_it_asks_for_what_is_not_done(
+    key: str, value: str, is_told: bool
+) -> None:
+    assert bool(told(**{key: value})) is is_told
+
+
+def test_what_a_table_says_of_itself_is_not_told() -> None:
+    raw = {"hoodie.table.metadata.partitions": "files", "hoodie.database.name": "default"}
+    raw |= {"hoodie.table.something.of.a.later.release": "1"}
+    properties = load_configuration(environment={}, table=raw)
+    assert ignored_keys(properties, more=service_options()) == ()
+    assert silent_keys(properties, more=service_options()) == {}
+
+
+SAID = {
+    "hoodie.datasource.hive_sync.enable": "true",
+    "hoodie.datasource.write.recordkey.feild": "id",
+    "hoodie.embed.timeline.server": "true",
+}
+
+
+def test_a_handle_tells_once_whatever_is_done_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="hoodoo")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with hoodoo.create_table(
+            tmp_path / "t", schema=SCHEMA, record_key="id", properties=SAID
+        ) as table:
+            for value in range(2):
+                table.upsert([{"id": "a", "v": value}])
+                table.to_arrow()
+        assert len(caught) == 1
+        with hoodoo.open_table(tmp_path / "t", properties=SAID) as table:
+            table.to_arrow()
+        assert len(caught) == 2
+        hoodoo.open_table(tmp_path / "t").close()
+    texts = [str(one.message) for one in caught]
+    assert len(texts) == 2
+    assert "hive_sync.enable" in texts[0]
+    assert "did you mean hoodie.datasource.write.recordkey.field" in texts[0]
+    assert "timeline.server" not in texts[0]
+    silent = [one for one in caplog.records if "options.without_effect" in one.message]
+    assert [one.levelno for one in silent] == [logging.DEBUG] * 2
+    assert "hoodie.embed.timeline.server" in silent[0].message
+
+
+def test_a_table_without_metadata_table_takes_hudis_own_default(tmp_path: Path) -> None:
+    said = {"hoodie.metadata.enable": "true"}
+    with (
+        pytest.warns(UserWarning, match="metadata table is neither built"),
+        hoodoo.create_table(
+            tmp_path / "t", schema=SCHEMA, record_key="id", properties=said
+        ) as table,
+    ):
+        assert table.upsert([{"id": "a", "v": 1}]).rows_inserted == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.datasource.merge.type", "skip_merge"),
+        ("hoodie.datasource.read.paths", "a,b"),
+        ("hoodie.datasource.read.incr.path.glob", "a*"),
+        ("hoodie.datasource.read.schema.use.end.instanttime", "true"),
+    ],
+)
+def test_a_read_is_refused_whose_answer_an_option_would_change(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id").close()
+    with hoodoo.open_table(tmp_path / "t", properties={key: value}) as table:
+        table.upsert([{"id": "a", "v": 1}])
+        for read in (table.to_arrow, table.scan, table.hold, lambda: table.changes("earliest")):
+            with pytest.raises(SettingError, match=key) as caught:
+                read()
+            assert caught.value.kind == "unsupported_setting"
+
+
+def test_the_switch_of_all_services_keeps_writers_from_them(tmp_path: Path) -> None:
+    said = {"hoodie.clean.commits.retained": "1", "hoodie.table.services.enabled": "false"}
+    said |= {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
+    with hoodoo.create_table(
+        tmp_path / "t", schema=SCHEMA, record_key="id", properties=said
+    ) as table:
+        for value in range(5):
+            table.upsert([{"id": "a", "v": value}])
+        assert [one.action for one in table.timeline] == ["commit"] * 5
+        assert table.services.clean() is not None, "who asks for it gets it"
+
+
+def test_what_becomes_of_each_key_is_shown() -> None:
+    properties = as_property_set({**SAID, "hoodie.index.type": "BUCKET"})
+    shown = {one.key: one.effect for one in describe(properties, more=service_options())}
+    assert shown["hoodie.datasource.hive_sync.enable"] == "warned"
+    assert shown["hoodie.datasource.write.recordkey.feild"] == "unknown"
+    assert shown["hoodie.embed.timeline.server"] == "none"
+    assert shown["hoodie.index.type"] == "done"
+    assert shown["hoodie.clean.automatic"] == "done"
