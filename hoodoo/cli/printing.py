@@ -22,6 +22,7 @@ from rich.text import Text
 
 from hoodoo.cli.escaping import compact_json, harmless, json_text
 from hoodoo.cli.row_json import json_lines
+from hoodoo.cli.row_table import fit_rows
 from timeline.errors import HoodooError
 
 __all__ = ["Output", "Printer"]
@@ -81,8 +82,9 @@ class Printer:
         cells = [[harmless("" if cell is None else cell) for cell in line] for line in lines]
         for number, heading in enumerate(headings):
             longest = max((len(line[number]) for line in cells), default=0)
-            # Times and names stay whole on a narrow terminal, long texts are folded.
-            made.add_column(heading, overflow="fold", no_wrap=longest <= _WHOLE_MAX)
+            # Times and names stay on one line of a narrow terminal, long texts are folded.
+            short = longest <= _WHOLE_MAX
+            made.add_column(heading, overflow="ellipsis" if short else "fold", no_wrap=short)
         for line in cells:
             made.add_row(*(Text(cell) for cell in line))
         _console(sys.stdout).print(made)
@@ -140,12 +142,27 @@ class Printer:
             shown.extend(list(row.values()) for row in head.to_pylist())
             if more:
                 break
-        self.grid(names, shown)
+        self._row_grid(
+            names, [["" if cell is None else harmless(cell) for cell in row] for row in shown]
+        )
         if more:
             self.remark(
                 f"only the first {ROWS_SHOWN_MAX} rows are shown; all of them with --output ndjson"
             )
         return len(shown)
+
+    def _row_grid(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        console = _console(sys.stdout)
+        width = console.width if sys.stdout.isatty() else None
+        fitted = fit_rows([harmless(name) for name in names], rows, width)
+        for number, line in enumerate(fitted.text_lines(width)):
+            style = "" if number else "bold"
+            console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
+        if fitted.hidden:
+            self.remark(
+                f"no room for {len(fitted.hidden)} more columns; choose by --columns, or see all "
+                f"with --output ndjson: {', '.join(fitted.hidden)}"
+            )
 
 
 def _console(stream: Any) -> Console:
