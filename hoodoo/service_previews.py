@@ -8,6 +8,7 @@ from tableservices.archiving.execute import preview as archive_preview
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.facts import gather
 from tableservices.cleaning.plan import plan_clean
+from tableservices.cleaning.refusal import refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.planned_service import PlannedService
 from tableservices.service import TableService
@@ -15,6 +16,8 @@ from tableservices.ttl.execute import expired_partitions
 from tableservices.ttl.settings import TtlSettings
 from timeline.context import TableContext
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.properties.properties_file import load_config
+from timeline.readable import refuse_unwritable
 from timeline.reading.read import view_of
 
 __all__ = ["preview"]
@@ -39,6 +42,7 @@ def preview(
 
     Raises:
         SettingError: A property of the service is wrong.
+        MetadataTableOnError: As the run itself.
         Others: As planning it.
     """
     if service.name in planning:
@@ -47,13 +51,17 @@ def preview(
         return _clean(context, CleaningSettings.from_properties(properties))
     if service.name == "archive":
         rules = ArchiveRules.from_properties(properties)
-        return {"would_archive": list(archive_preview(context, rules))}
+        archived = list(archive_preview(context, rules))
+        if archived:
+            refuse_uncleanable(context, "archive")
+        return {"would_archive": archived}
     if service.name == "ttl":
         return _expire(context, TtlSettings.from_properties(properties))
     return {}
 
 
 def _clean(context: TableContext, settings: CleaningSettings) -> dict[str, object]:
+    refuse_uncleanable(context)
     paths = plan_clean(gather(context, context.snapshot(), settings).facts, settings).paths
     found = context.world.executor.map(context.world.storage.stat, list(paths))
     return {
@@ -72,6 +80,9 @@ def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
+    if settings.days_retained > 0:
+        config, limits = load_config(context.world.storage), context.limits
+        refuse_unwritable(config, without_metadata_table=limits.without_metadata_table)
     partitions = expired_partitions(context, settings)
     # No partition at all would mean every partition.
     view = view_of(context, context.snapshot())

@@ -19,7 +19,7 @@ _MS_OF_AN_HOUR = 3_600_000
 SERVED: Mapping[str, str] = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.write.num.retries.on.conflict.failures": "20",
-    "hoodie.write.isolation.level": "serializable",
+    "hoodoo.write.isolation.level": "serializable",
     "hoodie.client.heartbeat.interval_in_ms": str(BEAT_MS),
     "hoodie.client.heartbeat.tolerable.misses": str(MISSES),
     "hoodie.clean.failed.writes.policy": "LAZY",

@@ -72,7 +72,7 @@ class Features:
             "hoodie.keep.min.commits": "3",
             "hoodie.keep.max.commits": "4",
             "hoodie.log.compaction.blocks.threshold": "2",
-            "hoodie.bloom.index.filter.num_entries": "50",
+            "hoodie.index.bloom.num_entries": "50",
             "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
             "hoodie.write.commit.retry.base.ms": "0",
             "hoodie.record.merge.mode": (

@@ -27,8 +27,7 @@ PROPERTIES = {
     "hoodie.clean.commits.retained": "1",
     "hoodie.keep.min.commits": "2",
     "hoodie.keep.max.commits": "3",
-    "hoodie.retry.max": "0",
-    "hoodoo.durability": "relaxed",
+    "hoodoo.storage.durability": "relaxed",
 }
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
