@@ -289,7 +289,9 @@ def _shaped(block: LogBlock, column: pa.ChunkedArray, sides: _Sides) -> pa.Array
         rows = read.folders.fill(rows, sides.unit.file_group.partition_path)
     try:
         rows = promote(rows, sides.read.image)
-    except (InvalidInputError, pa.ArrowException) as error:
+    except InvalidInputError as error:
+        raise misfit(error, "a change log", sides.unit.path, kind="bad_change_log") from error
+    except pa.ArrowException as error:
         raise CorruptTableError(
             f"a change log does not fit the table's schema: {sides.unit.path} ({error})",
             kind="bad_change_log",

@@ -26,7 +26,7 @@ from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.files.blocks import read_blocks
 from timeline.files.small_files import open_parquet
 from timeline.machine import NullEvents
-from timeline.model.casting import promote
+from timeline.model.casting import misfit, promote
 from timeline.model.file_group import LogFile
 from timeline.model.internal_schema import SchemaHistory
 from timeline.model.merge_definition import MergeDefinition
@@ -169,7 +169,9 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
             held = _field_names(block.schema_json, block.path)
         wanted = _held(read.schema, held)
         return promote(_written(block, content, wanted), wanted), held
-    except (pa.ArrowException, OSError, InvalidInputError) as error:
+    except InvalidInputError as error:
+        raise misfit(error, "a block of a log file", block.path, kind="bad_log_block") from error
+    except (pa.ArrowException, OSError) as error:
         raise CorruptTableError(
             f"a block of a log file does not fit the table's schema: {block.path} "
             f"({str(error).partition(chr(10))[0][:200]})",

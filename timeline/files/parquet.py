@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.files.small_files import SmallFile, open_parquet
+from timeline.model.casting import misfit
 from timeline.model.internal_schema import Renaming
 from timeline.model.schema import KEY_COLUMN, SEQUENCE_COLUMN, avro_with_meta, promote
 from timeline.ports.storage import ObjectMissingError, Storage, open_kept
@@ -433,7 +434,8 @@ def _reads_otherwise(
     Whether a filter names a column of which the file cannot tell what the filter asks.
 
     Values change on the way: a float is compared as the double Java makes of it, a number as the
-    text it became; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0
+    text it became; milliseconds may lie under the label of microseconds (``stored_in``), and their
+    statistics under the same; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0
     and 0.0 for either of the two.
     """
     told = (each for each in target if each.name in held)
@@ -446,7 +448,12 @@ def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
     return not _has_floats(target) and bool(
         source == target
         or (types.is_integer(source) and types.is_integer(target))
-        or (types.is_timestamp(source) and types.is_timestamp(target) and source.tz == target.tz)
+        or (
+            types.is_timestamp(source)
+            and types.is_timestamp(target)
+            and source.tz == target.tz
+            and source.unit != "us"  # a coarser target then says that the label is wrong
+        )
     )
 
 
@@ -492,8 +499,4 @@ def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
         rows = promote(rows, plan.shape)
         return rows if plan.late is None else rows.filter(plan.late).select(plan.names)
     except InvalidInputError as error:
-        raise CorruptTableError(
-            f"a base file does not fit the table's schema: {path} ({error.message})",
-            kind="bad_base_file",
-            path=path,
-        ) from error
+        raise misfit(error, "a base file", path, kind="bad_base_file") from error

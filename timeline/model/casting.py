@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.errors import InvalidInputError
-from timeline.model.evolution import fits, is_list, mismatch, promotes
+from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
+from timeline.model.evolution import UNKNOWN_UNIT, fits, is_list, mismatch, promotes, stored_in
 from timeline.model.java_text import java_text
 
-__all__ = ["cast_column", "normalise", "promote", "refuse_null_elements", "uuid_texts"]
+__all__ = ["cast_column", "misfit", "normalise", "promote", "refuse_null_elements", "uuid_texts"]
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)
@@ -67,9 +67,28 @@ def promote(table: pa.Table, schema: pa.Schema) -> pa.Table:
     Shapes: table (n rows) -> (n rows); order kept.
 
     Raises:
-        InvalidInputError: ``schema_mismatch`` or ``lossy_value``: no such promotion exists.
+        InvalidInputError: ``schema_mismatch`` or ``lossy_value``: no such promotion exists;
+            ``unknown_time_unit``: of moments whose unit nothing tells.
     """
     return _shaped(table, schema, reading=True)
+
+
+def misfit(error: InvalidInputError, what: str, path: str, *, kind: str) -> HoodooError:
+    """
+    What a reader is told when stored rows cannot be brought to the table's schema.
+
+    Args:
+        error: Of ``promote``.
+        what: The kind of file, for the message.
+        path: The file.
+        kind: What such damage is called; moments without a unit keep their own kind.
+    """
+    message = f"{what} does not fit the table's schema: {path} ({error.message})"
+    if error.kind != UNKNOWN_UNIT:
+        return CorruptTableError(message, kind=kind, path=path)
+    fields = {name: error.fields[name] for name in ("column", "table_type", "stored_type")}
+    advice = "read the other columns, or rewrite the column with the tool that wrote the file"
+    return UnsupportedTableError(f"{message}; {advice}", kind=UNKNOWN_UNIT, path=path, **fields)
 
 
 def cast_column(
@@ -132,6 +151,8 @@ def _converted(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool)
 
 
 def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> pa.Array:
+    if reading and (stored := stored_in(values.type, kind, name)) is not None:
+        return values.view(stored)
     source = values.type
     promoted = promotes(source, kind, stated=reading)
     if not (promoted or fits(source, kind) or (reading and _same_bits(source, kind))):
@@ -162,9 +183,9 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
 
 def _same_bits(source: pa.DataType, kind: pa.DataType) -> bool:
     """
-    Whether a file may hold a date or a moment as the bare number, or the other way round.
+    Whether a file may hold a date or a time as the bare number, or the other way round.
 
-    Java Hudi 1.0.2 rewrites local timestamps as numbers (fmt 4.4); INT96 has no zone.
+    A table whose newest writer is older than Hudi 1.1 calls moments numbers; INT96 has no zone.
     """
     types = pa.types
     if types.is_timestamp(source) and types.is_timestamp(kind):
@@ -176,8 +197,7 @@ def _same_bits(source: pa.DataType, kind: pa.DataType) -> bool:
     }
     if (source, kind) in pairs or (kind, source) in pairs:
         return True
-    wide, other = (source, kind) if source == pa.int64() else (kind, source)
-    return bool(wide == pa.int64() and types.is_timestamp(other) and other.unit in ("ms", "us"))
+    return bool(kind == pa.int64() and types.is_timestamp(source) and source.unit in ("ms", "us"))
 
 
 def _struct(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> pa.Array:

@@ -34,6 +34,8 @@ SCHEMA_KEY = "schema"
 INTERNAL_SCHEMA_KEY = "latest_schema"  # of schema on read: the same with column ids
 """Key in the extra metadata that holds the table's Avro schema without meta columns."""
 
+_KEEPS_SCHEMA = frozenset({"CLUSTER", "COMPACT", "INDEX", "LOG_COMPACT"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:
@@ -143,6 +145,15 @@ class CommitMetadata:
     def schema_json(self) -> str | None:
         """The table's Avro schema (JSON, without meta columns) as of this write, if recorded."""
         return self.extra_metadata.get(SCHEMA_KEY) or None
+
+    @property
+    def decides_schema(self) -> bool:
+        """
+        Whether the table's schema may change by it, as Java judges.
+
+        A service repeats a schema, and that of another engine the one it began with.
+        """
+        return self.operation_type not in _KEEPS_SCHEMA
 
     @property
     def total_files(self) -> int:

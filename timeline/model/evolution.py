@@ -24,6 +24,7 @@ __all__ = [
     "EXTENSIONS",
     "NESTING_MAX",
     "PROMOTIONS",
+    "UNKNOWN_UNIT",
     "STATED_PROMOTIONS",
     "WIDENINGS",
     "MissingColumns",
@@ -35,7 +36,9 @@ __all__ = [
     "fits",
     "is_list",
     "mismatch",
+    "needs_repair",
     "promotes",
+    "stored_in",
     "unwrapped",
 ]
 
@@ -70,6 +73,9 @@ STATED_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "string": frozenset({"date", "decimal"}),
     }
 )
+
+#: Kind of the refusal of values whose unit of time nothing tells.
+UNKNOWN_UNIT: Final = "unknown_time_unit"
 
 #: Arrow's extension types that are plain Hudi types in disguise -> the stored type.
 EXTENSIONS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
@@ -240,6 +246,61 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_fixed_size_binary(source) and types.is_binary(target):
         return True
     return bool(canonical_scalar(source) == target)
+
+
+def stored_in(source: pa.DataType, target: pa.DataType, name: str) -> pa.DataType | None:
+    """
+    The type that a file's numbers really have where its label and the table's type differ.
+
+    Writers before Hudi 1.1 wrote ``timestamp-millis`` under the label of microseconds, and
+    local timestamps as bare numbers. The table's schema decides, as in Java since 1.1: numbers
+    under the label micros are milliseconds where the table says so, bare numbers are local
+    moments of the table's unit. Any other difference of labels is a true one.
+
+    Args:
+        source: The file's type.
+        target: The table's type, of the moment that is read.
+        name: The column, for the message.
+
+    Returns:
+        The type whose bits they are; None where the file's label is true.
+
+    Raises:
+        InvalidInputError: Nothing tells the unit (``unknown_time_unit``): bare numbers where the
+            table has moments in UTC, and local microseconds where it has milliseconds (Java reads
+            those in one way from base files and in another from logs).
+    """
+    types = pa.types
+    if not types.is_timestamp(target) or target.unit not in ("ms", "us"):
+        return None
+    if source == pa.int64():
+        if not target.tz:
+            return target
+        raise _unknown_unit(source, target, name)
+    coarser = types.is_timestamp(source) and source.unit == "us" and target.unit == "ms"
+    if not coarser or bool(source.tz) != bool(target.tz):
+        return None
+    if not target.tz:
+        raise _unknown_unit(source, target, name)
+    return target
+
+
+def _unknown_unit(source: pa.DataType, target: pa.DataType, name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"nothing tells the unit of these moments: column={name!r} table_type={target} "
+        f"stored_type={source}",
+        kind=UNKNOWN_UNIT,
+        column=name,
+        table_type=str(target),
+        stored_type=str(source),
+    )
+
+
+def needs_repair(kind: pa.DataType) -> bool:
+    """Whether files of writers before Hudi 1.1 may store a type under another label."""
+    if pa.types.is_timestamp(kind):
+        return kind.unit == "ms" or not kind.tz
+    return any(needs_repair(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def promotes(source: pa.DataType, target: pa.DataType, *, stated: bool = False) -> bool:

@@ -211,16 +211,24 @@ class Snapshot:
 
     @cached_property
     def newest_schema_json(self) -> str | None:
-        """The table schema of the newest visible commit that tells one (fmt 3)."""
+        """The table schema of the newest visible commit that decides one (fmt 3)."""
         # The newest one tells it nearly always: thousands need not be sorted for that.
         newest = self.newest_write
-        if newest is not None and (schema := self.commits.read(newest).schema_json):
+        if newest is not None and (schema := self._decided_schema(newest)):
             return schema
-        for instant in sorted(self._visible_writes(), key=_completion, reverse=True):
-            schema = self.commits.read(instant).schema_json
-            if schema:
-                return schema
-        return self.archived_write.schema_json if self.archived_write is not None else None
+        ordered = sorted(self._visible_writes(), key=_completion, reverse=True)
+        decided = (self._decided_schema(instant) for instant in ordered)
+        if schema := next(filter(None, decided), None):
+            return schema
+        if self.archived_write is not None:
+            return self.archived_write.schema_json
+        # All writes are archived: what services repeat is all that is left.
+        repeated = (self.commits.read(instant).schema_json for instant in ordered)
+        return next(filter(None, repeated), None)
+
+    def _decided_schema(self, instant: Instant) -> str | None:
+        metadata = self.commits.read(instant)
+        return metadata.schema_json if metadata.decides_schema else None
 
     @cached_property
     def newest_internal_schema_json(self) -> str | None:
