@@ -32,7 +32,7 @@ from timeline.errors import HoodooError
 from timeline.files.parquet import read_footer
 from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.machine import LoggingEvents
-from timeline.model.evolution import canonical_type
+from timeline.model.evolution import canonical_type, needs_repair
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.properties.options import PropertySet
@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
+#: Table version of which no release writes moments under another label.
+_RIGHT_LABELS = 9
 # A session's own choices for other files would leave rows out, or move days before 1582 by a
 # week, in the base files that Spark reads and not in those that our tasks read.
 _AS_WRITTEN = {
@@ -328,9 +330,13 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
 
     Spark's reader refuses some of Hudi's promotions, its releases each others, and widens a
     float in another way. Types only grow, so the oldest file speaks for all that have grown
-    nothing since. Outside: 1 footer, of a table that has evolved 1 for each file.
+    nothing since; but an older release of Hudi may have written a moment under another label at
+    any time (``needs_repair``). Outside: 1 footer, of a table that has evolved 1 for each file.
     """
     world = table.core.context.world
+    relabelled = table.config.initial_version < _RIGHT_LABELS and any(
+        needs_repair(each.type) for each in plan.file_schema
+    )
 
     def fits(base: BaseFile) -> bool:
         written = read_footer(world.storage, base.path).schema
@@ -341,7 +347,7 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
         )
 
     files = sorted(plan.files, key=lambda base: base.requested_time)
-    if not files or fits(files[0]):
+    if not files or (fits(files[0]) and not relabelled):
         return frozenset(files)
     fitting = world.executor.map(fits, files)
     return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)

@@ -267,8 +267,8 @@ def stored_in(source: pa.DataType, target: pa.DataType, name: str) -> pa.DataTyp
 
     Raises:
         InvalidInputError: Nothing tells the unit (``unknown_time_unit``): bare numbers where the
-            table has moments in UTC, and local microseconds where it has milliseconds (Java reads
-            those in one way from base files and in another from logs).
+            table has moments in UTC, and microseconds where it has milliseconds, one of them
+            local. Java 1.2 reads those in one way from base files and in another from logs.
     """
     types = pa.types
     if not types.is_timestamp(target) or target.unit not in ("ms", "us"):
@@ -277,12 +277,11 @@ def stored_in(source: pa.DataType, target: pa.DataType, name: str) -> pa.DataTyp
         if not target.tz:
             return target
         raise _unknown_unit(source, target, name)
-    coarser = types.is_timestamp(source) and source.unit == "us" and target.unit == "ms"
-    if not coarser or bool(source.tz) != bool(target.tz):
+    if not types.is_timestamp(source) or (source.unit, target.unit) != ("us", "ms"):
         return None
-    if not target.tz:
-        raise _unknown_unit(source, target, name)
-    return target
+    if source.tz and target.tz:
+        return target
+    raise _unknown_unit(source, target, name)
 
 
 def _unknown_unit(source: pa.DataType, target: pa.DataType, name: str) -> InvalidInputError:
