@@ -59,7 +59,9 @@ def inside(numbers: list[int | None], number: int) -> list[object]:
 
 def column(numbers: list[int | None], wrap: int, kind: pa.DataType) -> pa.Table:
     """A column whose moments of some type have these numbers, at some depth."""
-    return pa.table({"c": with_bits(pa.array(inside(numbers, wrap), WRAPS[wrap](pa.int64())), kind)})
+    return pa.table(
+        {"c": with_bits(pa.array(inside(numbers, wrap), WRAPS[wrap](pa.int64())), kind)}
+    )
 
 
 def with_bits(values: pa.Array, kind: pa.DataType) -> pa.Array:
