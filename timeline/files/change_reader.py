@@ -23,7 +23,7 @@ from timeline.codecs.record_values import record_values
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.files.change_log import kinds_of, read_change_log
 from timeline.files.slice_reader import SliceRead, read_slice
-from timeline.model.casting import promote
+from timeline.model.casting import misfit, promote
 from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION, RECORD_KEY
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import FileSlice
