@@ -370,13 +370,19 @@ def plan_of(
     return WritePlan(
         rules=rules,
         files=file_rules_of(settings),
-        delete_partitions=delete_partitions,
+        delete_partitions=delete_partitions or _overwritten(settings, operation),
         extra_metadata=dict(settings.extra_metadata),
         batch_id=batch_id,
         reads=reads,
         detect_early=settings.early_conflict_detection,
         schema=_schema_rules(settings, config),
     )
+
+
+def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[str, ...]:
+    """Partitions that an overwrite replaces whatever its rows are of."""
+    replaces = operation is WriteOperation.INSERT_OVERWRITE
+    return settings.overwritten_partitions if replaces else ()
 
 
 def _partial_columns(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from hoodoo.untyped import typed_column, typed_floats, typed_rows
 from timeline.errors import InvalidInputError
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import listed
@@ -18,27 +19,36 @@ __all__ = ["Operation", "as_arrow", "as_operation", "named_partitions", "refuse_
 Operation: TypeAlias = WriteOperation | str | None
 
 
-def as_arrow(data: object) -> pa.Table:
+def as_arrow(data: object, table_schema: Callable[[], pa.Schema] | None = None) -> pa.Table:
     """
     Take over incoming rows.
+
+    Values without a type of their own take the table's: all of dicts, of pandas those in
+    columns of objects and floats, which may be floats only because a value was missing.
 
     Args:
         data: A pyarrow Table, RecordBatch or RecordBatchReader, anything with
             ``__arrow_c_stream__`` (polars, DuckDB), a pandas DataFrame (its row labels are
             left out), or a sequence of mappings.
+        table_schema: Tells the table's own columns, where it has some; asked for such values.
 
     Raises:
-        InvalidInputError: Anything else, or values Arrow cannot hold in one column.
+        InvalidInputError: Anything else, values Arrow cannot hold in one column, or that do not
+            fit the table's (``lossy_value``, ``schema_mismatch``).
     """
     try:
-        return _taken(data)
+        return _taken(data, table_schema or _no_columns)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
             f"the rows cannot be taken over into Arrow: {error}", kind="data"
         ) from error
 
 
-def _taken(data: Any) -> pa.Table:
+def _no_columns() -> pa.Schema:
+    return pa.schema([])
+
+
+def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -50,16 +60,39 @@ def _taken(data: Any) -> pa.Table:
         for kind in type(data).__mro__
     ):
         # Before the stream, which would hand over the row labels as one more column.
-        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+        return _of_pandas(data, table_schema)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-        return pa.Table.from_pylist(list(data))
+        return typed_rows(data, table_schema())
     raise InvalidInputError(
         "rows are an Arrow table, anything with the Arrow C stream (polars, DuckDB), a pandas "
         f"DataFrame or a list of dicts, not {type(data).__name__}",
         kind="data",
     )
+
+
+def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
+    untyped = [
+        number
+        for number, kind in enumerate(frame.dtypes)
+        if str(kind) == "object" or getattr(kind, "kind", "") == "f"
+    ]
+    known = {each.name: each.type for each in table_schema()} if untyped else {}
+    own = {n: str(frame.columns[n]) for n in untyped if str(frame.columns[n]) in known}
+    objects = [n for n in own if str(frame.dtypes.iloc[n]) == "object"]
+    kept = [n for n in range(len(frame.columns)) if n not in objects]
+    rows = pa.Table.from_pandas(frame.iloc[:, kept], preserve_index=False)
+    rows = rows.replace_schema_metadata(None)
+    columns = dict(zip(kept, rows.columns, strict=True))
+    for number, name in own.items():
+        if number in columns:
+            columns[number] = typed_floats(columns[number], known[name], name)
+        else:
+            values = frame.iloc[:, number].tolist()
+            columns[number] = pa.chunked_array([typed_column(values, known[name], name)])
+    names = [str(name) for name in frame.columns]
+    return pa.Table.from_arrays([columns[n] for n in range(len(names))], names=names)
 
 
 def as_operation(operation: WriteOperation | str) -> WriteOperation:

@@ -49,7 +49,7 @@ from timeline.properties.unsupported import (
     refuse_unsupported,
 )
 from timeline.publishing.refusal import RefusalReport
-from timeline.reading.read import Filter
+from timeline.reading.read import Filter, known_schema
 from timeline.reading.read_set import ReadSet
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import BucketRules
@@ -328,12 +328,30 @@ class Table(GoingBack):
         plan = plan_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
         return delete_found(self._core, plan, self._published, filter, partitions)
 
-    def insert_overwrite(self, data: object, *, batch_id: str | None = None) -> Receipt:
-        """Replace every partition the rows belong to. Errors: as ``upsert``."""
-        return self._write(WriteOperation.INSERT_OVERWRITE, data, batch_id)
+    def insert_overwrite(
+        self,
+        data: object,
+        *,
+        partitions: Sequence[str] | None = None,
+        batch_id: str | None = None,
+    ) -> Receipt:
+        """
+        Replace every partition the rows belong to; without rows none.
+
+        Args:
+            data: Rows; see ``hoodoo.incoming.as_arrow``.
+            partitions: Replace these partition paths, also those that no row belongs to. Rows
+                of others are refused.
+            batch_id: As of ``upsert``.
+
+        Errors: as ``upsert``.
+        """
+        named = () if partitions is None else named_partitions(partitions)
+        operation = WriteOperation.INSERT_OVERWRITE
+        return self._write(operation, data, batch_id, overwritten=named)
 
     def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> Receipt:
-        """Replace the whole table. Errors: as ``upsert``."""
+        """Replace the whole table; without rows it is empty. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
 
     def delete_partitions(
@@ -369,8 +387,14 @@ class Table(GoingBack):
         deletes, context = chosen is WriteOperation.DELETE_PARTITION, self._core.context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
         plan = plan_of(self._settings, self.config, chosen, delete_partitions=named)
-        workload = None if deletes else LocalWorkload(context.world, as_arrow(data))
+        workload = None if deletes else LocalWorkload(context.world, as_arrow(data, self._columns))
         return rehearse(context, plan, workload)
+
+    def _columns(self) -> pa.Schema:
+        """The table's own columns as of a moment ago; none where nothing tells them."""
+        context = self._core.context
+        known = known_schema(context, context.glance())
+        return pa.schema([]) if known is None else known.arrow
 
     def _write(
         self,
@@ -380,11 +404,19 @@ class Table(GoingBack):
         *,
         partial: bool = False,
         reads: ReadSet | None = None,
+        overwritten: tuple[str, ...] = (),
     ) -> Receipt:
-        rows = as_arrow(data)
+        rows = as_arrow(data, self._columns)
         workload = LocalWorkload(self._core.context.world, rows)
         try:
-            return self.run(operation, workload, batch_id=batch_id, partial=partial, reads=reads)
+            return self.run(
+                operation,
+                workload,
+                batch_id=batch_id,
+                delete_partitions=overwritten,
+                partial=partial,
+                reads=reads,
+            )
         finally:
             workload.release()
 

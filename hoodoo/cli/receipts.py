@@ -29,6 +29,11 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         document["lost_slots"] = receipt.lost_slots
     if receipt.refusals:
         document["refusals"] = [report.as_document() for report in receipt.refusals]
+    if receipt.schema_changes:
+        document["schema_changes"] = [
+            {"column": one.column, "before": one.before, "after": one.after}
+            for one in receipt.schema_changes
+        ]
     if receipt.group > 1:
         document["group"] = receipt.group
     if receipt.already_published:

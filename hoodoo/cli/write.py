@@ -19,9 +19,9 @@ from hoodoo.incoming import named_partitions, refuse_other_types
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.operations import WriteOperation
-from timeline.model.schema import TableSchema, drop_meta, with_meta
+from timeline.model.schema import drop_meta, with_meta
 from timeline.properties.settings import WriteSettings
-from timeline.reading.read import read_schema
+from timeline.reading.read import known_schema
 from timeline.rules.keys import KeySpec, record_keys, validate_ordering
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.rehearsal import rehearse
@@ -104,7 +104,9 @@ def write(
     if chosen is not WriteOperation.DELETE_PARTITION:
         if source is None:
             raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
-        known = None if table is None else _schema_of(table)
+        known = None
+        if table is not None:
+            known = known_schema(table.core.context, table.core.context.snapshot())
         rows = read_rows(source, None if known is None else known.arrow)
     if table is None and rows is not None:
         table = _created(invocation, address, settings, code, rows)
@@ -143,13 +145,6 @@ def _existing(
         if may_create:
             return None
         raise
-
-
-def _schema_of(table: Table) -> TableSchema | None:
-    context = table.core.context
-    snapshot = context.snapshot()
-    has_schema = snapshot.newest_schema_json or table.config.create_schema_json
-    return read_schema(context, snapshot) if has_schema else None
 
 
 def _settings_of(invocation: Invocation, code: dict[str, str]) -> WriteSettings:
@@ -224,6 +219,8 @@ def _tell(invocation: Invocation, receipt: Receipt) -> None:
             f"{receipt.rows_deleted} deleted, {receipt.files_written} files, "
             f"attempts {receipt.attempts}"
         )
+        for change in receipt.schema_changes:
+            printer.line(f"  schema changed: {change.text}")
         for report in receipt.refusals:
             printer.line(f"  refused first: {report.text}")
         return

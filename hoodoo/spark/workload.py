@@ -100,6 +100,12 @@ class SparkWorkload:
         """As the contract."""
         return self._schema
 
+    def is_empty(self) -> bool:
+        """As the contract. Before rows are prepared Spark looks for the first one."""
+        if self._prepared is not None:
+            return not self._counts
+        return bool(self._df.isEmpty())
+
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract; duplicates are combined later, in each file group's task."""
         if self._prepared is not None and (rules, schema.arrow) == (self._rules, self._shape):
@@ -115,6 +121,8 @@ class SparkWorkload:
         self._prepared.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._counts = self._counted()
+            if not self._counts:
+                self._schema = schema.arrow
         except BaseException:
             self.release()  # asked once more, refused rows would pass for prepared ones
             raise

@@ -101,6 +101,10 @@ class RemoteWorkload:
         """Whether the rows came along with the offer."""
         return self._offered is not None
 
+    def is_empty(self) -> bool:
+        """As the contract; columns of a write without rows are the table's when it is offered."""
+        return not self._paths
+
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:  # noqa: ARG002
         """The writer did, before it offered the write."""
         raise InvariantError("the rows of another process are prepared there")

@@ -11,7 +11,7 @@ such a change is somebody's statement and never follows from incoming rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -27,10 +27,12 @@ __all__ = [
     "STATED_PROMOTIONS",
     "UNKNOWN_UNIT",
     "WIDENINGS",
+    "ColumnChange",
     "MissingColumns",
     "SchemaRules",
     "canonical_scalar",
     "canonical_type",
+    "changes_between",
     "check_avro_name",
     "evolved_type",
     "fits",
@@ -122,6 +124,61 @@ class SchemaRules:
     missing: MissingColumns = field(default_factory=MissingColumns)
     ordering: frozenset[str] = frozenset()  # never dropped, and never text for numbers
     required: frozenset[str] = frozenset()  # never dropped; who reads them says if they lack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChange:
+    """What a write made of a column: another type, or one that is new or gone (None)."""
+
+    column: str  # dotted, inside of nested types
+    before: str | None
+    after: str | None
+
+    @property
+    def text(self) -> str:
+        """As a line for people."""
+        if self.before is None:
+            return f"new column {self.column}: {self.after}"
+        if self.after is None:
+            return f"column {self.column} left the schema: {self.before}"
+        return f"column {self.column} is {self.after}, was {self.before}"
+
+
+def changes_between(before: pa.Schema, after: pa.Schema) -> tuple[ColumnChange, ...]:
+    """What differs, in the order of the columns; fields inside of structs by themselves."""
+    return tuple(_differences(list(before), list(after), ""))
+
+
+def _differences(
+    before: Iterable[pa.Field], after: Iterable[pa.Field], prefix: str
+) -> Iterator[ColumnChange]:
+    old = {each.name: each.type for each in before}
+    new = {each.name: each.type for each in after}
+    for name in dict.fromkeys((*old, *new)):
+        was, now, path = old.get(name), new.get(name), prefix + name
+        if was == now:
+            continue
+        if was is None or now is None or not _nested_alike(was, now):
+            yield ColumnChange(
+                column=path,
+                before=None if was is None else str(was),
+                after=None if now is None else str(now),
+            )
+        else:
+            yield from _differences(_inner(was), _inner(now), f"{path}.")
+
+
+def _nested_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(one.id == other.id and pa.types.is_nested(one))
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a nested type, named as in messages."""
+    if pa.types.is_map(kind):
+        return [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
+    if is_list(kind):
+        return [pa.field("element", kind.value_type)]
+    return list(kind)
 
 
 def unwrapped(kind: pa.DataType) -> pa.DataType:

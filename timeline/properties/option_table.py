@@ -62,6 +62,12 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         _LIST,
         "Partition paths that delete_partition removes.",
     ),
+    "overwritten_partitions": _option(
+        "hoodie.static.overwrite.partition.paths",
+        None,
+        _LIST,
+        "Partition paths that insert_overwrite replaces, also where no row is of them.",
+    ),
     "overwrite_mode": _option(
         "hoodie.datasource.overwrite.mode",
         None,

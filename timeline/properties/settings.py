@@ -134,6 +134,7 @@ class WriteSettings(_Settings):
 
     operation: WriteOperation = WriteOperation.UPSERT
     partitions_to_delete: tuple[str, ...] = ()
+    overwritten_partitions: tuple[str, ...] = ()
     overwrite_mode: OverwriteMode | None = None
     combine_before_insert: bool = False
     combine_before_upsert: bool = True

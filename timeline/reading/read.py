@@ -33,7 +33,7 @@ from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
 
-__all__ = ["ScanPlan", "plan_scan", "read_schema", "scan", "view_of"]
+__all__ = ["ScanPlan", "known_schema", "plan_scan", "read_schema", "scan", "view_of"]
 
 Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
@@ -92,6 +92,13 @@ def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
         UnsupportedTableError: Neither is there, and so the table was never written.
     """
     return _schema_and_folders(context, snapshot)[0]
+
+
+def known_schema(context: TableContext, snapshot: Snapshot) -> TableSchema | None:
+    """As ``read_schema``; None where nothing tells it."""
+    if not (snapshot.newest_schema_json or context.config.create_schema_json):
+        return None
+    return read_schema(context, snapshot)
 
 
 def _schema_and_folders(

@@ -96,12 +96,19 @@ class LocalWorkload:
         """How they were prepared."""
         return self._required_rules()
 
+    def is_empty(self) -> bool:
+        """As the contract."""
+        return bool(self._rows.num_rows == 0)
+
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
         with computing(self._world.storage, self._rows):
             self._prepare(rules, schema)
 
     def _prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        if self.is_empty():
+            self._prepare_nothing(rules, schema)
+            return
         rows = self._rows.select(drop_meta(self._rows.schema).names)
         keys = record_keys(rows, rules.keys)
         paths = partition_paths(rows, rules.keys)
@@ -117,6 +124,14 @@ class LocalWorkload:
             kept = combined(kept, rules, schema.avro_json)
         self._rules = rules
         self._rows = kept
+
+    def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
+        """No rows have no columns of their own, whatever they are called."""
+        own = () if rules.operation is WriteOperation.DELETE else tuple(schema.arrow)
+        text = pa.string()
+        shape = [*own, pa.field(KEY_COLUMN, text), pa.field(PARTITION_COLUMN, text)]
+        self._rules, self._schema = rules, schema.arrow
+        self._rows = pa.schema(shape).empty_table()
 
     def partition_paths(self) -> tuple[str, ...]:
         """As the contract."""

@@ -117,12 +117,14 @@ def place(
         rules: How rows become records.
         schema: The schema to write with.
         files: How base files and log files are made.
-        delete_partitions: Partitions to delete as wholes.
+        delete_partitions: Partitions to delete as wholes, or to overwrite though no row is
+            of them.
         view: Of the write's snapshot, where writes share one.
 
     Raises:
         InvalidInputError: An insert that must not meet known keys meets some, or a partial
-            update new ones (``partial_new_key``), or rows are of ``foreign_buckets``.
+            update new ones (``partial_new_key``), or rows are of ``foreign_buckets``, or of
+            other partitions than are to be overwritten (``outside_partitions``).
         UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
@@ -130,7 +132,8 @@ def place(
     # Rows that change records are looked up wherever they are: a new key must be refused.
     in_buckets = rules.buckets is not None and not rules.partial
     operation = rules.operation
-    touched = tuple(delete_partitions) if workload is None else workload.partition_paths()
+    named = tuple(delete_partitions)
+    touched = named if workload is None else workload.partition_paths()
     owned = file_groups_in_clustering(context, begun.snapshot.active)
     reserved = reserved_file_groups(context, begun.snapshot.active) if owned else {}
     replaced: tuple[FileGroupId, ...] = ()
@@ -138,7 +141,8 @@ def place(
     if operation.replaces:
         _refuse_fixed_file_ids(rules)
         refuse_overwriting(rules)
-        replaced, claimed = _replaced(view, operation, touched)
+        _refuse_outside(named or touched, touched)
+        replaced, claimed = _replaced(view, operation, named or touched)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
         return Placement(
@@ -236,6 +240,18 @@ def _below_logs(
         for group, number in rows.items()
         if group in latest and latest[group].log_files
     }
+
+
+def _refuse_outside(named: tuple[str, ...], touched: tuple[str, ...]) -> None:
+    """Rows of other partitions than those that are said to be overwritten would replace them."""
+    outside = sorted(set(touched).difference(named))
+    if outside:
+        raise InvalidInputError(
+            "rows belong to other partitions than those that are to be overwritten; name these, "
+            f"too, or leave the rows out: {outside[:5]}, named: {list(named[:5])}",
+            kind="outside_partitions",
+            partitions=outside[:5],
+        )
 
 
 def _replaced(

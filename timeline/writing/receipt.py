@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.evolution import MissingColumns, SchemaRules
+from timeline.model.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.model.operations import WriteOperation
 from timeline.model.times import InstantTime
 from timeline.publishing.refusal import RefusalReport
@@ -88,4 +88,5 @@ class Receipt:
     redone: str = "nothing"  # "publication", "file groups" or "everything"
     lost_slots: int = 0  # others published first, and no data had to be touched
     already_published: bool = False  # a batch id that was published before
+    schema_changes: tuple[ColumnChange, ...] = ()  # what its instant made of the table's columns
     group: int = 1  # writes that one instant published together (GRP-1)

@@ -59,7 +59,7 @@ def rehearse(
     snapshot = context.snapshot()
     schema, _ = schema_for(context, snapshot, workload, plan)
     if workload is not None:
-        workload.prepare(plan.rules, rows_schema(context, schema, workload.schema, plan))
+        workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
     now = _Now(requested_time=instant_time(WallMs(context.world.clock.now_ms())), snapshot=snapshot)
     placement = place(
         context,

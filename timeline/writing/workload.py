@@ -92,6 +92,9 @@ class Workload(Protocol):
     def schema(self) -> pa.Schema:
         """Columns of the incoming data, meta columns included if the caller left them in."""
 
+    def is_empty(self) -> bool:
+        """Whether there are no rows; asked where the columns would matter, which then do not."""
+
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """
         Fit the rows to the table's schema, compute keys and partition paths, combine.

@@ -24,6 +24,7 @@ from timeline.errors import (
 )
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.evolution import ColumnChange, changes_between
 from timeline.model.instant import Action
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import TableSchema
@@ -127,7 +128,7 @@ def prepared(
     refuse_keyless(plan)
     schema, before = schema_for(context, looked, workload, plan)
     if workload is not None:
-        workload.prepare(plan.rules, rows_schema(context, schema, workload.schema, plan))
+        workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
     return Work(context=context, plan=plan, workload=workload, schema=schema, schema_before=before)
 
 
@@ -449,6 +450,7 @@ def receipt_of(
         refusals=tuple(refusals),
         redone=redone.value,
         lost_slots=published.lost_slots,
+        schema_changes=_schema_changes(slot.schema_before, slot.schema_after),
         group=group,
     )
     context.world.events.emit(
@@ -461,6 +463,14 @@ def receipt_of(
         group=group,
     )
     return receipt
+
+
+def _schema_changes(before: str, after: str) -> tuple[ColumnChange, ...]:
+    """Of a table's first rows none: there was nothing to change."""
+    if not before or not after or before == after:
+        return ()
+    old, new = TableSchema.from_avro(before), TableSchema.from_avro(after)
+    return changes_between(old.arrow, new.arrow)
 
 
 def _redone(tries: Tries, published: Published) -> Redo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.errors import HoodooError, InvalidInputError, UnsupportedTableError
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
 from timeline.reading.snapshot import Snapshot
@@ -19,20 +19,45 @@ from timeline.writing.workload import Workload
 __all__ = ["refuse_keyless", "rows_schema", "schema_for"]
 
 
+_NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
+
+
 def schema_for(
     context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
 ) -> tuple[TableSchema, str]:
-    """The schema to write with, and the table's own before (Avro JSON, "" for none)."""
+    """
+    The schema to write with, and the table's own before (Avro JSON, "" for none).
+
+    A batch without rows has no say: its columns may have any type, or be none at all.
+    """
     text = snapshot.newest_schema_json or context.config.create_schema_json
     _refuse_schema_on_read(snapshot)
+    try:
+        schema, before = _fitted(context, text, workload, plan)
+    except HoodooError:
+        if workload is None or not workload.is_empty():
+            raise
+        return (_NO_COLUMNS, "") if text is None else _kept(text)
+    if schema.avro_json != before and workload is not None and workload.is_empty():
+        return (_NO_COLUMNS, "") if text is None else _kept(text)
+    return schema, before
+
+
+def _kept(text: str) -> tuple[TableSchema, str]:
+    schema = TableSchema.from_avro(text)
+    return schema, schema.avro_json
+
+
+def _fitted(
+    context: TableContext, text: str | None, workload: Workload | None, plan: WritePlan
+) -> tuple[TableSchema, str]:
     if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
         if text is None:
             raise UnsupportedTableError(
                 "nothing was ever written to this table, so there is nothing to delete or update",
                 kind="no_schema",
             )
-        schema = TableSchema.from_avro(text)
-        return schema, schema.avro_json
+        return _kept(text)
     stored = _stored_columns(context, workload.schema)
     if text is None:
         _check_fields(context, workload.schema)
@@ -43,7 +68,7 @@ def schema_for(
 
 
 def rows_schema(
-    context: TableContext, schema: TableSchema, incoming: pa.Schema, plan: WritePlan
+    context: TableContext, schema: TableSchema, workload: Workload, plan: WritePlan
 ) -> TableSchema:
     """
     The columns of the rows as they are written: the table's, or those of a partial update.
@@ -56,7 +81,9 @@ def rows_schema(
     if chosen is None:
         return schema
     _refuse_partial(context)
-    names = drop_meta(_stored_columns(context, incoming)).names
+    if workload.is_empty():
+        return schema
+    names = drop_meta(_stored_columns(context, workload.schema)).names
     if chosen:
         names = [name for name in names if name in plan.schema.required.union(chosen)]
     unknown = sorted({*names, *chosen}.difference(schema.arrow.names))

@@ -1,0 +1,383 @@
+"""
+Rows without types take those of the table: dicts, objects of pandas, lines of JSON.
+
+A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a
+map, None anything. So each column is made for the type that the table has. Values of one class
+go to Arrow together; what a class may become is decided here, and no digit is ever lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeline.errors import HoodooError, InvalidInputError
+from timeline.model.casting import cast_column
+from timeline.model.evolution import is_list
+from timeline.model.schema import META_FIELDS
+
+__all__ = ["typed_column", "typed_floats", "typed_rows"]
+
+#: From here on two integers may have the same double: digits may be lost already.
+_EXACT_MAX: Final = 2**53
+_MISSING_CLASSES: Final = frozenset({"NoneType", "NAType", "NaTType"})  # the last two of pandas
+_FLOAT_WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_FLOATS: Final = (float, np.floating)
+_BYTES: Final = (bytes, bytearray, memoryview)
+
+
+def typed_rows(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, *, json: bool = False
+) -> pa.Table:
+    """
+    Make a table of rows; columns that the table lacks get the types that Arrow finds.
+
+    Columns come in the table's order, then others as they appear. A column that no row names is
+    left out.
+
+    Args:
+        rows: Each maps names to values.
+        schema: The table's own columns; None where there is no table.
+        json: Binary values are base64 and floats may be the words that ``hoodoo read`` prints.
+
+    Shapes: rows (n) -> (n rows); order kept.
+
+    Raises:
+        InvalidInputError: A value does not fit its column (``lossy_value``,
+            ``schema_mismatch``), or those of a new column have no type in common (``data``).
+    """
+    known = {} if schema is None else {each.name: each.type for each in (*META_FIELDS, *schema)}
+    named = dict.fromkeys(chain.from_iterable(rows))
+    names = [name for name in known if name in named]
+    names += [name for name in named if name not in known]
+    if not names:  # rows of nothing, or none at all
+        return pa.table({}) if not rows else pa.Table.from_pylist(list(rows))
+    columns = [
+        typed_column([row.get(name) for row in rows], known.get(name), name, json=json)
+        for name in names
+    ]
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def typed_column(
+    values: list[Any], kind: pa.DataType | None, name: str, *, json: bool = False
+) -> pa.Array:
+    """
+    Make one column.
+
+    Args:
+        values: Of any classes; None is null, and so is NaN where the type has no NaN.
+        kind: The table's type; None where it has no such column.
+        name: For messages.
+        json: As of ``typed_rows``.
+
+    Shapes: values (n) -> (n,).
+
+    Raises: as ``typed_rows``.
+    """
+    if kind is None:
+        return _inferred(values, name)
+    if pa.types.is_struct(kind):
+        return _struct(values, kind, name, json=json)
+    if pa.types.is_map(kind):
+        return _map(values, kind, name, json=json)
+    if is_list(kind):
+        return _list(values, kind, name, json=json)
+    return _flat(values, kind, name, json=json)
+
+
+def typed_floats(values: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    """
+    Fit a column that pandas made of floats, maybe because a value was missing.
+
+    Whole numbers go into a column of whole numbers, and any that fit into decimals. Numbers with
+    a fraction stay what they are.
+
+    Shapes: (n,) -> (n,).
+
+    Raises:
+        InvalidInputError: A whole number is so great that digits may be lost (``lossy_value``).
+    """
+    if values.null_count == len(values):
+        return pa.chunked_array([pa.nulls(len(values), kind)])
+    if pa.types.is_integer(kind):
+        whole = pc.all(pc.equal(values, pc.trunc(values))).as_py()
+        return _each(values, partial(_whole_numbers, kind=kind, name=name)) if whole else values
+    if pa.types.is_decimal(kind):
+        return _each(values, partial(_cast, kind=kind, name=name))
+    return values
+
+
+def _each(values: pa.ChunkedArray, made: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
+    return pa.chunked_array([made(chunk) for chunk in values.chunks])
+
+
+# ---- nested values, taken apart
+
+
+def _struct(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    """Fields that no value names are left out: the schema's rules say what becomes of them."""
+    given = [one for one in values if not _is_missing(one)]
+    _refuse_others(given, (Mapping,), kind, name)
+    named = dict.fromkeys(chain.from_iterable(given))
+    known = {each.name: each.type for each in kind}
+    if not named:
+        if given:
+            raise _mismatch(name, kind, given[0])
+        return pa.nulls(len(values))
+    names = [one for one in known if one in named]
+    names += [one for one in named if one not in known]
+    full = [{} if _is_missing(one) else one for one in values]
+    children = [
+        typed_column(
+            [one.get(child) for one in full], known.get(child), f"{name}.{child}", json=json
+        )
+        for child in names
+    ]
+    mask = pa.array([_is_missing(one) for one in values], pa.bool_())
+    return pa.StructArray.from_arrays(children, names=[str(one) for one in names], mask=mask)
+
+
+def _list(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    given = [one for one in values if not _is_missing(one)]
+    _refuse_others(given, (list, tuple, np.ndarray), kind, name)
+    offsets = _offsets(values)
+    inner = typed_column(
+        list(chain.from_iterable(given)), kind.value_type, name + ".element", json=json
+    )
+    return pa.ListArray.from_arrays(offsets, inner)
+
+
+def _map(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    """Entries come as a dict, or as the list of pairs that Arrow's own ``to_pylist`` gives."""
+    given = [one for one in values if not _is_missing(one)]
+    _refuse_others(given, (Mapping, list, tuple, np.ndarray), kind, name)
+    entries = [
+        None if _is_missing(one) else list(one.items() if isinstance(one, Mapping) else one)
+        for one in values
+    ]
+    pairs = [_pair(one, kind, name) for one in chain.from_iterable(filter(None, entries))]
+    keys = typed_column([one[0] for one in pairs], kind.key_type, name + ".key", json=json)
+    if keys.null_count:
+        raise _mismatch(name + ".key", kind.key_type, None)
+    items = typed_column([one[1] for one in pairs], kind.item_type, name + ".value", json=json)
+    return pa.MapArray.from_arrays(_offsets(entries), keys, items)
+
+
+def _pair(entry: Any, kind: pa.DataType, name: str) -> tuple[Any, Any]:
+    if isinstance(entry, Mapping) and set(entry) == {"key", "value"}:
+        return entry["key"], entry["value"]
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        return entry[0], entry[1]
+    raise _mismatch(name, kind, entry)
+
+
+def _offsets(values: Iterable[Any]) -> pa.Array:
+    """Where each list begins; that of a missing one is null. Shapes: (n) -> (n + 1,)."""
+    missing = np.array([one is None or _is_missing(one) for one in values], np.bool_)
+    lengths = [0 if gone else len(one) for gone, one in zip(missing, values, strict=True)]
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.array(ends, mask=np.append(missing, False))
+
+
+# ---- flat values, those of one class together
+
+
+def _flat(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    classes = [_class_of(one) for one in values]
+    distinct = dict.fromkeys(classes)
+    distinct.pop(None, None)
+    if not distinct:
+        return pa.nulls(len(values), kind)
+    if len(distinct) == 1:
+        return _of_class(values, kind, name, json=json)
+    parts, places = [pa.nulls(1, kind)], np.zeros(len(values), np.int64)
+    filled = 1
+    for one in distinct:
+        own = [number for number, each in enumerate(classes) if each == one]
+        part = _of_class([values[number] for number in own], kind, name, json=json)
+        places[own] = np.arange(filled, filled + len(own))
+        filled += len(own)
+        parts.append(part)
+    return pa.concat_arrays(parts).take(pa.array(places))
+
+
+def _class_of(value: Any) -> object:
+    """What values must share to go to Arrow together, which takes the first one's word for all."""
+    if _is_missing(value):
+        return None
+    if isinstance(value, dt.datetime):
+        return dt.datetime, value.tzinfo is None
+    return type(value)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in _MISSING_CLASSES
+
+
+def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    """The column of values that share a class, and may be missing."""
+    values = [None if _is_missing(one) else one for one in values]
+    first = next(one for one in values if one is not None)
+    types = pa.types
+    made: pa.Array | None = None
+    if type(first).__name__ == "UUID" and types.is_fixed_size_binary(kind):
+        made = pa.array([one and one.bytes for one in values], pa.binary(16))
+    elif isinstance(first, str) and json:
+        made = _of_json_texts(values, kind, name)
+    elif isinstance(first, decimal.Decimal) and types.is_floating(kind) and json:
+        made = pa.array([None if one is None else float(one) for one in values], pa.float64())
+    elif isinstance(first, decimal.Decimal) and types.is_string(kind) and json:
+        raise _mismatch(name, kind, first)
+    return _cast(_inferred(values, name) if made is None else made, kind=kind, name=name)
+
+
+def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | None:
+    """Texts of a JSON document that stand for what JSON has no word for."""
+    types = pa.types
+    if types.is_binary(kind) or types.is_fixed_size_binary(kind):
+        try:
+            raw = [None if one is None else base64.b64decode(one, validate=True) for one in values]
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInputError(
+                f"a binary column is given as base64: column={name!r}: {error}",
+                kind="lossy_value",
+                column=name,
+                table_type=str(kind),
+                incoming_type="string",
+            ) from error
+        return pa.array(raw, pa.binary())
+    if types.is_floating(kind) and _FLOAT_WORDS.issuperset(filter(None, values)):
+        return pa.array([None if one is None else float(one) for one in values], pa.float64())
+    return None
+
+
+def _inferred(values: list[Any], name: str) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # above a long: a decimal has room for 38 digits
+        return _inferred([None if one is None else decimal.Decimal(one) for one in values], name)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"the rows cannot be taken over into Arrow: column={name!r}: {error}",
+            kind="data",
+            column=name,
+        ) from error
+
+
+def _cast(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
+    """Values of one type as another that holds every one of them as it is."""
+    types, source = pa.types, values.type
+    if source == kind:
+        return values
+    try:
+        if types.is_floating(source):
+            return _of_floats(values, kind, name)
+        if types.is_integer(source) and (types.is_integer(kind) or types.is_floating(kind)):
+            return pc.cast(values, kind)
+        if types.is_integer(source) and types.is_decimal(kind):
+            return pc.cast(pc.cast(values, pa.decimal128(19, 0)), kind)
+        if types.is_decimal(source) and types.is_decimal(kind):
+            return pc.cast(values, kind)
+        if types.is_decimal(source) and types.is_integer(kind):
+            return pc.cast(values, kind)
+        if types.is_string(source):
+            return _of_texts(values, kind, name)
+        if types.is_binary(source) and types.is_fixed_size_binary(kind):
+            return pc.cast(values, kind)
+    except pa.ArrowInvalid as error:
+        raise _lossy(name, kind, source, error) from error
+    return cast_column(pa.chunked_array([values]), kind, name).combine_chunks()
+
+
+def _of_floats(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """NaN stands for a missing value where the type has none."""
+    types = pa.types
+    if types.is_floating(kind):
+        made = pc.cast(values, kind)
+        grown = pc.and_(pc.is_inf(made), pc.is_finite(values))
+        if pc.any(grown).as_py():
+            raise _lossy(name, kind, values.type, "a number is above the greatest of the type")
+        return made
+    known = pc.if_else(pc.is_nan(values), None, values)
+    if known.null_count == len(known):
+        return pa.nulls(len(known), kind)
+    if types.is_integer(kind):
+        return _whole_numbers(known, kind=kind, name=name)
+    if types.is_decimal(kind):
+        return pc.cast(pc.cast(known, pa.string()), kind)
+    return cast_column(pa.chunked_array([known]), kind, name).combine_chunks()
+
+
+def _whole_numbers(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
+    if pc.any(pc.greater_equal(pc.abs(values), float(_EXACT_MAX))).as_py():
+        raise _lossy(
+            name,
+            kind,
+            values.type,
+            "a float of 2**53 or more may have lost digits; in pandas use the type Int64, which "
+            "has room for missing values",
+        )
+    try:
+        return pc.cast(values, kind)
+    except pa.ArrowInvalid as error:
+        raise _lossy(name, kind, values.type, error) from error
+
+
+def _of_texts(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """Texts say a decimal, a date, or a moment in the form of ISO 8601."""
+    types = pa.types
+    if types.is_decimal(kind) or types.is_date(kind) or types.is_timestamp(kind):
+        return pc.cast(values, kind)
+    if types.is_time(kind):
+        return pc.cast(pc.cast(_as_moments(values), pa.time64("us")), kind)
+    return cast_column(pa.chunked_array([values]), kind, name).combine_chunks()
+
+
+def _as_moments(times: pa.Array) -> pa.Array:
+    return pc.cast(pc.binary_join_element_wise("1970-01-01T", times, ""), pa.timestamp("us"))
+
+
+# ---- refusals
+
+
+def _refuse_others(
+    values: Iterable[Any], allowed: tuple[type, ...], kind: pa.DataType, name: str
+) -> None:
+    for one in values:
+        if not isinstance(one, allowed):
+            raise _mismatch(name, kind, one)
+
+
+def _mismatch(name: str, kind: pa.DataType, value: object) -> InvalidInputError:
+    found = type(value).__name__
+    return InvalidInputError(
+        "the value does not fit the table; give one of the column's type: "
+        f"column={name!r} table_type={kind} value={str(value)[:80]!r} ({found})",
+        kind="schema_mismatch",
+        column=name,
+        table_type=str(kind),
+        incoming_type=found,
+    )
+
+
+def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> HoodooError:
+    return InvalidInputError(
+        "a value does not fit the column without loss; round or cast it, or write an Arrow table "
+        f"of a wider type to widen the column: column={name!r} table_type={kind} "
+        f"incoming_type={source} detail={why}",
+        kind="lossy_value",
+        column=name,
+        table_type=str(kind),
+        incoming_type=str(source),
+    )
