@@ -52,6 +52,7 @@ from timeline.properties.settings import IndexType, InsertDuplicates, WriteSetti
 from timeline.properties.unsupported import UNSUPPORTED
 from timeline.reading.read_set import ReadSet
 from timeline.rules.bucketing import BucketRules
+from timeline.rules.keys import KeySpec
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.placement import SizeSettings
 from timeline.rules.retry import RetryBudget
@@ -351,8 +352,9 @@ def plan_of(
     refuses = inserts and settings.insert_duplicates is InsertDuplicates.FAIL
     combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
     combine &= bool(config.record_key_fields)
+    keys = key_spec_of(settings, config)
     rules = RowRules(
-        keys=key_spec_of(settings, config),
+        keys=keys,
         operation=operation,
         merge_mode=config.merge_mode,
         ordering_fields=ordering,
@@ -375,7 +377,7 @@ def plan_of(
         batch_id=batch_id,
         reads=reads,
         detect_early=settings.early_conflict_detection,
-        schema=_schema_rules(settings, config),
+        schema=_schema_rules(settings, config, keys),
     )
 
 
@@ -424,7 +426,7 @@ def operation_of(
     return settings.operation
 
 
-def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
+def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -> SchemaRules:
     fill = settings.set_null_for_missing_columns or settings.schema_reconcile
     named = [*config.record_key_fields, *config.partition_fields]
     if config.merge_mode is MergeMode.EVENT_TIME_ORDERING:
@@ -433,6 +435,7 @@ def _schema_rules(settings: WriteSettings, config: TableConfig) -> SchemaRules:
         missing=MissingColumns(fill=fill, drop=settings.drop_missing_columns),
         ordering=_with_parents(config.ordering_fields),
         required=_with_parents(named),
+        keys=keys.text_fields,
     )
 
 
@@ -471,7 +474,7 @@ def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | 
 def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     kind = settings.index_type
     filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
-    whole_table = kind in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM)
+    whole_table = kind.is_global
     if whole_table and not config.populate_meta_fields:
         option = WriteSettings.options["index_type"]
         raise SettingError(

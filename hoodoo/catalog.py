@@ -24,7 +24,7 @@ from timeline.properties.key_settings import (
     merge_definition_of_settings,
 )
 from timeline.properties.settings import WriteSettings
-from timeline.rules.keys import partition_paths, record_keys
+from timeline.rules.keys import key_columns, partition_paths, record_keys
 from timeline.table import Table as CoreTable
 from timeline.table import refuse_unwritable
 
@@ -195,8 +195,10 @@ def new_table_config(
     if schema is not None:
         # Tried on no rows: a table that no row fits into must not come to be.
         keys = key_spec_of(settings, planned)
-        record_keys(schema.empty_table(), keys)
-        partition_paths(schema.empty_table(), keys)
+        stored = create_schema.arrow if create_schema is not None else schema
+        named = key_columns(schema.empty_table(), keys, stored)
+        record_keys(named, keys)
+        partition_paths(named, keys)
     buckets = bucket_rules(settings, planned)
     if buckets is not None:
         return TableConfig.from_properties({**planned.raw, **kept_properties(buckets)})

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from hoodoo.assembly import Layers, assemble, operation_of, plan_of, properties_of_table
@@ -247,7 +248,11 @@ def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
     spec = plan_of(table.settings, table.config, WriteOperation.DELETE_PARTITION).rules.keys
     wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
     columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
-    work, shape = NamePartitions(keys=spec), spark_schema_of(NAMED_PARTITIONS)
+    context = table.core.context
+    told = context.snapshot().newest_schema_json or context.config.create_schema_json
+    own = TableSchema.from_avro(told).arrow if told else pa.schema([])
+    work = NamePartitions(keys=spec, schema=own)
+    shape = spark_schema_of(NAMED_PARTITIONS)
     named = collect(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
     failed = [row[ERROR] for row in named if row[ERROR] is not None]
     if failed:

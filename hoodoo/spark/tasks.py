@@ -31,6 +31,7 @@ from timeline.rules.bucketing import Shares
 from timeline.rules.keys import (
     KeySpec,
     VirtualKeys,
+    key_columns,
     partition_paths,
     record_keys,
     validate_ordering,
@@ -140,8 +141,9 @@ class PrepareRows:
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
         rows = incoming.select(drop_meta(incoming.schema).names)
         columns: list[pa.ChunkedArray | pa.Array] = []
-        keys = record_keys(rows, self.rules.keys)
-        paths = partition_paths(rows, self.rules.keys)
+        named = key_columns(rows, self.rules.keys, self.schema)
+        keys = record_keys(named, self.rules.keys)
+        paths = partition_paths(named, self.rules.keys)
         if self.rules.operation is not WriteOperation.DELETE:
             validate_ordering(rows, self.rules.ordering_fields)
             own = normalise(rows, self.schema)
@@ -187,12 +189,14 @@ class NamePartitions:
     """
 
     keys: KeySpec
+    schema: pa.Schema  # the table's own columns, as far as it has some
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run in a worker."""
         for batch in batches:
             try:
-                named = pc.unique(partition_paths(pa.Table.from_batches([batch]), self.keys))
+                rows = key_columns(pa.Table.from_batches([batch]), self.keys, self.schema)
+                named = pc.unique(partition_paths(rows, self.keys))
             except HoodooError as error:
                 yield _error_row(NAMED_PARTITIONS, error)
             else:

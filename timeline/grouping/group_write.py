@@ -23,6 +23,7 @@ from timeline.errors import (
     MissingFileError,
     OutcomeUnknownError,
     RolledBackError,
+    SchemaConflictError,
 )
 from timeline.grouping.group_merge import merged, merged_profile, shared_plan
 from timeline.grouping.group_messages import OwnPart, PeerLostError
@@ -48,7 +49,7 @@ from timeline.writing.placing import Placement, place
 from timeline.writing.receipt import Receipt
 from timeline.writing.workload import Workload
 from timeline.writing.write import Work, action_of, receipt_of
-from timeline.writing.write_schema import schema_for
+from timeline.writing.write_schema import refuse_other_key_types, schema_for
 
 __all__ = [
     "Answer",
@@ -313,6 +314,10 @@ def _placed_beside(
     if workload is None:
         raise InvariantError("a write without rows was offered to a group")
     schema, schema_before = schema_for(context, begun.snapshot, workload, plan)
+    try:
+        refuse_other_key_types(plan, work.schema, schema)
+    except SchemaConflictError:
+        return Left.ALONE  # where it is told
     work = replace(work, schema=schema, schema_before=schema_before)
     if any(one.schema != schema.avro_json for one in rivals):
         return Left.MEETS

@@ -33,6 +33,7 @@ __all__ = [
     "canonical_scalar",
     "canonical_type",
     "changes_between",
+    "changes_texts",
     "check_avro_name",
     "evolved_type",
     "fits",
@@ -123,6 +124,7 @@ class SchemaRules:
 
     missing: MissingColumns = field(default_factory=MissingColumns)
     ordering: frozenset[str] = frozenset()  # never dropped, and never text for numbers
+    keys: frozenset[str] = frozenset()  # of keys, folders and buckets, whose texts are stored
     required: frozenset[str] = frozenset()  # never dropped; who reads them says if they lack
 
 
@@ -429,6 +431,16 @@ def _evolved_scalar(
         wider = fits(mine, plain)
     if not wider:
         raise mismatch(name, mine, incoming)
+    if name in rules.keys and changes_texts(mine, plain):
+        raise InvalidInputError(
+            "stored record keys or folder names are made of this column, and the wider type "
+            "writes the same values otherwise (7 would become 7.0); cast it before writing: "
+            f"column={name!r} table_type={mine} incoming_type={incoming}",
+            kind="schema_mismatch",
+            column=name,
+            table_type=str(mine),
+            incoming_type=str(incoming),
+        )
     if name in rules.ordering and pa.types.is_string(plain):
         raise InvalidInputError(
             "the rows' order rests on this column, and text is ordered otherwise than numbers; "
@@ -439,6 +451,21 @@ def _evolved_scalar(
             incoming_type=str(incoming),
         )
     return plain
+
+
+def changes_texts(before: pa.DataType, after: pa.DataType) -> bool:
+    """
+    Whether a value that both flat types hold has another text in each (fmt 4.1).
+
+    An integer gets a decimal point as a floating number, a decimal more digits by its scale.
+    Longer integers, doubles instead of floats, and texts instead of numbers keep the letters.
+    """
+    types = pa.types
+    if types.is_decimal(before) and types.is_decimal(after):
+        return bool(before.scale != after.scale)
+    return bool(
+        types.is_integer(before) and not (types.is_integer(after) or types.is_string(after))
+    )
 
 
 def _evolved_struct(

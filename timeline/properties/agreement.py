@@ -75,8 +75,15 @@ def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
 
 
 def _index_agreement(settings: WriteSettings) -> str:
-    """Keys may be looked up in different ways at the same time; buckets must be the same."""
+    """
+    Keys may be looked up in different ways at the same time, but in the same place.
+
+    Who looks in the partition alone inserts again what lies in another one, which who looks in
+    the whole table promises not to happen. Buckets must be the same.
+    """
     if settings.index_type is IndexType.BUCKET:
         fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)
         return f"BUCKET {settings.bucket_engine.value} {settings.bucket_count} {fields}"
+    if settings.index_type.is_global and settings.partition_fields:
+        return "looked up in the whole table"
     return "looked up"

@@ -104,6 +104,11 @@ class IndexType(Enum):
     GLOBAL_BLOOM = "GLOBAL_BLOOM"
     BUCKET = "BUCKET"
 
+    @property
+    def is_global(self) -> bool:
+        """Whether a key is unique in the whole table, not in its partition alone."""
+        return self in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM)
+
 
 class BloomType(Enum):
     """Form of the bloom filter in a base file's footer."""

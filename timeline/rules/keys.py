@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
+from timeline.model.casting import cast_column
 from timeline.model.columns import one_array
+from timeline.model.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
 from timeline.rules.java_texts import java_texts
 from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
@@ -28,8 +30,10 @@ __all__ = [
     "KeyGenerator",
     "KeySpec",
     "VirtualKeys",
+    "field_type",
     "infer_key_generator",
     "java_order",
+    "key_columns",
     "key_range",
     "partition_paths",
     "record_keys",
@@ -115,6 +119,24 @@ class KeySpec:
         return VirtualKeys(self.record_key_fields, self.prefixes_keys)
 
     @property
+    def text_fields(self) -> frozenset[str]:
+        """Fields whose values lie in keys and folder names letter by letter, as times do not."""
+        fields = zip(self.partition_fields, self.are_times, strict=True)
+        return frozenset(
+            (*self.record_key_fields, *(name for name, is_time in fields if not is_time))
+        )
+
+    @property
+    def are_times(self) -> tuple[bool, ...]:
+        """Of each partition field, whether its folders are made of times."""
+        if self.key_generator is KeyGenerator.TIMESTAMP:
+            return tuple(True for _ in self.partition_fields)
+        if self.key_generator is KeyGenerator.CUSTOM:
+            types = self.partition_types or (None,) * len(self.partition_fields)
+            return tuple(kind == KeyGenerator.TIMESTAMP.value for kind in types)
+        return tuple(False for _ in self.partition_fields)
+
+    @property
     def prefixes_keys(self) -> bool:
         """Whether keys read ``field:value`` instead of the bare value (fmt 4.3)."""
         if len(self.record_key_fields) > 1 or self.key_generator is KeyGenerator.GLOBAL_DELETE:
@@ -131,6 +153,48 @@ def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
     if n_partitions == 0:
         return KeyGenerator.NON_PARTITION
     return KeyGenerator.SIMPLE if n_keys == n_partitions == 1 else KeyGenerator.COMPLEX
+
+
+def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
+    """
+    The columns of keys and folders with the types that the table has, by their full names.
+
+    Texts are made of these, as Java makes them of rows of the write schema: one value has one
+    text, whatever type it came in. A type that the table's column would grow to (a delete with
+    longer integers) stands for the table's, where both give the same text. A column that files
+    leave out gets the type that it would be stored with.
+
+    Args:
+        rows: Incoming rows; missing columns are left out here.
+        spec: What the keys are.
+        schema: The table's columns.
+
+    Shapes: rows (n rows) -> (n rows); order kept.
+
+    Raises:
+        InvalidInputError: A value does not fit the table's type (``lossy_value``), or the type
+            does not, or would change stored texts (``schema_mismatch``).
+    """
+    names = dict.fromkeys((*spec.record_key_fields, *spec.partition_fields))
+    rules = SchemaRules(missing=MissingColumns(fill=True), keys=spec.text_fields)
+    found = {name: _found(rows, name) for name in names}
+    kept = {name: column for name, column in found.items() if column is not None}
+    kinds = {}
+    for name, column in kept.items():
+        mine = field_type(schema, name)
+        kinds[name] = (
+            canonical_type(column.type, name)
+            if mine is None and not pa.types.is_null(column.type)
+            else evolved_type(mine or column.type, column.type, name, rules)
+        )
+    columns = [cast_column(column, kinds[name], name) for name, column in kept.items()]
+    return pa.Table.from_arrays(columns, names=list(kept))
+
+
+def field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """The type of a column, or of the field that a dotted name says; None where there is none."""
+    column = _found(schema.empty_table(), name)
+    return None if column is None else column.type
 
 
 def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
@@ -188,7 +252,7 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     segments = []
-    for name, is_time in zip(spec.partition_fields, _are_times(spec), strict=True):
+    for name, is_time in zip(spec.partition_fields, spec.are_times, strict=True):
         column = _column(table, name, "partition", "missing_partition_column")
         if is_time:
             segments.append(_time_segments(column, name, spec))
@@ -200,15 +264,6 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
-
-
-def _are_times(spec: KeySpec) -> list[bool]:
-    if spec.key_generator is KeyGenerator.TIMESTAMP:
-        return [True for _ in spec.partition_fields]
-    if spec.key_generator is KeyGenerator.CUSTOM:
-        types = spec.partition_types or (None,) * len(spec.partition_fields)
-        return [kind == KeyGenerator.TIMESTAMP.value for kind in types]
-    return [False for _ in spec.partition_fields]
 
 
 def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
@@ -300,17 +355,25 @@ def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:
 
 
 def _column(table: pa.Table, name: str, role: str, kind: str) -> pa.ChunkedArray:
+    column = _found(table, name)
+    if column is None:
+        raise _missing_column(name, role, kind)
+    return column
+
+
+def _found(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """A column, or the field inside of one that a dotted name says; None where there is none."""
     position = table.schema.get_field_index(name)
     if position >= 0:
         return table.column(position)
     head, *rest = name.split(".")
     position = table.schema.get_field_index(head)
     if position < 0:
-        raise _missing_column(name, role, kind)
+        return None
     column = table.column(position)
     for step in rest:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(step) < 0:
-            raise _missing_column(name, role, kind)
+            return None
         column = pc.struct_field(column, step)
     return column
 

@@ -55,7 +55,12 @@ from timeline.writing.redo import (
 )
 from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
-from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
+from timeline.writing.write_schema import (
+    refuse_keyless,
+    refuse_other_key_types,
+    rows_schema,
+    schema_for,
+)
 
 __all__ = [
     "Receipt",
@@ -256,6 +261,7 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
     refusals, waits = tries.refusals, tries.waits
     # Another may have changed it since the look with which the rows were prepared.
     schema, before = schema_for(context, begun.snapshot, workload, plan)
+    refuse_other_key_types(plan, work.schema, schema)
     work = replace(work, schema=schema, schema_before=before)
     if published_batch(context, plan) is not None:
         # BATCH-1: a twin that published since the last look lies in the base snapshot, where

@@ -9,14 +9,21 @@ from __future__ import annotations
 import pyarrow as pa
 
 from timeline.context import TableContext
-from timeline.errors import HoodooError, InvalidInputError, UnsupportedTableError
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    SchemaConflictError,
+    UnsupportedTableError,
+)
+from timeline.model.evolution import changes_texts
 from timeline.model.operations import TableType, WriteOperation
 from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
 from timeline.reading.snapshot import Snapshot
+from timeline.rules.keys import field_type
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
 
-__all__ = ["refuse_keyless", "rows_schema", "schema_for"]
+__all__ = ["refuse_keyless", "refuse_other_key_types", "rows_schema", "schema_for"]
 
 
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
@@ -147,6 +154,32 @@ def refuse_keyless(plan: WritePlan) -> None:
             kind="no_key_fields",
             operation=plan.operation.value,
         )
+
+
+def refuse_other_key_types(plan: WritePlan, prepared: TableSchema, now: TableSchema) -> None:
+    """
+    Refuse rows whose keys were made for other columns than the table has by now.
+
+    The first write of a table may meet another first write, of other types.
+
+    Raises:
+        SchemaConflictError: A value of a key or partition field has another text now.
+    """
+    if prepared.arrow == now.arrow:
+        return
+    for name in sorted(plan.rules.keys.text_fields):
+        mine, theirs = field_type(prepared.arrow, name), field_type(now.arrow, name)
+        if mine is None or theirs is None or mine == theirs:
+            continue
+        if changes_texts(mine, theirs) or changes_texts(theirs, mine):
+            raise SchemaConflictError(
+                "another writer gave a key or partition column another type meanwhile, which "
+                "writes its values otherwise; write the rows again: "
+                f"column={name!r} type={mine} table_type={theirs}",
+                column=name,
+                type=str(mine),
+                table_type=str(theirs),
+            )
 
 
 def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
