@@ -179,6 +179,8 @@ def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
     rules = SchemaRules(missing=MissingColumns(fill=True), keys=spec.text_fields)
     found = {name: _found(rows, name) for name in names}
     kept = {name: column for name, column in found.items() if column is not None}
+    if not kept:
+        return rows  # which tell how many there are
     kinds = {}
     for name, column in kept.items():
         mine = field_type(schema, name)
