@@ -21,9 +21,15 @@ import pyarrow.parquet as pq
 from timeline.codecs.bloom import BloomFilter
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.files.small_files import SmallFile, open_parquet
-from timeline.model.casting import misfit
+from timeline.model.casting import as_stored, misfit
 from timeline.model.internal_schema import Renaming
-from timeline.model.schema import KEY_COLUMN, SEQUENCE_COLUMN, avro_with_meta, promote
+from timeline.model.schema import (
+    KEY_COLUMN,
+    SEQUENCE_COLUMN,
+    avro_with_meta,
+    promote,
+    vector_columns,
+)
 from timeline.ports.storage import ObjectMissingError, Storage, open_kept
 from timeline.rules.keys import java_order, key_range
 
@@ -44,6 +50,7 @@ __all__ = [
 
 
 _AVRO_SCHEMA = "parquet.avro.schema"
+_VECTORS = "hoodie.vector.columns"
 _BLOOM = "org.apache.hudi.bloomfilter"
 _OLD_BLOOM = "com.uber.hoodie.bloomfilter"
 _BLOOM_KIND = "hoodie_bloom_filter_type_code"
@@ -130,12 +137,19 @@ def base_file_bytes(
 
 def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) -> dict[str, str]:
     """What makes a Parquet file a base file (fmt 4.4)."""
-    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    metadata = _schema_metadata(rows, avro_json)
     if bloom is not None:
         metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
     limits = key_range(rows.column(KEY_COLUMN)) if KEY_COLUMN in rows.schema.names else None
     if limits is not None:
         metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
+    return metadata
+
+
+def _schema_metadata(rows: pa.Table, avro_json: str) -> dict[str, str]:
+    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    if vectors := vector_columns(rows.schema):
+        metadata[_VECTORS] = vectors
     return metadata
 
 
@@ -149,7 +163,7 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
         settings: Layout of the file.
     """
     sink = io.BytesIO()
-    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    metadata = _schema_metadata(rows, avro_json)
     _write(sink, rows, metadata, settings)
     return sink.getvalue()
 
@@ -157,6 +171,7 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
 def _write(
     sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
 ) -> None:
+    rows = as_stored(rows)
     with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
         writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
         # The writer drops the Arrow schema's metadata, so the footer's keys go in here.

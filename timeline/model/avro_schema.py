@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.model.evolution import NESTING_MAX
+from timeline.model.evolution import NESTING_MAX, VECTOR_ELEMENTS, stored_type
 
 __all__ = [
     "arrow_to_avro",
@@ -232,6 +232,8 @@ def _type_to_avro(kind: pa.DataType, name: str, space: str) -> Any:
             "precision": kind.precision,
             "scale": kind.scale,
         }
+    if types.is_fixed_size_list(kind):
+        return _vector_to_avro(kind, f"{space}.{name}")
     if types.is_fixed_size_binary(kind):
         return {
             "type": "fixed",
@@ -252,6 +254,20 @@ def _type_to_avro(kind: pa.DataType, name: str, space: str) -> Any:
         column=name,
         incoming_type=str(kind),
     )
+
+
+def _vector_to_avro(kind: pa.FixedSizeListType, space: str) -> dict[str, Any]:
+    element = next(name for name, each in VECTOR_ELEMENTS.items() if each == kind.value_type)
+    return {
+        "type": "fixed",
+        "name": f"vector_{element.lower()}_{kind.list_size}",
+        "namespace": space,
+        "size": stored_type(kind).byte_width,
+        "logicalType": "vector",
+        "dimension": kind.list_size,
+        "elementType": element,
+        "storageBacking": "FIXED_BYTES",
+    }
 
 
 def decimal_width(precision: int) -> int:
@@ -327,6 +343,8 @@ class _Reading:
             return known, 1
         elif outer == "enum":
             kind = pa.string()
+        elif outer == "fixed" and logical == "vector":
+            kind = _vector(avro)
         elif outer == "fixed":
             kind = pa.binary(int(avro["size"]))
         else:
@@ -347,6 +365,16 @@ def _decimal(avro: dict[str, Any]) -> pa.DataType:
     if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX:
         raise _unsupported(avro)
     return pa.decimal128(precision, scale)
+
+
+def _vector(avro: dict[str, Any]) -> pa.DataType:
+    element = VECTOR_ELEMENTS.get(avro.get("elementType", "FLOAT"))
+    if element is None or avro.get("storageBacking", "FIXED_BYTES") != "FIXED_BYTES":
+        raise _unsupported(avro, "its vectors are stored in a way that is not known")
+    kind = pa.list_(pa.field("element", element), int(avro["dimension"]))
+    if kind.list_size < 1 or stored_type(kind).byte_width != int(avro["size"]):
+        raise _unsupported(avro, "a vector's size is not that of its numbers")
+    return kind
 
 
 def _unsupported(avro: Any, why: str = "") -> UnsupportedTableError:

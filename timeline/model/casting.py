@@ -16,10 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
-from timeline.model.evolution import UNKNOWN_UNIT, fits, is_list, mismatch, promotes, stored_in
+from timeline.model.evolution import (
+    UNKNOWN_UNIT,
+    fits,
+    fits_vector,
+    is_list,
+    mismatch,
+    promotes,
+    stored_in,
+    stored_type,
+)
 from timeline.model.java_text import java_text
 
-__all__ = ["cast_column", "misfit", "normalise", "promote", "refuse_null_elements", "uuid_texts"]
+__all__ = [
+    "as_stored",
+    "cast_column",
+    "misfit",
+    "normalise",
+    "promote",
+    "refuse_null_elements",
+    "uuid_texts",
+]
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DASHES = (8, 13, 18, 23)
@@ -91,6 +108,20 @@ def misfit(error: InvalidInputError, what: str, path: str, *, kind: str) -> Hood
     return UnsupportedTableError(f"{message}; {advice}", kind=UNKNOWN_UNIT, path=path, **fields)
 
 
+def as_stored(table: pa.Table) -> pa.Table:
+    """
+    Rows as a data file has them: vectors as bytes, the rest as it is.
+
+    Shapes: table (n rows) -> (n rows); order kept.
+    """
+    for at, each in enumerate(table.schema):
+        kind = stored_type(each.type)
+        if kind != each.type:
+            column = cast_column(table.column(at), kind, each.name)
+            table = table.set_column(at, each.with_type(kind), column)
+    return table
+
+
 def cast_column(
     column: pa.ChunkedArray, kind: pa.DataType, name: str, *, reading: bool = False
 ) -> pa.ChunkedArray:
@@ -139,6 +170,10 @@ def _converted(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool)
         return pa.nulls(len(values), kind)
     if types.is_struct(kind) and types.is_struct(source):
         return _struct(values, kind, name, reading=reading)
+    if types.is_fixed_size_list(kind):
+        return _vectors(values, kind, name)
+    if types.is_fixed_size_list(source) and stored_type(source) == kind:
+        return _vector_bytes(values)
     if types.is_list(kind) and is_list(source):
         offsets, inner = _list_parts(values)
         made = _converted(inner, kind.value_type, name + ".element", reading=reading)
@@ -227,6 +262,79 @@ def _map(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> pa
         values.items.slice(low, high - low), kind.item_type, name + ".value", reading=reading
     )
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+
+
+def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Array:
+    """
+    Values as vectors of a table, from their bytes or from lists; nulls stay.
+
+    Shapes: (n,) -> (n,), all of the vector's dimension.
+
+    Raises:
+        InvalidInputError: No vectors (``schema_mismatch``), of another dimension
+            (``vector_length``), with a null in one (``null_element``), or a number that the
+            element's type does not hold (``lossy_value``).
+    """
+    source, size = values.type, kind.list_size
+    if not fits_vector(source, kind):
+        raise mismatch(name, kind, source)
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_fixed_size_binary(source):
+        whole = pc.fill_null(values, pa.scalar(bytes(source.byte_width), source))
+        data = whole.buffers()[1].slice(whole.offset * source.byte_width)
+        numbers = pa.Array.from_buffers(kind.value_type, len(values) * size, [None, data])
+        return pa.FixedSizeListArray.from_arrays(numbers, type=kind, mask=mask)
+    lengths = pc.list_value_length(values)
+    if not pc.all(pc.equal(lengths, size)).as_py() and pc.any(pc.not_equal(lengths, size)).as_py():
+        found = pc.unique(lengths.drop_null()).to_pylist()
+        raise InvalidInputError(
+            f"a vector has another number of elements than the column: column={name!r} "
+            f"dimension={size} found={found[:10]}",
+            kind="vector_length",
+            column=name,
+            dimension=size,
+        )
+    inner = values.drop_null().flatten()
+    if inner.null_count:
+        raise InvalidInputError(
+            f"a vector has a null element; write a number or a null vector: column={name!r}",
+            kind="null_element",
+            column=name,
+        )
+    numbers = _vector_numbers(inner, kind.value_type, name)
+    if mask is not None:
+        places = np.repeat(np.cumsum(np.asarray(pc.invert(mask))) - 1, size).clip(0) * size
+        places += np.tile(np.arange(size), len(values))
+        filler = pa.array([0] * size, kind.value_type)
+        numbers = (numbers if len(numbers) else filler).take(pa.array(places))
+    return pa.FixedSizeListArray.from_arrays(numbers, type=kind, mask=mask)
+
+
+def _vector_numbers(numbers: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """A float takes the nearest number, as Spark's cast does; an integer must be one."""
+    try:
+        return pc.cast(_bare(numbers), kind, safe=not pa.types.is_floating(kind))
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"a vector has a number that its column cannot hold: column={name!r} "
+            f"element_type={kind} detail={error}",
+            kind="lossy_value",
+            column=name,
+            table_type=str(kind),
+            incoming_type=str(numbers.type),
+        ) from error
+
+
+def _vector_bytes(values: pa.Array) -> pa.Array:
+    """Vectors as the bytes a file has, little-endian. Shapes: (n,) -> (n,)."""
+    kind = stored_type(values.type)
+    numbers = values.values.slice(values.offset * values.type.list_size)
+    data = numbers.buffers()[1]
+    if data is None or not len(values):
+        return pa.nulls(len(values), kind)
+    data = data.slice(numbers.offset * values.type.value_type.bit_width // 8)
+    whole = pa.Array.from_buffers(kind, len(values), [None, data])
+    return pc.if_else(values.is_valid(), whole, None) if values.null_count else whole
 
 
 def _list_parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -26,6 +26,7 @@ __all__ = [
     "PROMOTIONS",
     "STATED_PROMOTIONS",
     "UNKNOWN_UNIT",
+    "VECTOR_ELEMENTS",
     "WIDENINGS",
     "ColumnChange",
     "MissingColumns",
@@ -35,13 +36,16 @@ __all__ = [
     "changes_between",
     "changes_texts",
     "check_avro_name",
+    "column_type",
     "evolved_type",
     "fits",
+    "fits_vector",
     "is_list",
     "mismatch",
     "needs_repair",
     "promotes",
     "stored_in",
+    "stored_type",
     "unwrapped",
 ]
 
@@ -107,6 +111,11 @@ _WORDS: Final[Mapping[pa.DataType, str]] = MappingProxyType(
         pa.date32(): "date",
     }
 )
+#: Numbers of a vector by their name in Hudi; a file has them one after another, little-endian.
+VECTOR_ELEMENTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {"FLOAT": pa.float32(), "DOUBLE": pa.float64(), "INT8": pa.int8()}
+)
+_VECTOR = re.compile(r"VECTOR\s*\(\s*([1-9]\d{0,8})\s*(?:,\s*([A-Z0-9]+)\s*)?\)")
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -247,6 +256,30 @@ _ADVICE = {
 }
 
 
+def column_type(column: pa.Field) -> pa.DataType:
+    """
+    The type a new column is stored with: its canonical type, or what its metadata declares.
+
+    As in Hudi, ``hudi_type`` of a list column's metadata makes it a vector: ``VECTOR(128)`` of
+    FLOAT, or ``VECTOR(128, DOUBLE)`` and ``VECTOR(128, INT8)``.
+
+    Raises:
+        InvalidInputError: The type or the declaration is not supported (``unsupported_type``).
+    """
+    text = (column.metadata or {}).get(b"hudi_type", b"").decode(errors="replace").strip()
+    if not text.upper().startswith("VECTOR"):
+        return canonical_type(column.type, column.name)
+    match = _VECTOR.fullmatch(text.upper())
+    element = VECTOR_ELEMENTS.get(match[2] or "FLOAT") if match else None
+    if match is None or element is None:
+        advice = f"VECTOR(dimension) or VECTOR(dimension, FLOAT|DOUBLE|INT8), not {text!r}"
+        raise _unsupported(column.name, column.type, advice)
+    vector = pa.list_(pa.field("element", element), int(match[1]))
+    if not fits_vector(column.type, vector):
+        raise mismatch(column.name, vector, column.type)
+    return vector
+
+
 def canonical_scalar(kind: pa.DataType) -> pa.DataType | None:
     """The stored type of a flat type; None when there is none or the type is nested."""
     types = pa.types
@@ -354,11 +387,43 @@ def _unknown_unit(source: pa.DataType, target: pa.DataType, name: str) -> Invali
     )
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """
+    The type that a data file has for a column: a vector is its bytes (fmt 4.4).
+
+    In a table's schema a list of fixed size is a vector, ``canonical_type`` makes no other.
+    """
+    types = pa.types
+    if types.is_fixed_size_list(kind):
+        return pa.binary(kind.list_size * kind.value_type.bit_width // 8)
+    if types.is_list(kind):
+        inner = stored_type(kind.value_type)
+        return kind if inner == kind.value_type else pa.list_(pa.field("element", inner))
+    if types.is_map(kind):
+        inner = stored_type(kind.item_type)
+        return kind if inner == kind.item_type else pa.map_(kind.key_type, inner)
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(stored_type(each.type)) for each in kind])
+    return kind
+
+
 def needs_repair(kind: pa.DataType) -> bool:
     """Whether files of writers before Hudi 1.1 may store a type under another label."""
     if pa.types.is_timestamp(kind):
         return kind.unit == "ms" or not kind.tz
     return any(needs_repair(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def fits_vector(source: pa.DataType, vector: pa.FixedSizeListType) -> bool:
+    """Whether values may be vectors of a table: lists of numbers, or their bytes."""
+    source = unwrapped(source)
+    if is_list(source):
+        element = unwrapped(source.value_type)
+        types = pa.types
+        return bool(
+            types.is_integer(element) or types.is_floating(element) or types.is_null(element)
+        )
+    return bool(source == stored_type(vector))
 
 
 def promotes(source: pa.DataType, target: pa.DataType, *, stated: bool = False) -> bool:
@@ -405,6 +470,10 @@ def evolved_type(
         raise _unsupported(name, incoming, f"types nest at most {NESTING_MAX} levels deep")
     if pa.types.is_struct(mine) and pa.types.is_struct(incoming):
         return _evolved_struct(mine, incoming, name, rules, level)
+    if pa.types.is_fixed_size_list(mine):
+        if fits_vector(incoming, mine):
+            return mine
+        raise mismatch(name, mine, incoming)
     if pa.types.is_list(mine) and is_list(incoming):
         element = evolved_type(
             mine.value_type, incoming.value_type, name + ".element", rules, level + 1

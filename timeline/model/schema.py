@@ -28,11 +28,13 @@ from timeline.model.avro_schema import (
 )
 from timeline.model.casting import normalise, promote
 from timeline.model.evolution import (
+    VECTOR_ELEMENTS,
     MissingColumns,
     SchemaRules,
     bad_name,
     canonical_type,
     check_avro_name,
+    column_type,
     evolved_type,
     keeps_missing,
 )
@@ -59,6 +61,7 @@ __all__ = [
     "normalise",
     "promote",
     "reconcile",
+    "vector_columns",
     "with_meta",
 ]
 
@@ -107,9 +110,7 @@ class TableSchema:
         Raises:
             InvalidInputError: A column's name or type cannot be in a Hudi table.
         """
-        fields = [
-            pa.field(each.name, canonical_type(each.type, each.name)) for each in drop_meta(arrow)
-        ]
+        fields = [pa.field(each.name, column_type(each)) for each in drop_meta(arrow)]
         _check_names(each.name for each in fields)
         schema = pa.schema(fields)
         return cls(arrow=schema, avro_json=arrow_to_avro(schema, table_name))
@@ -175,6 +176,20 @@ def avro_with_meta(avro_json: str) -> str:
     ]
     own = [each for each in document["fields"] if each["name"] not in META_COLUMNS]
     return _compact({**document, "fields": [*meta, *own]})
+
+
+def vector_columns(schema: pa.Schema) -> str:
+    """What a base file's footer says of its vectors: ``a:VECTOR(3),b:VECTOR(2, INT8)``."""
+    return ",".join(
+        f"{each.name}:VECTOR({each.type.list_size}{_element(each.type)})"
+        for each in schema
+        if pa.types.is_fixed_size_list(each.type)
+    )
+
+
+def _element(kind: pa.FixedSizeListType) -> str:
+    name = next(name for name, each in VECTOR_ELEMENTS.items() if each == kind.value_type)
+    return "" if name == "FLOAT" else f", {name}"
 
 
 def drop_meta(schema: pa.Schema) -> pa.Schema:
@@ -249,7 +264,7 @@ def reconcile(
                 kind="bad_column_name",
                 column=each.name,
             )
-        added.append(pa.field(each.name, canonical_type(each.type, each.name)))
+        added.append(pa.field(each.name, column_type(each)))
     return table_schema.evolved(pa.schema(kept)).grown(added), tuple(added)
 
 
