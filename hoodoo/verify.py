@@ -31,7 +31,6 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.history import ArchivedTimes
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, WriteStat
 from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action, Instant
@@ -297,7 +296,9 @@ class _Run:
         waiting = [one for one in slots if one.number not in taken]
         for look in range(_LOOKS):
             active = self.context.active()
-            waiting = [slot for slot in waiting if not is_settled(slot, active)]
+            waiting = [
+                slot for slot in waiting if not is_settled(slot, active, self.context.history)
+            ]
             if not waiting:
                 break
             if look + 1 < _LOOKS:
@@ -390,12 +391,14 @@ class _Run:
         pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
         done = {one.requested_time for one in now.completed_writes}
         dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
-        first = now.first_write_time or ""
         exact = self.context.config.timeline_layout_version == 2  # older archives have holes
-        archived = self.context.history.times() if exact else ArchivedTimes({})
+        archived = self.context.history.times()
         for path in sizes:
             time = data_file_time(path.rpartition("/")[2])
-            if time is None or time in done or (time < first and not archived.rules_out(time)):
+            if time is None or time in done:
+                continue
+            counts = now.is_archived(time, lambda: archived)
+            if counts and not (exact and archived.rules_out(time)):
                 continue
             if time in dead:
                 self.note("leftover", path, f"of the dead write {time}; the next clean removes it")

@@ -202,7 +202,7 @@ class _Judge:
             return f"{completed} does not name it" if unnamed else None
         if time in self.ended:
             return f"the instant {time} was ended"
-        first = self.active.first_write_time
-        if first is None or (time < first and not self.archived.rules_out(time)):
+        counts = self.active.is_archived(time, lambda: self.archived)
+        if (counts or self.active.archived_below is None) and not self.archived.rules_out(time):
             return None  # archived, hence committed (fmt 6.3, GC-7)
         return f"no instant has the time {time}"

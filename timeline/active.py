@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from timeline.errors import UnsupportedTableError
 from timeline.model.filenames import parse_instant_name
@@ -17,6 +18,9 @@ from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.places import timeline_folder
 from timeline.ports.storage import Storage
+
+if TYPE_CHECKING:
+    from timeline.history import ArchivedTimes
 
 __all__ = ["ActiveTimeline", "TimelineReader"]
 
@@ -164,12 +168,45 @@ class ActiveTimeline:
         """
         Requested time of the first write instant, pending or not, that no savepoint keeps.
 
-        Below it everything counts as archived, hence committed (fmt 6.3). A saved one may stay
-        behind when those after it are archived: it does not mark where the timeline begins.
+        A saved one may stay behind when those after it are archived: it does not mark where the
+        timeline begins. None where savepoints keep every write, and where there is no write.
         """
         saved = {one.requested_time for one in self.instants if one.action is Action.SAVEPOINT}
         writes = (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS)
         return next((time for time in writes if time not in saved), None)
+
+    @cached_property
+    def archived_below(self) -> InstantTime | None:
+        """
+        Requested time below which everything counts as archived, hence committed (fmt 6.3).
+
+        It is that of the first write that no savepoint keeps. Where savepoints keep them all it
+        is that of the first write: archiving goes by requested times, so all below it is archived,
+        and what lies above it ``is_archived`` tells. None without any write.
+        """
+        if self.first_write_time is not None:
+            return self.first_write_time
+        return next(
+            (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS), None
+        )
+
+    def is_archived(
+        self, requested_time: InstantTime, archived: Callable[[], ArchivedTimes]
+    ) -> bool:
+        """
+        Whether an instant that is not on this timeline counts as archived (fmt 6.3).
+
+        The timeline alone tells it while it has a write that no savepoint keeps. After a restore
+        it may have none; the history then tells of what is not below all the saved ones.
+
+        Args:
+            requested_time: The instant's.
+            archived: Gives the times of the history; called only where they are needed.
+        """
+        below = self.archived_below
+        if below is not None and requested_time < below:
+            return True
+        return self.first_write_time is None and requested_time in archived().completions
 
     def find(self, requested_time: InstantTime, *actions: Action) -> Instant | None:
         """The instant with this requested time; savepoints only when asked for by action."""

@@ -396,6 +396,7 @@ class TableContext:
             commits=self.commits,
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
+            history=self.history,
         )
 
 

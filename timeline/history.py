@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from timeline.codecs.history_rows import (
     HistoryFile,
@@ -38,6 +38,7 @@ from timeline.ports.storage import ObjectMissingError, Storage
 
 __all__ = [
     "ARCHIVED_WRITES",
+    "NOTHING_ARCHIVED",
     "ArchivedTimes",
     "History",
     "HistoryFiles",
@@ -88,6 +89,9 @@ class ArchivedTimes:
         if requested_time in self.completions:
             return False
         return self._oldest is not None and requested_time > self._oldest
+
+
+NOTHING_ARCHIVED: Final = ArchivedTimes({})
 
 
 def newest_manifest(

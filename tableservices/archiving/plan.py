@@ -57,13 +57,13 @@ def left_behind(timeline: ActiveTimeline, saved: Collection[InstantTime]) -> tup
 
     Where commits behind a savepoint are archived (``hoodie.archive.beyond.savepoint``), they are
     archived for readers because they lie below that first one. Without its savepoint the saved
-    write would be the first, and they would be nobody's (fmt 6.3).
+    write would be the first, and they would be nobody's (fmt 6.3). Where savepoints keep every
+    write, the newest of them takes the place of that first one.
     """
-    first = timeline.first_write_time
+    writes = timeline.completed_writes
+    first = timeline.first_write_time or (writes[-1].requested_time if writes else "")
     return tuple(
-        one
-        for one in timeline.completed_writes
-        if one.requested_time in saved and first is not None and one.requested_time < first
+        one for one in writes if one.requested_time in saved and one.requested_time < first
     )
 
 
@@ -95,15 +95,22 @@ def choose_instants(
     if not is_due(timeline, settings):
         return ()
     pending = min((one.requested_time for one in timeline.pending), default=None)
-    saved = [one.requested_time for one in timeline.instants if one.action is Action.SAVEPOINT]
+    saved = {one.requested_time for one in timeline.instants if one.action is Action.SAVEPOINT}
     ends = [*lines, *([] if settings.beyond_savepoint else saved)]
     end = min(ends, default=None)
+    kept = min(
+        (one.newest_time for one in timeline.completed_writes if one.requested_time in saved),
+        default="",
+    )
     writes: list[Instant] = []
     for one in timeline.completed_writes[: -settings.commits_kept_min]:
         # What completed while an older write was under way is what that one is judged by.
         if pending is not None and one.newest_time >= pending:
             break
         if (end is not None and one.requested_time >= end) or one.legacy:
+            break
+        # What began before a saved write and completed after it: a restore takes it away.
+        if kept and not settings.beyond_savepoint and one.newest_time > kept:
             break
         if not settings.beyond_savepoint or one.requested_time not in saved:
             writes.append(one)

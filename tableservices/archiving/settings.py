@@ -55,6 +55,8 @@ ARCHIVING_OPTIONS: Mapping[str, Option] = {
         default="false",
         kind=_BOOL,
         doc="Archive commits behind the first savepoint too, without those that are saved. "
+        "Java Hudi (1.2.0) then shows no row that lies only in what was archived above a saved one, "
+        "and nobody can restore to that savepoint. "
         "`hoodoo savepoint delete` archives a saved one that stayed behind first; another engine's "
         "deletion hides the archived rows above it until the next archive.",
     ),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from timeline.active import ActiveTimeline
+from timeline.codecs.history_rows import HistoryInstant
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.history import ARCHIVED_WRITES
@@ -69,6 +70,15 @@ def _is_after(one: Instant, target: Instant, table_type: TableType) -> bool:
         if one.completed or moved_rows_only:
             return one.requested_time > target.requested_time
     return not one.completed or (one.completion_time or "") > (target.completion_time or "")
+
+
+def _archived(row: HistoryInstant) -> Instant:
+    return Instant(
+        action=Action(row.action),
+        requested_time=row.requested_time,
+        state=State.COMPLETED,
+        completion_time=row.completion_time or row.requested_time,
+    )
 
 
 def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
@@ -165,7 +175,8 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
     Pass when every write after ``target`` is still on the active timeline.
 
     They are not where commits behind a savepoint were archived (``hoodie.archive.beyond.savepoint``):
-    what is archived cannot be taken away any more. Outside: as the history.
+    what is archived cannot be taken away any more. Nor are they where a write that began before
+    the target completed after it and was archived, as Java Hudi does. Outside: as the history.
 
     Raises:
         InvalidInputError: One is archived.
@@ -173,7 +184,8 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
     later = [
         row.requested_time
         for row in context.history.instants()
-        if row.action in ARCHIVED_WRITES and row.requested_time > target.requested_time
+        if row.action in ARCHIVED_WRITES
+        and _is_after(_archived(row), target, context.config.table_type)
     ]
     if later:
         raise InvalidInputError(

@@ -32,6 +32,7 @@ from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.look import Turn
+from timeline.publishing.settle import is_settled
 from timeline.publishing.turn import take_turn
 from timeline.readable import refuse_old_version
 from timeline.reading.snapshot import Snapshot
@@ -118,8 +119,8 @@ def savepoint(
     """
     nonce = context.world.ids.nonce()
     for _ in range(_TRIES):
-        head, draft, body = _encoded(context, requested_time, comments)
-        taken = _take(context, head, draft, body, nonce)
+        seen, draft, body = _encoded(context, requested_time, comments)
+        taken = _take(context, seen, draft, body, nonce)
         if taken is not None:
             context.world.events.emit(
                 "savepoint.done", rt=taken.requested_time, files=len(draft.files)
@@ -139,7 +140,7 @@ def savepoint(
 
 def _draft(
     context: TableContext, requested_time: InstantTime | None
-) -> tuple[int, Savepoint, Mapping[str, tuple[str, ...]]]:
+) -> tuple[Snapshot, Savepoint, Mapping[str, tuple[str, ...]]]:
     refuse_old_version(context.config)
     snapshot = context.snapshot()
     timeline = snapshot.active
@@ -163,13 +164,13 @@ def _draft(
         comments="",
         files=_paths(kept),
     )
-    return snapshot.head, draft, kept
+    return snapshot, draft, kept
 
 
 def _encoded(
     context: TableContext, requested_time: InstantTime | None, comments: str
-) -> tuple[int, Savepoint, bytes]:
-    head, draft, kept = _draft(context, requested_time)
+) -> tuple[Snapshot, Savepoint, bytes]:
+    seen, draft, kept = _draft(context, requested_time)
     metadata = SavepointMetadata(
         savepointed_by=draft.made_by,
         savepointed_at=context.world.clock.now_ms(),
@@ -179,19 +180,25 @@ def _encoded(
             for path, names in kept.items()
         },
     )
-    return head, draft, encode_savepoint(metadata)
+    return seen, draft, encode_savepoint(metadata)
 
 
 def _take(
-    context: TableContext, head: int, draft: Savepoint, body: bytes, nonce: str
+    context: TableContext, seen: Snapshot, draft: Savepoint, body: bytes, nonce: str
 ) -> Slot | None:
     """The savepoint's slot; None when the files are to be looked up again."""
+    head = seen.head
 
     def decide(turn: Turn) -> Slot | None:
         refuse_foreign_upkeep(turn.timeline)
-        # The newest slot of the snapshot may have been at its deletes when files were listed.
+        # The newest slot of the look may have been at its deletes when files were listed, unless
+        # that look shows that it had done with them.
         slots = came_since(context, max(0, head - 1), turn.head)
-        if slots is None or any(slot.kind is SlotKind.RESTORE for slot in slots):
+        if slots is None or any(
+            slot.kind is SlotKind.RESTORE
+            and not (slot.number == head and is_settled(slot, seen.active, context.history))
+            for slot in slots
+        ):
             return None
         target = completed_write(turn.timeline, draft.requested_time)
         _refuse_second(savepoint_times(turn.timeline), target)
@@ -270,14 +277,14 @@ def is_left_behind(
     """
     Whether a saved write stayed on the timeline when later ones were archived.
 
-    Outside: the history, where the write comes before all that no savepoint keeps.
+    Outside: the history, unless a write that no savepoint keeps comes before it.
     """
     first = timeline.first_write_time
     saved = timeline.find(requested_time)
-    if saved is None or first is None or requested_time >= first:
+    if saved is None or (first is not None and requested_time >= first):
         return False
     archived = context.history.times().completions
-    return any(requested_time < time < first for time in archived)
+    return any(requested_time < time and (first is None or time < first) for time in archived)
 
 
 def _names(one: Instant, requested_time: InstantTime) -> bool:

@@ -35,11 +35,19 @@ class VisibleInstants:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> VisibleInstants:
-        """What a snapshot shows (fmt 6.3, 6.5)."""
-        first, as_of = snapshot.active.first_write_time, snapshot.as_of
-        if first is not None and as_of is not None and as_of < first:
-            first = as_of + "0"  # the least text above it
-        return cls(times=frozenset(snapshot.completions), archived_below=first)
+        """
+        What a snapshot shows (fmt 6.3, 6.5).
+
+        Outside: the history's times where savepoints keep every write of the timeline.
+        """
+        active, as_of = snapshot.active, snapshot.as_of
+        times, below = set(snapshot.completions), active.archived_below
+        if active.first_write_time is None:
+            archived = snapshot.archived.completions
+            times.update(time for time in archived if as_of is None or time <= as_of)
+        if below is not None and as_of is not None and as_of < below:
+            below = as_of + "0"  # the least text above it
+        return cls(times=frozenset(times), archived_below=below)
 
     def __contains__(self, time: object) -> bool:
         below = self.archived_below

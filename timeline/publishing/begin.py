@@ -262,7 +262,11 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     to do. Another engine's is waited for.
     """
     last = context.chain.deciding(snapshot.head)
-    if last is not None and last.kind is SlotKind.RESTORE and not is_settled(last, snapshot.active):
+    if (
+        last is not None
+        and last.kind is SlotKind.RESTORE
+        and not is_settled(last, snapshot.active, context.history)
+    ):
         context.world.events.emit("begin.finished_restore", number=last.number)
         finish(context, last)
         snapshot = context.snapshot()

@@ -130,7 +130,7 @@ def look(
         assert_not_overrun(context)
         last = context.chain.deciding(head)
         gone = last is not None and _is_gone(context, last, timeline)
-        if last is None or (is_settled(last, timeline) and not gone):
+        if last is None or (is_settled(last, timeline, context.history) and not gone):
             return replace(_turn(context, head, last, timeline, lease), config=config)
         context.world.events.emit("publish.helped", number=last.number)
         if not last.foreign:

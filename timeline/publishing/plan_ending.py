@@ -40,8 +40,8 @@ def how_it_ended(timeline: ActiveTimeline, plan: Instant) -> Ended | None:
     inflight, requested = pending_file_names(plan.action, plan.requested_time)
     if requested in timeline.file_names:
         return None if inflight in timeline.file_names else Ended.ROLLED_BACK
-    first = timeline.first_write_time
-    if first is not None and plan.requested_time < first:
+    below = timeline.archived_below
+    if below is not None and plan.requested_time < below:
         return Ended.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
     return Ended.CANCELLED
 

@@ -461,7 +461,7 @@ def _slots_not_seen(
     slots = slots_since(context, seen.head, head)
     for last in reversed(newest_slots(context, seen.head)):
         key = (last.instant_time, last.completion_time)
-        shows = key in timeline.completed_times or not is_settled(last, timeline)
+        shows = key in timeline.completed_times or not is_settled(last, timeline, context.history)
         if shows and key not in seen.completed:
             slots = [last, *slots]
     return list(without_void(reversed(slots)))[::-1]

@@ -380,7 +380,7 @@ def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
     if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
         return head, context.active(), asked or config
     before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
-    names = [slot.file_name for slot in before if not is_settled(slot, timeline)]
+    names = [slot.file_name for slot in before if not is_settled(slot, timeline, context.history)]
     return head, timeline.with_names(filter(None, names)), asked or config
 
 

@@ -56,10 +56,11 @@ class ReadWatch:
         """
         Judge what was published between the reads and the begin, before any file is written.
 
-        Outside: 1 get per slot in between that this process has not seen.
+        Outside: 1 get per slot in between that this process has not seen; the history's times
+        where the timeline had no write at the read that no savepoint keeps.
         """
         read, base = self._reads.snapshot, self._begun.snapshot
-        if read.active.first_write_time != base.active.first_write_time:
+        if self._may_miss_archived(read.active, base.active):
             return self._cannot_tell(
                 "the timeline begins elsewhere than when this write's rows were read"
             )
@@ -73,6 +74,20 @@ class ReadWatch:
         left = {one.completion_time for one in unsettled(self._context, base.head, base.active)}
         rivals = [one for one in rivals if one.completion_time not in left]
         return self.judge(mine, rivals)
+
+    def _may_miss_archived(self, read: ActiveTimeline, base: ActiveTimeline) -> bool:
+        """
+        Whether writes that came between two looks may be archived already.
+
+        On an empty table, and where savepoints keep every write, the timeline begins with this
+        write's own instant. The history then tells what completed after all that was read.
+        """
+        if read.first_write_time == base.first_write_time:
+            return False
+        if read.first_write_time is not None:
+            return True
+        completed = self._context.history.times().newest_completion
+        return completed > (read.newest_time or "")
 
     def before(self, check: Check, mine: Claim) -> Check:
         """A candidate's check with the reads judged first."""

@@ -17,6 +17,7 @@ from timeline.codecs.boundary import decode_boundary
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.files.markers import marker_files
+from timeline.history import NOTHING_ARCHIVED, History
 from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.paths import join
@@ -79,20 +80,22 @@ def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None
     return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
 
 
-def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
+def is_settled(slot: Slot, timeline: ActiveTimeline, history: History | None = None) -> bool:
     """
     Whether the slot's file exists, or was archived since (Java archives ours too).
 
     A cancel, a void and the end of a savepoint have none: their target's files must be gone.
 
-    Archived means: below the first active write instant, hence committed for every reader,
-    and without pending files: a rollback or clean whose owner died between its deletes and
+    Archived means: it counts as archived for every reader (``ActiveTimeline.is_archived``),
+    and is without pending files: a rollback or clean whose owner died between its deletes and
     its completed file may also lie below the first write that is left. A commit without any
     file is over, too: its requested file stays until it is archived, so another engine's
     restore took it away, and its data with it. So is a plan without a file once there was one.
 
     Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
     and completes it under a time of its own: one end is enough. So is one savepoint of a write.
+
+    Outside: the history's times where savepoints keep every write of the timeline, else nothing.
     """
     name = slot.file_name
     if name is None:
@@ -115,9 +118,11 @@ def is_settled(slot: Slot, timeline: ActiveTimeline) -> bool:
     pending = pending_file_names(slot.own_action, slot.instant_time)
     if not timeline.file_names.isdisjoint(pending):
         return False
-    first = timeline.first_write_time
-    is_archived = first is not None and slot.instant_time < first
-    return slot.kind is SlotKind.COMMIT or is_archived or _was_restored_away(slot, timeline)
+    if slot.kind is SlotKind.COMMIT or _was_restored_away(slot, timeline):
+        return True
+    return timeline.is_archived(
+        slot.instant_time, lambda: NOTHING_ARCHIVED if history is None else history.times()
+    )
 
 
 def _is_another(shown: Instant, ended: Slot) -> bool:
@@ -164,7 +169,11 @@ def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
 
 def unsettled(context: TableContext, head: int, timeline: ActiveTimeline) -> tuple[Slot, ...]:
     """Those of ``newest_slots`` that are not settled yet, as far as a timeline tells."""
-    return tuple(slot for slot in newest_slots(context, head) if not is_settled(slot, timeline))
+    return tuple(
+        slot
+        for slot in newest_slots(context, head)
+        if not is_settled(slot, timeline, context.history)
+    )
 
 
 def _always() -> bool:

@@ -394,7 +394,9 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
         return True
     # Once more: a file of the own slot may have appeared after that. Of a savepoint another engine
     # may have made one of the same write since, which is left alone (FOR-9).
-    if after.kind is not SlotKind.UNSAVEPOINT or not is_settled(after, context.active()):
+    if after.kind is not SlotKind.UNSAVEPOINT or not is_settled(
+        after, context.active(), context.history
+    ):
         settle(context, after)
     context.chain.disown(mine)
     return False

@@ -134,7 +134,7 @@ def _read(
         slices=read,
         image=plan.output_schema,
         completions=groups.completions,
-        archived_below=snapshot.active.first_write_time,
+        archived_below=snapshot.active.archived_below,
         avro_json=schema.avro_json if by_values else None,
     )
 
@@ -277,8 +277,11 @@ class _Groups:
 
     @property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
-        """Of every instant; of archived ones when they were needed."""
-        return {**self._archived, **self._snapshot.completions}
+        """Of every instant; of archived ones when they were needed, or nothing else tells of them."""
+        archived = self._archived
+        if self._snapshot.active.first_write_time is None:
+            archived = self._view.archived.completions
+        return {**archived, **self._snapshot.completions}
 
     def both_sides(
         self, group: FileGroupId, write: _Write, stats: list[WriteStat], names: list[str]

@@ -15,7 +15,7 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.legacy_commit import decode_archived_commit, decode_legacy_commit
 from timeline.errors import MissingFileError
-from timeline.history import History
+from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
 from timeline.model.filenames import instant_file_name
@@ -127,6 +127,7 @@ class Snapshot:
         commits: Reader of commit metadata.
         slicing: How log files find their slice, which the timeline's layout decides.
         archived_write: What the newest visible write told, where only archived ones are.
+        history: Tells what is archived where the timeline alone cannot; None for nothing.
     """
 
     active: ActiveTimeline
@@ -135,6 +136,7 @@ class Snapshot:
     as_of: InstantTime | None = None
     slicing: Slicing = Slicing.BY_COMPLETION
     archived_write: CommitMetadata | None = None
+    history: History | None = None
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
@@ -167,14 +169,19 @@ class Snapshot:
         """
         Whether files of this instant are visible (fmt 6.3).
 
-        Below the first active write instant everything counts as archived, hence committed.
+        What counts as archived counts as committed. Outside: the history's times, once, where
+        savepoints keep every write of the timeline.
         """
         if self.as_of is not None and requested_time > self.as_of:
             return False
         if requested_time in self.completions:
             return True
-        first = self.active.first_write_time
-        return first is not None and requested_time < first
+        return self.active.is_archived(requested_time, lambda: self.archived)
+
+    @cached_property
+    def archived(self) -> ArchivedTimes:
+        """When archived instants completed. Outside: as ``History.times``, once."""
+        return NOTHING_ARCHIVED if self.history is None else self.history.times()
 
     def log_file_is_visible(self, instant_time: InstantTime) -> bool:
         """

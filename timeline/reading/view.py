@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from timeline.errors import CorruptTableError
-from timeline.history import ArchivedTimes, History
+from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.paths import check_partition_path, join
@@ -231,7 +231,7 @@ class FileSystemView:
     @cached_property
     def archived(self) -> ArchivedTimes:
         """When archived instants completed. Outside: as ``History.times``, once."""
-        return ArchivedTimes({}) if self.history is None else self.history.times()
+        return NOTHING_ARCHIVED if self.history is None else self.history.times()
 
     def completed(self, time: InstantTime) -> InstantTime | None:
         """Completion time of an archived instant. Outside: as ``archived``."""

@@ -86,8 +86,7 @@ def vanished_target(
         one.action in WRITE_ACTIONS and one.requested_time == target for one in timeline.instants
     ):
         return None
-    first = timeline.first_write_time
-    if first is None or target < first:
+    if timeline.first_write_time is None or target < timeline.first_write_time:
         archived = context.history.times()
         if not archived.rules_out(target) and data_files_of(context.world.storage, target):
             return None

@@ -228,11 +228,11 @@ def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
     timeline = context.active()
     if timeline.find(requested_time) is not None:
         return False
-    archived, first = context.history.times(), timeline.first_write_time
+    archived = context.history.times()
     if requested_time in archived.completions:
         return False
-    below = first is not None and requested_time < first
-    return not below or archived.rules_out(requested_time)
+    counts = timeline.is_archived(requested_time, lambda: archived)
+    return not counts or archived.rules_out(requested_time)
 
 
 def _published_batches(

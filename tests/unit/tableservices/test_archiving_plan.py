@@ -173,3 +173,10 @@ def test_a_cut_that_collects_no_slot_leaves_what_the_boundary_knows():
     moved = next_boundary(former, timeline, going, slots, ceiling=99, carried=CarriedBatches())
     assert (moved.batches, moved.earlier) == ((), ())
     assert moved.number > 2
+
+
+def test_what_completed_after_a_saved_write_is_kept_for_its_restore():
+    names = [done(10), done(20, completed=38), *COMMITS[2:]]
+    assert chosen(names) == [10, 20, 30, 40]
+    assert chosen([*names, done(30, "savepoint", completed=55)]) == [10]
+    assert chosen([*names, done(40, "savepoint", completed=55)]) == [10, 20, 30]

@@ -493,6 +493,17 @@ def test_what_is_archived_cannot_be_taken_away() -> None:
     assert restore(table.context, times[1]) is not None
 
 
+def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_archived() -> None:
+    table, times = grown(1, 2, 3)
+    savepoint(table.context, times[0])
+    before = f"{int(times[0]) - 1}"
+    row = HistoryInstant(requested_time=before, completion_time=times[2], action="commit")
+    add_to_history(table.context.world.storage, [row])
+    with pytest.raises(InvalidInputError) as caught:
+        restore(table.context, times[0])
+    assert (caught.value.kind, caught.value.fields["archived"]) == ("archived_since", before)
+
+
 def test_the_chain_tells_which_files_are_gone() -> None:
     table, times = grown(1, 2)
     savepoint(table.context, times[0])

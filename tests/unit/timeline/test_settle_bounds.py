@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from tableservices.archiving.history_files import add_to_history
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
 from timeline.active import ActiveTimeline
+from timeline.codecs.history_rows import HistoryInstant
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.history import History
+from timeline.machine import NullEvents
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.places import slot_path, timeline_path
@@ -50,6 +54,21 @@ def test_a_plan_without_its_file_is_settled_only_if_it_had_one(
     names: list[str], settled: bool
 ) -> None:
     assert is_settled(plan(), ActiveTimeline.of(names)) is settled
+
+
+@pytest.mark.parametrize(
+    ("saved", "archived", "settled"),
+    [(LATER, False, True), (EARLIER, True, True), (EARLIER, False, False)],
+)
+def test_where_savepoints_keep_every_write_the_history_tells_whether_a_slot_is_settled(
+    saved: str, archived: bool, settled: bool
+) -> None:
+    timeline = ActiveTimeline.of([f"{saved}_{saved}.commit", f"{saved}_{LATER}.savepoint"])
+    storage = MemoryStorage()
+    if archived:
+        row = HistoryInstant(requested_time=T, completion_time=LATER, action="replacecommit")
+        add_to_history(storage, [row])
+    assert is_settled(plan(), timeline, History(storage, NullEvents())) is settled
 
 
 @pytest.mark.parametrize(
