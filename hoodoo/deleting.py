@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hoodoo.given_up import remembered
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.model.table_config import TableConfig
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.read import Filter
@@ -43,12 +44,15 @@ def delete_found(
 
     Errors: as ``from_fresh_reads`` and ``publish``.
     """
+    columns, rules = key_columns(table.config), plan.rules
+    if table.config.populate_meta_fields:
+        # What was found is where its meta columns say, whatever its columns would make of it.
+        columns = (KEY_COLUMN, PARTITION_COLUMN)
+        plan = replace(plan, rules=replace(rules, keys=replace(rules.keys, carried=True)))
 
     def attempt(refusals: tuple[RefusalReport, ...]) -> Receipt:
         with table.hold() as state:
-            keys = state.to_arrow(
-                columns=key_columns(table.config), filter=found_by, partitions=partitions
-            )
+            keys = state.to_arrow(columns=columns, filter=found_by, partitions=partitions)
             reads = state.reads(filter=found_by, partitions=partitions)
             workload = LocalWorkload(table.context.world, keys)
             try:

@@ -26,7 +26,7 @@ from timeline.rules.keys import KeySpec, record_keys, validate_ordering
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.rehearsal import rehearse
 from timeline.writing.write import Receipt
-from timeline.writing.write_schema import refuse_keyless
+from timeline.writing.write_schema import addressed
 
 __all__ = ["write"]
 
@@ -174,7 +174,13 @@ def _created(
     record_keys(rows, KeySpec(record_key_fields=keys, partition_fields=partitions))
     validate_ordering(rows, ordering)
     planned, chosen = new_table_config(address, settings, schema), settings.operation
-    refuse_keyless(plan_of(settings, planned, chosen))
+    if addressed(plan_of(settings, planned, chosen), None).operation is not chosen:
+        raise InvalidInputError(
+            "a new table without key fields only takes inserts; name the key (--key), or say "
+            f"--operation insert: {chosen.value}",
+            kind="no_key_fields",
+            operation=chosen.value,
+        )
     if invocation.dry_run:
         nothing = nothing_done(_action_of(chosen), chosen.value)
         invocation.printer.document({**nothing, "creates_table": True, "rows": rows.num_rows})

@@ -31,9 +31,9 @@ from timeline.rules.bucketing import Shares
 from timeline.rules.keys import (
     KeySpec,
     VirtualKeys,
+    addresses,
     key_columns,
     partition_paths,
-    record_keys,
     validate_ordering,
 )
 from timeline.rules.log_merging import combine_incoming
@@ -141,9 +141,7 @@ class PrepareRows:
     def _prepared(self, incoming: pa.Table, position: int, shape: pa.Schema) -> pa.Table:
         rows = incoming.select(drop_meta(incoming.schema).names)
         columns: list[pa.ChunkedArray | pa.Array] = []
-        named = key_columns(rows, self.rules.keys, self.schema)
-        keys = record_keys(named, self.rules.keys)
-        paths = partition_paths(named, self.rules.keys)
+        keys, paths = addresses(incoming, self.rules.keys, self.schema)
         if self.rules.operation is not WriteOperation.DELETE:
             validate_ordering(rows, self.rules.ordering_fields)
             own = normalise(rows, self.schema)

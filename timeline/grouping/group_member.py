@@ -79,6 +79,8 @@ def may_be_offered(work: Work) -> bool:
     plan, workload = work.plan, work.workload
     if plan.operation.replaces or workload is None or workload.attempted() is None:
         return False
+    if plan.rules.keys.carried:
+        return False  # a committer plans by the table and the options, not by the rows
     # What a plug-in merges, only processes that have the plug-in can write.
     return plan.reads is None and plan.rules.merge.merger is None
 

@@ -22,6 +22,8 @@ from timeline.errors import InvalidInputError
 from timeline.model.casting import cast_column
 from timeline.model.columns import one_array
 from timeline.model.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
+from timeline.model.paths import check_partition_path
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.rules.java_texts import java_texts
 from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
@@ -30,6 +32,7 @@ __all__ = [
     "KeyGenerator",
     "KeySpec",
     "VirtualKeys",
+    "addresses",
     "field_type",
     "infer_key_generator",
     "java_order",
@@ -105,11 +108,12 @@ class KeySpec:
     times: TimestampKeys | None = None
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
+    carried: bool = False  # rows bring key and partition path along, in their meta columns
 
     @property
     def automatic(self) -> bool:
         """Whether rows have no key of their own; the writer of a file gives them one."""
-        return not self.record_key_fields
+        return not (self.record_key_fields or self.carried)
 
     @property
     def virtual(self) -> VirtualKeys | None:
@@ -153,6 +157,69 @@ def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
     if n_partitions == 0:
         return KeyGenerator.NON_PARTITION
     return KeyGenerator.SIMPLE if n_keys == n_partitions == 1 else KeyGenerator.COMPLEX
+
+
+def addresses(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
+    """
+    Compute each row's record key and partition path.
+
+    They are made of columns of the table's types, or, where the rows carry them, taken from
+    their meta columns, as Java does for a table without key fields.
+
+    Args:
+        rows: Incoming rows, with their meta columns.
+        spec: What the keys are.
+        schema: The table's columns.
+
+    Shapes: rows (n rows) -> string arrays (n,), (n,); order kept; no nulls, but of automatic
+    keys.
+
+    Errors: as ``key_columns``, ``record_keys``, ``partition_paths``.
+
+    Raises:
+        InvalidInputError: Rows carry no key (``null_key``) or a partition path that is none
+            (``bad_partition_value``), or their partition columns were changed (``moved_row``).
+    """
+    if spec.carried:
+        return _carried(rows, spec, schema)
+    named = key_columns(rows, spec, schema)
+    return record_keys(named, spec), partition_paths(named, spec)
+
+
+def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
+    keys = one_array(
+        pc.cast(_column(rows, KEY_COLUMN, "record key", "missing_key_column"), "string")
+    )
+    _refuse_missing(_is_missing(keys), (KEY_COLUMN,))
+    named = key_columns(rows, spec, schema)
+    fields = set(spec.partition_fields)
+    made = partition_paths(named, spec) if fields.issubset(named.schema.names) else None
+    told = _found(rows, PARTITION_COLUMN)
+    if told is None:
+        return keys, partition_paths(named, spec) if made is None else made
+    paths = one_array(pc.cast(told, pa.string()))
+    for path in pc.unique(paths).to_pylist():
+        _check_carried(path)
+    moved = 0 if made is None else pc.sum(pc.not_equal(made, paths), min_count=0).as_py()
+    if moved:
+        raise InvalidInputError(
+            "rows of a table without key fields stay in the partition that their meta columns "
+            "name, and these have other values in the partition columns; delete them where they "
+            f"are, and insert them without meta columns: columns={list(spec.partition_fields)} "
+            f"rows={moved}",
+            kind="moved_row",
+            columns=list(spec.partition_fields),
+            rows=moved,
+        )
+    return keys, paths
+
+
+def _check_carried(path: str | None) -> None:
+    """A path that a row brings along is as foreign as any value (SEC1)."""
+    levels = [] if path == "" else (path or "/").split("/")
+    if any(level.startswith(".") or not level or "\\" in level for level in levels):
+        raise _bad_value(PARTITION_COLUMN, path or "", "is no partition path of a table")
+    check_partition_path(path or "")
 
 
 def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:

@@ -33,7 +33,7 @@ _PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
 def may_be_joined(rules: RowRules) -> bool:
     """Whether rows prepared so can be merged with those of others before they are written."""
     merge = rules.merge
-    if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.partial:
+    if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.changes_known:
         return False
     if rules.lookup.whole_table or rules.buckets is not None:
         return False  # keys move between partitions; it is not known before which keys are new

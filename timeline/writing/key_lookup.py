@@ -43,7 +43,7 @@ def lookup_files(
 
     Outside: as ``may_bring_back`` and ``hold_inserted``.
     """
-    minds_logs = rules.lookup.whole_table or rules.partial
+    minds_logs = rules.lookup.whole_table or rules.changes_known
     minds_logs |= rules.drop_found or rules.refuse_found
     # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
     listed = sorted(slices, key=_base_time, reverse=True)

@@ -32,7 +32,7 @@ from timeline.model.paths import join
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
 from timeline.ports.world import World
 from timeline.rules.bucketing import Shares
-from timeline.rules.keys import key_columns, partition_paths, record_keys, validate_ordering
+from timeline.rules.keys import addresses, validate_ordering
 from timeline.rules.leaving import mark_leaving
 from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
@@ -110,9 +110,7 @@ class LocalWorkload:
             self._prepare_nothing(rules, schema)
             return
         rows = self._rows.select(drop_meta(self._rows.schema).names)
-        named = key_columns(rows, rules.keys, schema.arrow)
-        keys = record_keys(named, rules.keys)
-        paths = partition_paths(named, rules.keys)
+        keys, paths = addresses(self._rows, rules.keys, schema.arrow)
         if rules.operation is WriteOperation.DELETE:
             kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
         else:

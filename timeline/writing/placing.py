@@ -130,7 +130,7 @@ def place(
     """
     view = view or view_of(context, begun.snapshot)
     # Rows that change records are looked up wherever they are: a new key must be refused.
-    in_buckets = rules.buckets is not None and not rules.partial
+    in_buckets = rules.buckets is not None and not rules.changes_known
     operation = rules.operation
     named = tuple(delete_partitions)
     touched = named if workload is None else workload.partition_paths()
@@ -275,6 +275,8 @@ def _wanted(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
         )
     if rules.partial:
         _refuse_new(found)
+    elif rules.changes_known:
+        _refuse_unknown(found)
     return WorkloadProfile(inserts=found.inserts) if rules.drop_found else found
 
 
@@ -286,6 +288,20 @@ def _refuse_new(counts: WorkloadProfile) -> None:
             "another partition; upsert whole rows of them first: "
             f"{sum(counts.inserts.values())} rows in {sorted(counts.inserts)[:5]}",
             kind="partial_new_key",
+            rows=sum(counts.inserts.values()),
+            partitions=sorted(counts.inserts)[:5],
+        )
+
+
+def _refuse_unknown(counts: WorkloadProfile) -> None:
+    """Keys that the table gave to rows are its own: others come from another table, or are gone."""
+    if counts.inserts:
+        raise InvalidInputError(
+            "rows are updated by the record keys and partition paths in their meta columns, and "
+            "the table has no such rows: they were deleted meanwhile, or come from another table; "
+            "read them again, or insert them without meta columns: "
+            f"{sum(counts.inserts.values())} rows in {sorted(counts.inserts)[:5]}",
+            kind="unknown_record_key",
             rows=sum(counts.inserts.values()),
             partitions=sorted(counts.inserts)[:5],
         )

@@ -22,7 +22,7 @@ from timeline.writing.candidate import planned_claim
 from timeline.writing.placing import place
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
-from timeline.writing.write_schema import refuse_keyless, rows_schema, schema_for
+from timeline.writing.write_schema import addressed, rows_schema, schema_for
 
 __all__ = ["rehearse"]
 
@@ -55,7 +55,7 @@ def rehearse(
     Raises:
         InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
     """
-    refuse_keyless(plan)
+    plan = addressed(plan, None if workload is None else workload.schema)
     snapshot = context.snapshot()
     schema, _ = schema_for(context, snapshot, workload, plan)
     if workload is not None:

@@ -59,6 +59,12 @@ class RowRules:
         return upserts and self.lookup.whole_table and self.lookup.moves
 
     @property
+    def changes_known(self) -> bool:
+        """Whether each row changes a record that is there; one that is not is refused."""
+        carried = self.keys.carried and self.operation is WriteOperation.UPSERT
+        return self.partial or carried
+
+    @property
     def partial(self) -> bool:
         """Whether rows have some of the columns, and records keep the others."""
         return self.partial_columns is not None

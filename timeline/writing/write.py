@@ -56,7 +56,7 @@ from timeline.writing.redo import (
 from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
 from timeline.writing.write_schema import (
-    refuse_keyless,
+    addressed,
     refuse_other_key_types,
     rows_schema,
     schema_for,
@@ -111,6 +111,7 @@ def write(
         HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer.
     """
+    plan = addressed(plan, None if workload is None else workload.schema)
     known = receipt_of_batch(context, plan)
     if known is not None:
         return known
@@ -130,7 +131,7 @@ def prepared(
     context: TableContext, plan: WritePlan, workload: Workload | None, looked: Snapshot
 ) -> Work:
     """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
-    refuse_keyless(plan)
+    plan = addressed(plan, None if workload is None else workload.schema)
     schema, before = schema_for(context, looked, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
@@ -278,7 +279,8 @@ def _write_and_publish(work: Work, begun: Begun, tries: Tries) -> Receipt | Met:
     # A key of a global index may have moved, one that a partial update changes may be gone, and
     # merging again keeps no promise about known keys.
     rules = plan.rules
-    anew = rules.lookup.whole_table or rules.partial or rules.drop_found or rules.refuse_found
+    anew = rules.lookup.whole_table or rules.changes_known
+    anew |= rules.drop_found or rules.refuse_found
     # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
     # batch, keys inserted by both) can only be asked once the files are written.
     gives_way = context.limits.gives_way and plan.paced and not work.queued

@@ -6,6 +6,8 @@ What no reader could read back, or what would lose names and ids, is refused her
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from timeline.context import TableContext
@@ -17,13 +19,20 @@ from timeline.errors import (
 )
 from timeline.model.evolution import changes_texts
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.schema import TableSchema, drop_meta, missing_fields, reconcile
+from timeline.model.schema import (
+    KEY_COLUMN,
+    PARTITION_COLUMN,
+    TableSchema,
+    drop_meta,
+    missing_fields,
+    reconcile,
+)
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.keys import field_type
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
 
-__all__ = ["refuse_keyless", "refuse_other_key_types", "rows_schema", "schema_for"]
+__all__ = ["addressed", "refuse_other_key_types", "rows_schema", "schema_for"]
 
 
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
@@ -144,16 +153,33 @@ def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
     return pa.schema([each for each in incoming if each.name not in config.partition_fields])
 
 
-def refuse_keyless(plan: WritePlan) -> None:
-    """Rows without a key are only ever added: nothing can be found again by it."""
-    looks = plan.operation in (WriteOperation.UPSERT, WriteOperation.DELETE) or plan.rules.tags
-    if plan.rules.keys.automatic and looks:
-        raise InvalidInputError(
-            "the table has no record key fields, so its rows cannot be found again; insert, "
-            f"bulk_insert or overwrite instead: {plan.operation.value}",
-            kind="no_key_fields",
-            operation=plan.operation.value,
-        )
+def addressed(plan: WritePlan, incoming: pa.Schema | None) -> WritePlan:
+    """
+    Plan how rows of a table without key fields are found again, as Java does.
+
+    Rows that were read from it carry their record key and partition path in meta columns: an
+    upsert or delete takes those. An upsert of other rows only adds them.
+
+    Raises:
+        InvalidInputError: Rows without a key were to be found (``no_key_fields``).
+    """
+    keys, operation = plan.rules.keys, plan.operation
+    looks = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    if not keys.automatic or not (looks or plan.rules.tags):
+        return plan
+    if looks and keys.stores_keys and incoming is not None and KEY_COLUMN in incoming.names:
+        rules = replace(plan.rules, keys=replace(keys, carried=True), tags=True, combine=True)
+        return replace(plan, rules=rules)
+    if operation is WriteOperation.UPSERT and not plan.rules.partial:
+        rules = replace(plan.rules, operation=WriteOperation.INSERT, tags=False, combine=False)
+        return replace(plan, rules=rules)
+    raise InvalidInputError(
+        "the table has no record key fields, so its rows are found again by their meta columns "
+        f"alone; read them with {KEY_COLUMN} and {PARTITION_COLUMN} and write those back, or "
+        f"insert, bulk_insert or overwrite instead: {operation.value}",
+        kind="no_key_fields",
+        operation=operation.value,
+    )
 
 
 def refuse_other_key_types(plan: WritePlan, prepared: TableSchema, now: TableSchema) -> None:
