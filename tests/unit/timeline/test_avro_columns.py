@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from timeline.codecs.avro_columns import (
@@ -311,3 +312,14 @@ def test_columns_to_write_may_come_in_any_order_and_be_missing() -> None:
     schema = record("int", ["null", "string"], ["null", "long"])
     rows = pa.table({"c2": pa.array([5]), "c0": pa.array([1], pa.int16())})
     assert encode_records(rows, schema) == bytes.fromhex(HEAD) + framed("0200020a")
+
+
+def test_a_map_that_was_decoded_is_written_to_parquet_as_it_is() -> None:
+    """Arrow's Parquet writer overruns its buffers when entries say that keys may be null."""
+    schema = record({"type": "map", "values": ["null", {"type": "map", "values": "long"}]})
+    table = decoded(schema, "04" + "026b" + "00" + "026c" + "02" + "02" + "026d" + "02" + "0000")
+    expected = [{"c0": [("k", None), ("l", [("m", 1)])]}]
+    assert table.to_pylist() == expected
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    assert pq.ParquetFile(pa.BufferReader(sink.getvalue())).read().to_pylist() == expected

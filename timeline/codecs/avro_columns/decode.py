@@ -10,7 +10,7 @@ arrays are one longer cursor, so the depth of a schema costs calls, never a loop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -118,7 +118,10 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
             entry = pa.struct([entry.field(0), pa.field("value", wanted.item_type)])
         assert isinstance(node.item, Record)
         item = plan_record(node.item, entry)
-        return ItemsPlan(node=node, item=item, built=pa.map_(pa.string(), item.built.field(1).type))
+        built = pa.map_(pa.string(), item.built.field(1).type)
+        # Keys of a map are never null. The entries must say so, too: Arrow's Parquet writer
+        # trusts the entries' own type and overruns its buffers where the two differ.
+        return ItemsPlan(node=node, item=replace(item, built=built.field(0).type), built=built)
     element = wanted.value_type if types.is_list(wanted) else arrow_type(node.item)
     inner = _plan(node.item, element)
     return ItemsPlan(node=node, item=inner, built=pa.list_(pa.field("element", inner.built)))
