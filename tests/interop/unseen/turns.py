@@ -1,0 +1,268 @@
+"""
+Java Hudi and this engine take the same steps on two copies of one table.
+
+Java makes a table. A copy is made of it. Then Java goes on with the copy and this engine with
+the table: the same rows, the same services, the same savepoint and restore. After each step
+both tables hold the same rows, and each engine reads the other's result alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import hoodoo
+from tableservices.upgrade import upgrade
+from tests.interop.java import JavaOracle, JavaRefusedError
+from tests.interop.unseen.answers import differences
+from tests.interop.unseen.recipe import COMMON, Recipe, Write, ask_newer, make
+from tests.interop.unseen.walks import walk
+from tests.interop.values import comparable, encoded, same
+from timeline.errors import HoodooError
+
+__all__ = ["STOPPED", "ForeignTable", "foreign_table", "take_turns"]
+
+Rows = list[dict[str, Any]]
+
+#: Meta columns that say which engine wrote a row, not which row it is.
+VOLATILE = ("_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name")
+
+#: Retention that archives after a handful of commits.
+SHORT: Mapping[str, str] = {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.archive.beyond.savepoint": "true",
+}
+
+#: Begins the line of a table whose steps ended early because an engine refuses by name.
+STOPPED = "stopped:"
+
+#: Kinds of error by which this engine refuses a table or a step by name.
+REFUSED_BY_NAME = frozenset(
+    {
+        "consistent_hashing",
+        "metadata_table_on",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTable:
+    """A table that Java makes, and the steps that both engines take behind it."""
+
+    recipe: Recipe
+    steps: Sequence[tuple[str, Rows]]  # what to do, and rows where it needs some
+    zone: str  # of the timeline: LOCAL or UTC
+
+
+def foreign_table(seed: int, release: str) -> ForeignTable:
+    """
+    Draw a table and its steps.
+
+    Args:
+        seed: Makes the same table again.
+        release: Of the Java Hudi that makes the table.
+    """
+    rng = random.Random(f"foreign/{release}/{seed}")
+    made = walk(seed, release)
+    zone = rng.choice(("LOCAL", "UTC"))
+    conf = {**made.conf, "hoodie.table.timeline.timezone": zone}
+    if release == "1.2.0":
+        conf["hoodie.write.table.version"] = rng.choice(("9", "9", "8"))
+    conf["hoodie.metadata.enable"] = "false"
+    conf.pop("hoodie.parquet.outputtimestamptype", None)  # refused by name
+    recipe = replace(made, name=f"foreign_{release.replace('.', '')}_{seed}", conf=conf)
+    batches = [list(step.rows) for step in made.steps if isinstance(step, Write) and step.rows]
+
+    def rows() -> Rows:
+        return [dict(row) for row in rng.choice(batches)]
+
+    kinds = ("upsert", "upsert", "upsert", "delete", "insert_overwrite", "clean", "compact")
+    steps: list[tuple[str, Rows]] = []
+    for _ in range(rng.randint(2, 4)):
+        what = rng.choice(kinds)
+        steps.append((what, rows() if what in ("upsert", "delete", "insert_overwrite") else []))
+    if rng.random() < 0.6:
+        steps += [("upsert", rows()), ("savepoint", [])]
+        for _ in range(5):
+            steps += [("upsert", rows()), *([("archive", [])] if rng.random() < 0.7 else [])]
+        steps += [("clean", []), ("archive", []), ("restore", [])]
+        steps += [(rng.choice(("compact", "clean", "cluster")), [])] if rng.random() < 0.5 else []
+    steps += [("upsert", rows())]
+    return ForeignTable(recipe=recipe, steps=steps, zone=zone)
+
+
+def take_turns(java: JavaOracle, judge: JavaOracle, told: ForeignTable, folder: Path) -> list[str]:
+    """
+    Make the table and let both engines take its steps.
+
+    Args:
+        java: The release that makes the table and goes on with the copy.
+        judge: The release that reads what this engine wrote.
+        told: The table and its steps.
+        folder: Where the tables are made.
+
+    Returns:
+        One line for each difference; empty when the engines agree.
+    """
+    account = make(java, told.recipe, folder)
+    path, twin = folder / told.recipe.name, folder / f"{told.recipe.name}_java"
+    reading = told.recipe.read_conf
+    if not isinstance(account["snapshot"], list):
+        return [f"{STOPPED} java cannot read what it made"]
+    if found := differences(path, ask_newer(judge, told.recipe, folder)):
+        return [f"as made: {line}" for line in found]
+    shutil.rmtree(twin, ignore_errors=True)
+    shutil.copytree(path, twin)
+    conf = {key: text for key, text in {**COMMON, **told.recipe.conf, **SHORT}.items() if text}
+    theirs, ours = _JavaHands(java, twin, conf), _OurHands(path, conf)
+    try:
+        if account["table_version"] == 6:
+            ours.upgrade()
+        for number, (what, rows) in enumerate(told.steps):
+            name = f"step {number} {what}"
+            try:
+                theirs.take(what, rows)
+            except JavaRefusedError as error:
+                if rows:
+                    return [f"{STOPPED} {name}: {error}"]
+                continue  # nothing to compact, to restore, ...
+            ours.take(what, rows)
+            if apart := _apart(ours.read(), java.read(twin, conf=reading)):
+                return [f"{name}: {apart}"]
+        if apart := _apart(ours.read(), judge.read(path, conf=reading)):
+            return [f"java reads our result differently: {apart}"]
+        again = _JavaHands(judge, path, conf)
+        again.take(*told.steps[-1])
+        if apart := _apart(ours.read(), judge.read(path, conf=reading)):
+            return [f"behind java's next write: {apart}"]
+    except HoodooError as error:
+        kind = getattr(error, "kind", "")
+        return [f"{STOPPED} {kind}"] if kind in REFUSED_BY_NAME else [f"we refuse: {kind}: {error}"]
+    except JavaRefusedError as error:
+        return [f"java refuses our result: {error}"]
+    finally:
+        ours.close()
+    return []
+
+
+class _JavaHands:
+    """Takes steps with Java Hudi."""
+
+    def __init__(self, java: JavaOracle, path: Path, conf: Mapping[str, str]) -> None:
+        self._java, self._path, self._conf = java, path, conf
+        self._saved = ""
+
+    def take(self, what: str, rows: Rows) -> None:
+        """One step; errors are Java's."""
+        if rows:
+            self._java.write(self._path, rows, what, conf=self._conf)
+        elif what == "savepoint":
+            writes = ("commit", "deltacommit", "replacecommit")
+            done = (
+                one["requested"]
+                for one in self._java.timeline(self._path)
+                if one["state"] == "COMPLETED" and one["action"] in writes
+            )
+            self._saved = max(done)
+            self._java.service(self._path, what, self._saved, conf=self._conf)
+        elif what == "restore":
+            self._java.service(self._path, what, self._saved, conf=self._conf)
+        else:
+            self._java.service(self._path, what, conf=self._conf)
+
+
+class _OurHands:
+    """Takes steps with this engine."""
+
+    def __init__(self, path: Path, conf: Mapping[str, str]) -> None:
+        self._path, self._conf = path, dict(conf)
+        self._table: hoodoo.Table | None = None
+        self._saved = ""
+
+    @property
+    def table(self) -> hoodoo.Table:
+        """The open table."""
+        if self._table is None:
+            self._table = hoodoo.open_table(self._path, properties=self._conf)
+        return self._table
+
+    def upgrade(self) -> None:
+        """From version 6 to the newest."""
+        upgrade(self.table.core.context)
+        self.close()
+
+    def take(self, what: str, rows: Rows) -> None:
+        """One step."""
+        if rows:
+            getattr(self.table, what)(_arrow(rows, self.table.schema))
+        elif what == "savepoint":
+            self._saved = str(self.table.savepoint().requested_time)
+        elif what == "restore":
+            self.table.restore(self._saved)
+        else:
+            getattr(self.table.services, what)()
+
+    def read(self) -> Rows:
+        """The rows that a fresh reader sees."""
+        with hoodoo.open_table(self._path) as table:
+            return encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+
+    def close(self) -> None:
+        """Close the table; the next step opens it again."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+
+
+def _arrow(rows: Rows, schema: pa.Schema) -> pa.Table:
+    """Rows as Spark's JSON reader takes them, in the table's types; absent columns are null."""
+    return pa.table(
+        {
+            field.name: pa.array([_cell(r.get(field.name), field.type) for r in rows], field.type)
+            for field in schema
+        },
+        schema=schema,
+    )
+
+
+def _cell(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return [(key, _cell(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_cell(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _cell(value.get(field.name), field.type) for field in kind}
+    plain: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] = (
+        (pa.types.is_timestamp, dt.datetime.fromisoformat),
+        (pa.types.is_date, dt.date.fromisoformat),
+        (pa.types.is_decimal, decimal.Decimal),
+        (pa.types.is_floating, float),
+        (pa.types.is_binary, base64.b64decode),
+    )
+    return next((read(value) for matches, read in plain if matches(kind)), value)
+
+
+def _apart(mine: Rows, theirs: Rows) -> str:
+    """What only one of the two sides has, without the columns that name the engine."""
+    left, right = (
+        [{k: v for k, v in row.items() if k not in VOLATILE} for row in side]
+        for side in (mine, theirs)
+    )
+    left, right = comparable(left), comparable(right)
+    if same(left, right):
+        return ""
+    only = [row for row in left if row not in right], [row for row in right if row not in left]
+    return f"{len(left)} ours, {len(right)} java; ours only {only[0][:2]}; java only {only[1][:2]}"
