@@ -73,6 +73,7 @@ __all__ = [
     "operation_of",
     "plan_of",
     "properties_of_table",
+    "refuse_other_name",
 ]
 
 
@@ -272,6 +273,23 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
 }
 
 
+#: What a writer may call a table; a session that reads several says it of one of them.
+_TABLE_NAMES: Mapping[str, Callable[[TableConfig], object]] = {
+    "table_name": lambda config: config.name,
+    "database": lambda config: config.database,
+}
+
+
+def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse to write by the name of another table, as Java Hudi does: the path may be wrong.
+
+    Raises:
+        SettingError: The caller's name or database differs from the table's.
+    """
+    _refuse_other_facts(settings, config, _TABLE_NAMES)
+
+
 def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
     """
     Refuse options that contradict the table.
@@ -280,22 +298,7 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         SettingError: An option set by the caller differs from what the table was made with;
             writing on would put equal records under different keys or folders.
     """
-    for field, told in _TABLE_FACTS.items():
-        layer = settings.origin(field)
-        mine, theirs = getattr(settings, field), told(config)
-        if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, (), theirs):
-            continue
-        option = WriteSettings.options[field]
-        raise SettingError(
-            f"the table was made with another value: {option.key}={_as_said(mine)} (from {layer}), "
-            f"the table has {_as_said(theirs)!r}; leave the option out or write to another table",
-            kind="setting_against_table",
-            key=option.key,
-            value=_as_said(mine),
-            layer=layer,
-            suggestion=_as_said(theirs),
-        )
-
+    _refuse_other_facts(settings, config, _TABLE_FACTS)
     refuse_other_times(settings, config)
     own_buckets_of(settings)
     for field, key in KEPT_KEYS.items():
@@ -316,6 +319,28 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
                 layer=layer,
                 suggestion=kept,
             )
+
+
+def _refuse_other_facts(
+    settings: WriteSettings,
+    config: TableConfig,
+    facts: Mapping[str, Callable[[TableConfig], object]],
+) -> None:
+    for field, told in facts.items():
+        layer = settings.origin(field)
+        mine, theirs = getattr(settings, field), told(config)
+        if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, (), theirs) or theirs == "":
+            continue
+        option = WriteSettings.options[field]
+        raise SettingError(
+            f"the table was made with another value: {option.key}={_as_said(mine)} (from {layer}), "
+            f"the table has {_as_said(theirs)!r}; leave the option out or write to another table",
+            kind="setting_against_table",
+            key=option.key,
+            value=_as_said(mine),
+            layer=layer,
+            suggestion=_as_said(theirs),
+        )
 
 
 def _as_said(value: object) -> str:

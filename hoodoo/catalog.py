@@ -175,6 +175,7 @@ def new_table_config(
     planned = TableConfig.from_properties(
         new_table_properties(
             named,
+            database=settings.database or "default",
             table_type=settings.table_type,
             table_version=settings.table_version,
             record_key_fields=settings.record_key_fields,

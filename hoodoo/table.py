@@ -25,6 +25,7 @@ from hoodoo.assembly import (
     operation_of,
     plan_of,
     properties_of_table,
+    refuse_other_name,
 )
 from hoodoo.committing.client import Grouping, grouping_of
 from hoodoo.deleting import delete_found
@@ -486,6 +487,7 @@ class Table(GoingBack):
         off = self._core.context.limits.without_metadata_table
         refuse_unwritable(self._core.config, without_metadata_table=off)
         self._core.config.merge.require_known()
+        refuse_other_name(self._settings, self._core.config)
         self._refuse_unsupported()
 
     def _grouping(self) -> Grouping | None:

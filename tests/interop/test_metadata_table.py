@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
     assert (path / ".hoodie" / "metadata").exists()
 
     with hoodoo.open_table(path, properties=OFF) as table:
-        table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
+        with pytest.warns(match="switched off"):
+            table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
         mine = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
     assert len(mine) == len(rows) + 1
     assert not java.properties(path)[PARTITIONS]
@@ -62,3 +64,22 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
 
 def row(key: str, region: str) -> dict[str, Any]:
     return {"id": key, "ts": 1_000, "val": 1.0, "name": f"by us {key}", "region": region}
+
+
+def test_java_builds_anew_what_a_death_left_of_a_metadata_table(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    java, path = java_oracle("1.2.0"), golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
+    index, kept = path / ".hoodie/metadata", tmp_path / "kept"
+    shutil.copytree(index, kept)
+    with hoodoo.open_table(path, properties=OFF) as table, pytest.warns(match="switched off"):
+        table.upsert([row("new", "xx")])
+    shutil.copytree(kept, index)  # whoever switched it off died before the folder went
+    with hoodoo.open_table(path) as table:
+        table.upsert([row("second", "xx")])
+        mine = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    assert comparable(java.read(path, conf=ON)) == comparable(java.read(path, conf=OFF)) == mine
+    java.write(path, [row("later", "xx")], conf={**ON, "hoodie.write.auto.upgrade": "false"})
+    theirs = comparable(java.read(path, conf=ON))
+    assert len(theirs) == len(mine) + 1
+    assert theirs == comparable(java.read(path, conf=OFF))

@@ -215,7 +215,7 @@ WARNED: Final = _patterns(
         ),
         (
             "a table says this of itself, it is not set by an option",
-            """hoodie.database.name hoodie.archivelog.folder hoodie.timeline.path
+            """hoodie.archivelog.folder hoodie.timeline.path
             hoodie.timeline.history.path hoodie.table.create.schema hoodie.table.index.defs.path
             hoodie.table.initial.version hoodie.table.legacy.payload.class
             hoodie.table.log.file.format hoodie.table.metadata.partitions

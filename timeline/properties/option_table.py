@@ -115,6 +115,12 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "Name of the table.",
         aliases=("hoodie.datasource.write.table.name",),
     ),
+    "database": _option(
+        "hoodie.database.name",
+        None,
+        OptionKind.TEXT,
+        "Database of the table, for catalogs; a table made by us says default.",
+    ),
     "table_type": _option(
         "hoodie.datasource.write.table.type",
         "COPY_ON_WRITE",

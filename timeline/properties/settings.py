@@ -142,6 +142,7 @@ class WriteSettings(_Settings):
     allow_duplicates_on_inserts: bool = True
 
     table_name: str | None = None
+    database: str | None = None
     table_type: TableType = TableType.COPY_ON_WRITE
     table_version: int = 9
     timeline_zone: str = "UTC"

@@ -210,6 +210,24 @@ def test_options_that_contradict_the_table_are_refused(path: Path, key: str, val
     assert f"{key}={value} (from " in caught.value.message
 
 
+@pytest.mark.parametrize("key", ["hoodie.table.name", "hoodie.database.name"])
+def test_a_write_by_the_name_of_another_table_is_refused(path: Path, key: str):
+    made(path, schema=SCHEMA).close()
+    with hoodoo.open_table(path, properties={key: "another"}) as table:
+        assert table.to_arrow().num_rows == 0
+        with pytest.raises(SettingError, match=f"{key}=another") as caught:
+            table.upsert(ROWS)
+        assert caught.value.kind == "setting_against_table"
+        assert table.timeline == []
+
+
+def test_a_new_table_has_the_database_that_was_said(tmp_path: Path):
+    said = {"hoodie.database.name": "sales"}
+    with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=said) as table:
+        assert table.config.database == "sales"
+        assert table.insert(ROWS).rows_inserted == len(ROWS)
+
+
 def test_options_that_repeat_the_table_are_accepted(path: Path):
     made(path).close()
     repeated = {
