@@ -299,6 +299,7 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         with_hoodie_columns=True,
         base_filter=changed.base_condition,
         visible=changed.visible,
+        whole_visible=changed.whole_visible,
     )
     lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
     assert_all_listed(core.context, changed.snapshot, lease)

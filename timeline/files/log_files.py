@@ -87,17 +87,23 @@ def read_logs(
     """
     read = replace(read, schema=_with_inner_ordering(read.schema, read.rules))
     placed: list[bool] = []
+    partial: list[pa.ChunkedArray] = []
 
     def decode(block: LogBlock, content: bytes) -> Changes:
         placed.append(block.record_positions_base == read.base_time is not None)
-        return _decoded(block, content, read)
+        decoded = _decoded(block, content, read)
+        if block.is_partial:
+            partial.append(decoded.rows.column(KEY_COLUMN))
+        return decoded
 
     changes = read_blocks(storage, events, logs, read.visible, decode, base_time=read.base_time)
     if not changes:
         return None
     folded = fold_changes(join_changes(changes, read.schema), read.rules)
     # Java merges by position where all blocks have them: each copy of a repeated key has its own.
-    return replace(folded, every_copy=all(placed))
+    chunks = [chunk for column in partial for chunk in column.chunks]
+    keys = pa.chunked_array(chunks, pa.string()) if chunks else None
+    return replace(folded, every_copy=all(placed), partial_keys=keys)
 
 
 def keys_of_log(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timeline.errors import InstantNotFoundError
 from timeline.files.log_files import LogRead, read_logs
 from timeline.files.parquet import filter_columns, read_base_file, read_batches
 from timeline.model.file_group import BaseFile, FileSlice
@@ -25,7 +26,7 @@ from timeline.ports.storage import Storage
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.merge_rules import MergeRules
-from timeline.rules.merging import MergeOutcome, merge_changes
+from timeline.rules.merging import Changes, MergeOutcome, merge_changes
 
 __all__ = ["SliceRead", "merge_slice", "merged_slice_rows", "read_slice"]
 
@@ -46,6 +47,7 @@ class SliceRead:
         keys: How keys are computed in a table without meta columns; else None.
         finds_keys: Whether the filter asks for computed keys, not for what files show instead.
         visible: The instants whose log blocks count in the snapshot that is read.
+        whole_visible: Of an incremental read: those that count in whole slices (``FileSlice``).
         history: What columns were called when files were written, in a table with column ids.
         folders: Columns that files leave out, because the folder's name tells them.
     """
@@ -58,6 +60,7 @@ class SliceRead:
     keys: VirtualKeys | None = None
     finds_keys: bool = False
     visible: Container[InstantTime]
+    whole_visible: Container[InstantTime] | None = None
     history: SchemaHistory | None = None
     folders: FolderColumns | None = None
 
@@ -156,18 +159,48 @@ def merged_slice_rows(
 
     Errors and calls outside: as ``read_slice``.
     """
-    merged = merge_slice(storage, events, one, read)
-    if merged is None:
+    changes = _changes(storage, events, one, read)
+    if changes is None:
         return None
-    rows = merged.table
-    del merged  # else a filter would hold the file group a third time
+    rows = _merged(storage, one, read, changes).table
+    partial = changes.partial_keys
+    del changes  # else a filter would hold the file group a third time
     if read.keys is not None:
         position = rows.schema.get_field_index(KEY_COLUMN)
         nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
         rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)
     if read.filter is not None:
         rows = rows.filter(read.filter)
-    return rows.select(list(read.columns))
+    names = list(read.columns)
+    if partial is None or read.whole_visible is None:
+        return rows.select(names)
+    told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
+    there = replace(read, visible=read.whole_visible, base_filter=None, filter=None)
+    whole = merge_slice(storage, events, _whole(one), there)
+    if whole is None:
+        return told.select(names)
+    wanted = pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial)
+    return pa.concat_tables([told.select(names), whole.table.filter(wanted).select(names)])
+
+
+def _whole(one: FileSlice) -> FileSlice:
+    """
+    All of a file group at the end of a range that has partial updates.
+
+    What the range does not tell of their records lies in older files. A late change fills columns
+    of a newer row, whose commit time may lie before the range.
+
+    Raises:
+        InstantNotFoundError: An older file was cleaned.
+    """
+    if one.whole is not None:
+        return one.whole
+    raise InstantNotFoundError(
+        "the range has partial updates of records whose other columns cannot be told any more, "
+        f"because cleaning removed a file; begin the range later: {one.file_group}",
+        kind="changes_cleaned",
+        path=one.log_files[0].path,
+    )
 
 
 def merge_slice(
@@ -179,18 +212,26 @@ def merge_slice(
     They have the wanted columns and what merging looked at, unfiltered; keys that are not
     stored are there as computed. Errors and calls outside: as ``read_slice``.
     """
-    schema = _merge_schema(read)
+    changes = _changes(storage, events, one, read)
+    return None if changes is None else _merged(storage, one, read, changes)
+
+
+def _changes(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> Changes | None:
     logs = LogRead(
-        schema=schema,
+        schema=_merge_schema(read),
         rules=read.rules,
         visible=read.visible,
         keys=read.keys,
         history=read.history,
         base_time=one.base_file.requested_time if one.base_file is not None else None,
     )
-    changes = read_logs(storage, events, one.log_files, logs)
-    if changes is None:
-        return None
+    return read_logs(storage, events, one.log_files, logs)
+
+
+def _merged(storage: Storage, one: FileSlice, read: SliceRead, changes: Changes) -> MergeOutcome:
+    schema = _merge_schema(read)
     base = schema.empty_table()
     if one.base_file is not None:
         path = one.base_file.path

@@ -79,12 +79,18 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
-    """A base file and the log files on top of it; a slice of logs alone has no base file."""
+    """
+    A base file and the log files on top of it; a slice of logs alone has no base file.
+
+    What an incremental read takes of a file group is a slice of the files of its range; ``whole``
+    is then all that lies there at the range's end.
+    """
 
     file_group: FileGroupId
     base_instant_time: InstantTime
     base_file: BaseFile | None
     log_files: tuple[LogFile, ...] = ()
+    whole: FileSlice | None = None
 
     @property
     def size_bytes(self) -> int:

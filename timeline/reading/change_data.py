@@ -38,8 +38,9 @@ from timeline.reading.view import FileSystemView
 from timeline.reading.withdrawal import ended_times
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
-__all__ = ["ChangePlan", "plan_changes", "stream_changes"]
+__all__ = ["ChangePlan", "PastSlices", "plan_changes", "stream_changes"]
 
+_NEVER: Final = "9" * 17
 _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 
@@ -92,7 +93,7 @@ def plan_changes(
     begins before the active timeline.
     """
     snapshot = context.snapshot()
-    groups = _Groups(context, snapshot)
+    groups = PastSlices(context, snapshot)
     with whole(context, snapshot):
         units = [
             unit
@@ -115,7 +116,7 @@ def _read(
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
     columns: Sequence[str] | None,
-    groups: _Groups,
+    groups: PastSlices,
 ) -> ChangeRead:
     schema = read_schema(context, snapshot)
     named = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
@@ -161,7 +162,7 @@ def _writes_between(
     )
 
 
-def _units(context: TableContext, write: _Write, groups: _Groups) -> Iterator[ChangeUnit]:
+def _units(context: TableContext, write: _Write, groups: PastSlices) -> Iterator[ChangeUnit]:
     """What a write did: file groups it replaced first, then those it wrote."""
     for partition_path, file_ids in sorted(
         (write.metadata.partition_to_replace_file_ids or {}).items()
@@ -188,7 +189,7 @@ def _written(
     write: _Write,
     group: FileGroupId,
     stats: list[WriteStat],
-    groups: _Groups,
+    groups: PastSlices,
 ) -> ChangeUnit:
     names = [check_relative_path(stat.path or "").rpartition("/")[2] for stat in stats]
     logs = tuple(log for stat in stats for log in _change_logs(group, stat))
@@ -258,7 +259,7 @@ def _cleaned(write: _Write, path: str) -> InstantNotFoundError:
     )
 
 
-class _Groups:
+class PastSlices:
     """The files of file groups, replaced ones included, as they were at any moment."""
 
     def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
@@ -303,6 +304,16 @@ class _Groups:
             if parse_base_file_name(name) is not None and not _lies_upon(before, stat):
                 raise _cleaned(write, join(group.partition_path, f"*_{stat.prev_commit}.parquet"))
         return before, self.merged(group, write, inclusive=True)
+
+    def at(self, group: FileGroupId, time: InstantTime | None) -> FileSlice | None:
+        """
+        The newest rows of a file group at a completion time; None for now.
+
+        Raises:
+            InstantNotFoundError: A file was cleaned.
+        """
+        moment = time or _NEVER
+        return self.merged(group, _Write(moment, moment, CommitMetadata()), inclusive=True)
 
     def merged(self, group: FileGroupId, write: _Write, *, inclusive: bool) -> FileSlice | None:
         """The newest rows of a file group just before a write completed, or just after."""

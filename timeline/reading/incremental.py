@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.context import TableContext
-from timeline.errors import UnsupportedTableError
+from timeline.errors import InstantNotFoundError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, WriteStat
@@ -28,6 +29,7 @@ from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
+from timeline.reading.change_data import PastSlices
 from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.read import view_of
@@ -67,6 +69,11 @@ class ChangedRows:
     def base_condition(self) -> pc.Expression | None:
         """Which rows of base files logs are merged with: those of the range too."""
         return None if self.cleaned else self.condition
+
+    @property
+    def whole_visible(self) -> Container[InstantTime] | None:
+        """Those that count in whole slices, where rows of the range lack columns."""
+        return None if self.cleaned else VisibleInstants.of(self.snapshot)
 
     @property
     def visible(self) -> Container[InstantTime]:
@@ -132,6 +139,7 @@ def _changed(
     else:
         plans = _plans_at_the_end(context, snapshot, until)
         slices, gone = _sliced(context, snapshot, files, replaced, found, pending=plans)
+        slices = _with_wholes(context, snapshot, slices, until)
         cleaned = gone is not None
         if cleaned:
             context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
@@ -208,6 +216,27 @@ def _sliced(
             logs.append(replace(log, size_bytes=there.size_bytes))
         slices.append(replace(one, log_files=tuple(logs)))
     return slices, None
+
+
+def _with_wholes(
+    context: TableContext, snapshot: Snapshot, slices: list[FileSlice], until: InstantTime | None
+) -> list[FileSlice]:
+    """
+    The slices with all that lies in their file groups, which partial updates in logs need.
+
+    Version 6 has no such blocks. Outside: 1 list per partition with logs of the range.
+    """
+    if context.config.timeline_layout_version == 1:
+        return slices
+    past = PastSlices(context, snapshot)
+    found = []
+    for one in slices:
+        whole = None
+        if one.log_files:
+            with suppress(InstantNotFoundError):  # only told where it is needed
+                whole = past.at(one.file_group, until)
+        found.append(replace(one, whole=whole))
+    return found
 
 
 def _plans_at_the_end(

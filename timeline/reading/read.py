@@ -144,6 +144,7 @@ def plan_scan(
     with_hoodie_columns: bool = False,
     base_filter: pc.Expression | None = None,
     visible: Container[InstantTime] | None = None,
+    whole_visible: Container[InstantTime] | None = None,
 ) -> ScanPlan:
     """
     Decide what is read.
@@ -157,6 +158,7 @@ def plan_scan(
         with_hoodie_columns: Return the five meta columns first when no columns are named.
         base_filter: Rows of base files that count at all, before logs are merged with them.
         visible: The instants whose log blocks count; None for those of the snapshot.
+        whole_visible: As of ``SliceRead``.
 
     Raises:
         InvalidInputError: An unknown column or operator.
@@ -194,6 +196,7 @@ def plan_scan(
             rules=rules,
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
+            whole_visible=whole_visible,
             history=schema_history(context.world.storage, snapshot),
             folders=folders,
         ),

@@ -74,13 +74,15 @@ class Changes:
     ``rows`` has one row for each change: the columns of a record; of a delete its key and
     ordering fields, the rest null. ``told`` names the columns of which some changes tell
     nothing, and which ones do tell; without an entry every record tells the column.
-    ``every_copy`` says that they were made for each of several rows of one key.
+    ``every_copy`` says that they were made for each of several rows of one key. ``partial_keys``
+    are those that a block of partial updates tells of.
     """
 
     rows: pa.Table
     kinds: npt.NDArray[np.int8]
     told: Mapping[str, Mask] = field(default_factory=dict)
     every_copy: bool = False
+    partial_keys: pa.ChunkedArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,189 @@
+"""Range after range, applied by the table's own rules, tells the table (fmt 6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hoodoo.table import Table
+from tests.stateful.tables import Features, create, open_again
+from tests.unit.timeline.engine import Meddled, StillClock
+from timeline.model.operations import WriteOperation
+from timeline.storage.memory import MemoryStorage
+from timeline.writing.local_workload import LocalWorkload
+
+Row = dict[str, Any]
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.sampled_from("abc"), "p": st.sampled_from("xy"), "ts": st.integers(0, 4)}
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda row: (row["id"], row["p"]),
+)
+#: Upserts come often, so that late rows meet plans, compactions and ranges of every length.
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("upsert"), ROWS),
+        st.tuples(st.just("upsert"), ROWS),
+        st.tuples(st.just("beside"), ROWS, ROWS),
+        st.tuples(st.just("partial"), ROWS),
+        st.tuples(st.just("delete"), ROWS),
+        st.tuples(st.just("overwrite"), ROWS),
+        st.tuples(
+            st.sampled_from(["plan", "finish", "compact", "join logs", "cluster", "archive"])
+        ),
+        st.tuples(st.just("poll")),
+        st.tuples(st.just("poll")),
+    ),
+    max_size=12,
+)
+KINDS = st.builds(
+    Features,
+    appends=st.booleans(),
+    version=st.sampled_from([9, 8]),
+    by_event=st.booleans(),
+    index=st.sampled_from(["SIMPLE", "BUCKET"]),
+)
+
+
+@dataclass
+class Reader:
+    """Polls from the last completion time that the table told, and keeps what it was told."""
+
+    by_event: bool
+    since: str = "earliest"
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    images: list[Row] = field(default_factory=list)
+
+    def poll(self, table: Table, *, rows: bool = True) -> None:
+        if rows:
+            found = table.changes(self.since, columns=[*NAMES, "_hoodie_commit_time"])
+            for row in found.read_all().to_pylist():
+                key = (row["p"], row["id"])
+                held = self.rows.get(key)
+                if held is None or self._order(held) <= self._order(row):
+                    self.rows[key] = row
+        for change in table.changes(self.since, images=True).read_all().to_pylist():
+            if change["before"] is not None:
+                self.images.remove(change["before"])
+            if change["after"] is not None:
+                self.images.append(change["after"])
+        times = [one.completion_time for one in table.timeline if one.completion_time]
+        self.since = max(times, default=self.since)
+
+    def _order(self, row: Row) -> tuple[Any, ...]:
+        """As the table merges: a late row loses, of equal ones the one that was written later."""
+        return (row["ts"] if self.by_event else 0, row["_hoodie_commit_time"])
+
+
+NAMES = ("id", "p", "ts", "ts2", "v")
+
+
+def sorted_rows(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(str(row[name]) for name in NAMES) for row in rows)
+
+
+class Story:
+    """A table, its steps, and a reader who polls between them."""
+
+    def __init__(self, kind: Features) -> None:
+        self.kind, self.clock, self.storage = kind, StillClock(), MemoryStorage()
+        self.table = create(self.storage, kind, self.clock)
+        self.reader = Reader(kind.by_event)
+        self.only_rows = True  # neither deleted nor replaced
+        self.planned: str | None = None
+        self.count = 0
+
+    def act(self, step: Sequence[Any]) -> None:
+        what, rest = step[0], step[1:]
+        getattr(self, what.replace(" ", "_"))(*rest)
+
+    def rows_of(self, told: Sequence[Row]) -> pa.Table:
+        rows = []
+        for row in told:
+            self.count += 1
+            rows.append({**row, "ts2": 0, "v": f"v{self.count}"})
+        return pa.Table.from_pylist(rows, schema=pa.schema(self.kind.columns))
+
+    def upsert(self, told: Sequence[Row]) -> None:
+        self.table.upsert(self.rows_of(told))
+
+    def beside(self, told: Sequence[Row], rival: Sequence[Row]) -> None:
+        """Another writer begins later, completes first, and is polled before this one completes."""
+        self.count += 1
+        other = open_again(
+            self.storage, self.kind, self.clock, name="rival", first_id=self.count * 1_000_003
+        )
+        rows = self.rows_of(rival)
+
+        def meddle() -> None:
+            other.upsert(rows)
+            self.reader.poll(self.table, rows=self.only_rows)
+
+        workload: Any = Meddled(
+            LocalWorkload(self.table.core.context.world, self.rows_of(told)), meddle
+        )
+        self.table.run(WriteOperation.UPSERT, workload)
+        other.close()
+
+    def partial(self, told: Sequence[Row]) -> None:
+        there = {(row["p"], row["id"]) for row in self.table.to_arrow().to_pylist()}
+        rows = [row for row in told if (row["p"], row["id"]) in there]
+        if rows:
+            self.table.upsert(self.rows_of(rows).select(["id", "p", "ts", "v"]), partial=True)
+
+    def delete(self, told: Sequence[Row]) -> None:
+        self.only_rows = False
+        self.table.delete(self.rows_of(told).select(["id", "p"]))
+
+    def overwrite(self, told: Sequence[Row]) -> None:
+        self.only_rows = False
+        self.table.insert_overwrite(self.rows_of(told))
+
+    def poll(self) -> None:
+        self.reader.poll(self.table, rows=self.only_rows)
+
+
+def _service(name: str) -> Callable[[Story], None]:
+    def run(story: Story) -> None:
+        services = story.table.services
+        if name == "plan" and story.kind.appends and story.planned is None:
+            receipt = services.schedule("compact")
+            story.planned = None if receipt is None else receipt.requested_time
+        elif name == "finish" and story.planned is not None:
+            services.execute(story.planned)
+            story.planned = None
+        elif name == "compact" and story.kind.appends and story.planned is None:
+            services.compact()
+        elif name == "join logs" and story.kind.appends:
+            services.log_compact()
+        elif name == "cluster" and not story.kind.buckets and story.planned is None:
+            services.cluster(["ts", "id"])
+        elif name == "archive":
+            services.archive()
+
+    return run
+
+
+for _name in ("plan", "finish", "compact", "join logs", "cluster", "archive"):
+    setattr(Story, _name.replace(" ", "_"), _service(_name))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(kind=KINDS, steps=STEPS)
+def test_range_after_range_tells_the_table(kind: Features, steps: list[tuple[Any, ...]]) -> None:
+    story = Story(kind)
+    for step in steps:
+        story.act(step)
+    story.poll()
+    table = sorted_rows(story.table.to_arrow().to_pylist())
+    assert sorted_rows(story.reader.images) == table
+    if story.only_rows:
+        assert sorted_rows(list(story.reader.rows.values())) == table
