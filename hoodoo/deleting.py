@@ -44,11 +44,11 @@ def delete_found(
 
     Errors: as ``from_fresh_reads`` and ``publish``.
     """
-    columns, rules = key_columns(table.config), plan.rules
+    columns = key_columns(table.config)
     if table.config.populate_meta_fields:
         # What was found is where its meta columns say, whatever its columns would make of it.
         columns = (KEY_COLUMN, PARTITION_COLUMN)
-        plan = replace(plan, rules=replace(rules, keys=replace(rules.keys, carried=True)))
+        plan = plan.with_keys(replace(plan.rules.keys, carried=True))
 
     def attempt(refusals: tuple[RefusalReport, ...]) -> Receipt:
         with table.hold() as state:

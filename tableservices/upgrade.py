@@ -32,15 +32,20 @@ from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
 from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.key_settings import key_spec_of
 from timeline.properties.properties_file import (
     METADATA_KEYS,
     load_config,
     switch_metadata_table_off,
     update_properties,
 )
+from timeline.properties.settings import WriteSettings
 from timeline.publishing.look import look
 from timeline.readable import refuse_unwritable
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
 from timeline.registry import registered_writers
+from timeline.writing.key_encoding import forms_of
 from timeline.writing.placing import FileRules
 
 __all__ = ["NEWEST_VERSION", "Upgrade", "plan_upgrade", "upgrade"]
@@ -91,8 +96,8 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
         )
     kept = () if without_metadata_table else config.metadata_partitions
     refuse_unwritable(replace(config, timeline_layout_version=2, metadata_partitions=kept))
-    _refuse_unlike_keys(config)
     snapshot = context.snapshot()
+    _refuse_unlike_keys(context, snapshot, config)
     _refuse_work_in_progress(context, snapshot.active)
     logged = logged_slices(context, snapshot)
     said = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
@@ -212,14 +217,30 @@ def _change_properties(context: TableContext, planned: Upgrade) -> None:
     update_properties(context.world.storage, planned.changes, now=now)
 
 
-def _refuse_unlike_keys(config: TableConfig) -> None:
-    """Complex keys of one field have their field's name before them only since version 9."""
-    complex_keys = (config.key_generator_type or "").startswith("COMPLEX")
-    if complex_keys and len(config.record_key_fields) == 1:
+def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: TableConfig) -> None:
+    """
+    Complex keys of one field have their field's name before them only in version 9.
+
+    Files of older tables may have it, too (0.14.0 and older write it): the stored keys decide.
+    """
+    keys = key_spec_of(WriteSettings(), config)
+    if not keys.has_two_forms:
+        return
+    wanted = replace(keys, stored_prefix=True)
+    for one in view_of(context, snapshot).latest_slices(None):
+        if False not in forms_of(context, snapshot, one, wanted):
+            continue
+        step = (
+            "write the rows into a new table"
+            if config.timeline_layout_version == 1
+            else "keep version 8, or rewrite the keys before: 'hoodoo table repair-keys TABLE "
+            "--hoodie-conf hoodie.write.complex.keygen.new.encoding=false'"
+        )
         raise UnsupportedTableError(
-            "record keys of a complex key generator with one field are written differently in "
-            "version 9, so its updates would not find the rows that are there; keep version 8, "
-            f"or write the rows into a new table: {config.record_key_fields[0]}",
+            "record keys of a complex key generator with one field are stored as the bare value, "
+            "and version 9 has the field's name before it, so its updates would not find the "
+            f"rows that are there; {step}: {config.record_key_fields[0]}, first in "
+            f"{one.file_group}",
             kind="not_upgradable",
             feature="complex key of one field",
         )

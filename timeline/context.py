@@ -213,6 +213,8 @@ class TableContext:
     looked: LastLook = field(default_factory=LastLook)
     pin: Pin = field(default_factory=Pin)
     batches: LastBatches = field(default_factory=LastBatches)
+    # Of files, and "" of the table: the forms of keys that may have two (``writing.key_encoding``).
+    key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:

@@ -39,6 +39,7 @@ __all__ = [
     "key_columns",
     "key_range",
     "partition_paths",
+    "plain_column",
     "record_keys",
     "validate_ordering",
 ]
@@ -108,6 +109,7 @@ class KeySpec:
     times: TimestampKeys | None = None
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
+    stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
     carried: bool = False  # rows bring key and partition path along, in their meta columns
 
     @property
@@ -121,6 +123,17 @@ class KeySpec:
         if self.stores_keys or self.automatic:
             return None
         return VirtualKeys(self.record_key_fields, self.prefixes_keys)
+
+    @property
+    def has_two_forms(self) -> bool:
+        """Whether releases of Java Hudi differ in the keys: with the field's name, or without."""
+        one = len(self.record_key_fields) == 1 and self.key_generator is KeyGenerator.COMPLEX
+        return one and self.stores_keys and not self.carried
+
+    @property
+    def single_prefix(self) -> str:
+        """What stands before the value in the longer form of a key of one field."""
+        return f"{self.record_key_fields[0]}:"
 
     @property
     def text_fields(self) -> frozenset[str]:
@@ -147,6 +160,8 @@ class KeySpec:
             return True
         if self.key_generator is not KeyGenerator.COMPLEX:
             return False
+        if self.stored_prefix is not None:
+            return self.stored_prefix
         if self.table_version >= _PREFIXED_SINGLE_KEY_VERSION:
             return True  # whatever was asked for: so does Java
         return bool(self.prefixes_single_key)
@@ -194,7 +209,7 @@ def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array
     named = key_columns(rows, spec, schema)
     fields = set(spec.partition_fields)
     made = partition_paths(named, spec) if fields.issubset(named.schema.names) else None
-    told = _found(rows, PARTITION_COLUMN)
+    told = plain_column(rows, PARTITION_COLUMN)
     if told is None:
         return keys, partition_paths(named, spec) if made is None else made
     paths = one_array(pc.cast(told, pa.string()))
@@ -244,7 +259,7 @@ def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
     """
     names = dict.fromkeys((*spec.record_key_fields, *spec.partition_fields))
     rules = SchemaRules(missing=MissingColumns(fill=True), keys=spec.text_fields)
-    found = {name: _found(rows, name) for name in names}
+    found = {name: plain_column(rows, name) for name in names}
     kept = {name: column for name, column in found.items() if column is not None}
     if not kept:
         return rows  # which tell how many there are
@@ -262,7 +277,7 @@ def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
 
 def field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     """The type of a column, or of the field that a dotted name says; None where there is none."""
-    column = _found(schema.empty_table(), name)
+    column = plain_column(schema.empty_table(), name)
     return None if column is None else column.type
 
 
@@ -424,13 +439,13 @@ def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:
 
 
 def _column(table: pa.Table, name: str, role: str, kind: str) -> pa.ChunkedArray:
-    column = _found(table, name)
+    column = plain_column(table, name)
     if column is None:
         raise _missing_column(name, role, kind)
     return column
 
 
-def _found(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     """A column, or the field inside of one that a dotted name says; None where there is none."""
     position = table.schema.get_field_index(name)
     if position >= 0:

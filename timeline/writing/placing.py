@@ -44,6 +44,7 @@ from timeline.rules.placement import (
     learn_record_bytes,
     place_inserts,
 )
+from timeline.writing.key_encoding import refuse_other_forms
 from timeline.writing.key_lookup import below_deletes, lookup_files
 from timeline.writing.workload import RowRules, Workload, WorkloadProfile
 
@@ -165,6 +166,8 @@ def place(
     # In a bucket index only inserts that mind known keys look for them.
     minds_known = rules.drop_found or rules.refuse_found
     looks = rules.tags and (not in_buckets or minds_known)
+    if rules.tags or in_buckets:
+        refuse_other_forms(context, begun.snapshot, latest.values(), rules.keys)
     candidates = lookup_files(context, view, latest.values(), rules) if looks else {}
     # Where others bring a key back that logs deleted: this write inserts it elsewhere. Of a key
     # of the whole table, or of a bucket, nobody does.

@@ -8,7 +8,7 @@ A batch id makes a repeated call return the first receipt instead of writing aga
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.evolution import ColumnChange, MissingColumns, SchemaRules
@@ -17,6 +17,7 @@ from timeline.model.times import InstantTime
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.read_set import ReadSet
 from timeline.reading.snapshot import Snapshot
+from timeline.rules.keys import KeySpec
 from timeline.writing.placing import FileRules
 from timeline.writing.workload import RowRules
 
@@ -46,6 +47,10 @@ class WritePlan:
     def operation(self) -> WriteOperation:
         """The operation asked for."""
         return self.rules.operation
+
+    def with_keys(self, keys: KeySpec) -> WritePlan:
+        """The plan with record keys and partition paths made in another way."""
+        return replace(self, rules=replace(self.rules, keys=keys))
 
     def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
         """Partitions that a write which began from ``base`` deletes as wholes."""
