@@ -20,6 +20,7 @@ from timeline.codecs.slot import encode_slot
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
 from timeline.model.slot import Slot, SlotKind
+from timeline.model.times import InstantTime
 from timeline.places import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.slots import SlotChain
@@ -345,6 +346,24 @@ class _LooksOnceContext(TableContext):
 
     def active(self) -> ActiveTimeline:
         return self.timelines.last or super().active()
+
+
+class _BeginsAtUnsaved(ActiveTimeline):
+    """Where savepoints keep every write, nothing counts as archived (GC-7)."""
+
+    @property
+    def archived_below(self) -> InstantTime | None:  # type: ignore[override]
+        return self.first_write_time
+
+    def is_archived(self, requested_time: InstantTime, archived: object) -> bool:
+        first = self.first_write_time
+        return first is not None and requested_time < first
+
+
+class _ForgetsArchivedContext(TableContext):
+    def active(self) -> ActiveTimeline:
+        timeline = super().active()
+        return _BeginsAtUnsaved(instants=timeline.instants, file_names=timeline.file_names)
 
 
 def bare_clock(context: TableContext) -> TableContext:

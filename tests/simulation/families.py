@@ -6,6 +6,7 @@ from tests.simulation.family import Family
 from tests.simulation.stories_of_batches import remembering
 from tests.simulation.stories_of_dropped_tables import dropped
 from tests.simulation.stories_of_others import beside_another_engine, locking
+from tests.simulation.stories_of_restores import restoring_below_an_archive
 from tests.simulation.stories_of_services import (
     archiving,
     cleaning,
@@ -183,6 +184,15 @@ FAMILIES: tuple[Family, ...] = (
         checks="as S7, I12 above all; every acknowledged batch is still known (BATCH-2)",
         build=remembering,
         share=3,
+    ),
+    Family(
+        id="S19",
+        about="a restore to a savepoint above an archive, and what comes before the next write",
+        actors="restorer; sometimes compactor or clusterer, cleaner, archiver, a writer",
+        faults="a death, unknown answers, pauses, lost leases",
+        checks="before and after a survivor moves rows and writes: rows as the chain says, verify",
+        build=restoring_below_an_archive,
+        share=4,
     ),
 )
 

@@ -47,6 +47,7 @@ from tests.simulation.dropped_guards import (
     SyncsNothing,
     TakesAnothersForItsOwn,
     TrustsTheAddress,
+    _ForgetsArchivedContext,
     _LooksOnceContext,
     bare_clock,
     chain,
@@ -319,6 +320,12 @@ GUARDS: tuple[Guard, ...] = (
         rule="BATCH-2",
         change=storage(AsksNewestBoundary),
         families=("S18",),
+    ),
+    Guard(
+        name="forgets what is archived",
+        rule="GC-7, fmt 6.3",
+        change=context_of(_ForgetsArchivedContext),
+        families=("S19",),
     ),
     Guard(
         name="reads back once",

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hoodoo.table import Table
 from hoodoo.verify import verify
 from tableservices.service import ServiceReceipt
-from tests.stateful.model import IS_DELETED, Groups, Key, Model, Row
+from tests.stateful.model import IS_DELETED, Groups, Key, Model, Record, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
@@ -60,6 +60,15 @@ class Moment:
     rows: list[Row]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a savepoint keeps of the model and of what the machine remembers."""
+
+    records: dict[Key, Record]
+    moments: tuple[Moment, ...]
+    completions: dict[str, str]
+
+
 def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: [(name, str(row[name])) for name in sorted(row)])
 
@@ -88,6 +97,7 @@ class TableMachine(RuleBasedStateMachine):
         self.model = self.chosen.model()
         self.moments: list[Moment] = []
         self.completions: dict[str, str] = {}  # requested time -> completion time
+        self.saved: dict[str, Kept] = {}  # by the requested time of the write that is kept
         self.cleaned = self.archived = False
         self.evolved = False
         self.steps = 0
@@ -186,6 +196,49 @@ class TableMachine(RuleBasedStateMachine):
     def archive(self) -> None:
         if self.table.services.archive() is not None:
             self.archived = True
+
+    @precondition(lambda self: self.moments and self._newest_write() not in self.saved)
+    @rule()
+    def savepoint(self) -> None:
+        time = self.table.savepoint().requested_time
+        self.saved[time] = Kept(
+            self.model.copy_of_records(), tuple(self.moments), dict(self.completions)
+        )
+
+    @precondition(lambda self: self.saved)
+    @rule(oldest=st.booleans())
+    def restore(self, oldest: bool) -> None:
+        """To the newest savepoint, or to the oldest one when the others are given up."""
+        *later, target = sorted(self.saved, reverse=oldest)
+        for time in later if oldest else ():
+            self.table.delete_savepoint(time)
+            del self.saved[time]
+        kept = self.saved[target]
+        if self.table.restore(target) is not None:
+            self.model.records = kept.records
+            self.saved[target] = Kept(self.model.copy_of_records(), kept.moments, kept.completions)
+            self.moments, self.completions = list(kept.moments), dict(kept.completions)
+
+    @precondition(lambda self: self.moments)
+    @rule(told=told_rows, writes=st.integers(2, 5), compacts=st.booleans())
+    def a_savepoint_outlives_an_archive(self, told: list[Row], writes: int, compacts: bool) -> None:
+        """Savepoint, more writes, archive, restore; then a compaction before the next write."""
+        if self._newest_write() not in self.saved:
+            self.savepoint()
+        for _ in range(writes):
+            self.steps += 1  # the writers take turns
+            self.upsert(told)
+        self.archive()
+        self.restore(oldest=False)
+        if compacts and self.chosen.appends:
+            self.compact()
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def delete_the_oldest_savepoint(self) -> None:
+        oldest = min(self.saved)
+        self.table.delete_savepoint(oldest)
+        del self.saved[oldest]
 
     @precondition(lambda self: self.chosen.appends)
     @rule()
@@ -324,6 +377,10 @@ class TableMachine(RuleBasedStateMachine):
             )
         }
         return Groups(rewritten, homes, self._groups_there(), self.chosen.buckets, there)
+
+    def _newest_write(self) -> str:
+        newest = self.table.core.context.active().newest_completed_write
+        return newest.requested_time if newest is not None else ""
 
     def _moved(self, receipt: ServiceReceipt | None) -> None:
         """A service moved rows, it changed none."""

@@ -168,6 +168,12 @@ class Model:
             if record.group not in groups:
                 del self.records[key]
 
+    def copy_of_records(self) -> dict[Key, Record]:
+        """What a savepoint keeps."""
+        return {
+            key: Record(one.group, one.base, list(one.logs)) for key, one in self.records.items()
+        }
+
     def _home(self, key: Key) -> Key:
         """Where a key lives now, in a table where it is unique."""
         if self.everywhere:
