@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsupportedTableError
 from timeline.files.parquet import read_footer
-from timeline.files.slice_reader import SliceRead, read_slice
+from timeline.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
 from timeline.index.adoption import rules_kept_in
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.file_group import FileSlice
+from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import KEY_COLUMN
 from timeline.reading.read import plan_scan, read_schema, view_of
 from timeline.reading.snapshot import Snapshot
@@ -72,6 +72,7 @@ def check_records(
     and its logs; keys twice where some may be there twice.
     """
     view = view_of(context, snapshot)
+    whole = _whole_rows(context, snapshot, report)
     has_keys = context.config.populate_meta_fields
     buckets = rules_kept_in(context.config)
     file_slices = rows = 0
@@ -80,14 +81,16 @@ def check_records(
         file_slices += len(slices)
         if buckets is not None and buckets.engine is BucketEngine.SIMPLE:
             _all_in_buckets(slices, partition_path, report)
-        bases = [one.base_file.path for one in slices if one.base_file is not None]
-        counted = _footers(context, bases, recorded, report, has_keys=has_keys)
+        bases = [one.base_file for one in slices if one.base_file is not None]
+        counted = _footers(context, bases, recorded, report, read=whole, has_keys=has_keys)
         alone = _worth_reading(context, slices, counted, all_columns=all_columns)
         with_logs = [one for one in slices if one.log_files]
         found = [
             *_looked_through(context, snapshot, alone, report, all_columns=all_columns),
             *_looked_through(context, snapshot, with_logs, report, all_columns=all_columns),
         ]
+        if whole is not None:
+            _logs_fit(context, [one.slice for one in found], whole, report)
         read = {one.slice.file_group for one in found}
         rows += sum(one.rows for one in found)
         rows += sum(
@@ -123,23 +126,50 @@ def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Re
         )
 
 
+def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> SliceRead | None:
+    """What reading every column needs; None where that cannot be, or nothing was ever written."""
+    try:
+        return plan_scan(context, snapshot, (), with_hoodie_columns=True).read
+    except UnsupportedTableError as error:
+        if error.kind != "no_schema":
+            report.problem(error.kind, "", f"the table cannot be read: {error.message}")
+        return None
+
+
+def _logs_fit(
+    context: TableContext, slices: Sequence[FileSlice], read: SliceRead, report: Report
+) -> None:
+    """Tell of logs that no reader of all columns can read; keys alone may still be readable."""
+    for one in slices:
+        if not one.log_files:
+            continue
+        try:
+            assert_logs_fit(context.world.storage, one, read)
+        except HoodooError as error:
+            report.problem(error.kind, str(error.fields.get("path", "")), error.message)
+
+
 def _footers(
     context: TableContext,
-    paths: Sequence[str],
+    bases: Sequence[BaseFile],
     recorded: Mapping[str | None, WriteStat],
     report: Report,
     *,
+    read: SliceRead | None,
     has_keys: bool,
 ) -> dict[str, int]:
     """The number of rows in each base file; a file that cannot be read is told and left out."""
     counted = {}
-    for path in paths:
+    for base in bases:
+        path = base.path
         try:
             footer = read_footer(context.world.storage, path)
+            counted[path] = footer.rows
+            if read is not None:
+                assert_base_fits(footer.schema, base, read)
         except HoodooError as error:
             report.problem(error.kind, path, error.message)
             continue
-        counted[path] = footer.rows
         stat = recorded.get(path)
         if stat is not None and stat.num_writes != footer.rows:
             report.problem("row_count", path, f"{footer.rows} rows, recorded {stat.num_writes}")

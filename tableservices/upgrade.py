@@ -26,6 +26,8 @@ from timeline.errors import (
     TableConfigConflictError,
     UnsupportedTableError,
 )
+from timeline.files.parquet import read_footer
+from timeline.files.slice_reader import assert_base_fits, assert_logs_fit
 from timeline.model.file_group import FileSlice
 from timeline.model.merge_definition import version_9_merging
 from timeline.model.table_config import TableConfig
@@ -42,7 +44,7 @@ from timeline.properties.properties_file import (
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.look import look
 from timeline.readable import refuse_unwritable
-from timeline.reading.read import view_of
+from timeline.reading.read import plan_scan, view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.registry import registered_writers
 from timeline.writing.key_encoding import forms_of
@@ -83,7 +85,8 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
 
     Arguments, errors: as there.
 
-    Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction.
+    Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction; 1
+    open_input for the base file and each log of a slice with logs.
     """
     config = load_config(context.world.storage)
     if config.table_version == NEWEST_VERSION:
@@ -100,6 +103,7 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     _refuse_unlike_keys(context, snapshot, config)
     _refuse_work_in_progress(context, snapshot.active)
     logged = logged_slices(context, snapshot)
+    _refuse_unreadable(context, snapshot, logged)
     said = {"hoodie.table.version": str(NEWEST_VERSION), **version_9_merging(config.merge)}
     if old_layout:
         said |= _NEW_LAYOUT
@@ -264,6 +268,21 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
             kind="writers_at_work",
             writers=alive,
         )
+
+
+def _refuse_unreadable(
+    context: TableContext, snapshot: Snapshot, logged: Sequence[FileSlice]
+) -> None:
+    """Their logs are merged: what no reader can read must not stop that in the middle."""
+    if not logged:
+        return
+    storage = context.world.storage
+    read = plan_scan(context, snapshot, logged, with_hoodie_columns=True).read
+    for one in logged:
+        if one.base_file is not None:
+            stored = read_footer(storage, one.base_file.path).schema
+            assert_base_fits(stored, one.base_file, read)
+        assert_logs_fit(storage, one, read)
 
 
 def _refuse_logs(logged: Sequence[FileSlice]) -> None:

@@ -70,6 +70,9 @@ class BlockType(IntEnum):
     CDC_DATA = 6
 
 
+_WITH_ROWS = frozenset({BlockType.AVRO_DATA, BlockType.HFILE_DATA, BlockType.PARQUET_DATA})
+
+
 class HeaderKey(IntEnum):
     """The known entries of a block's header (fmt 5.3)."""
 
@@ -139,6 +142,11 @@ class LogBlock:
     def target_instant_time(self) -> str:
         """What a rollback block takes back; `CorruptTableError` when the block does not say."""
         return self._demanded(HeaderKey.TARGET_INSTANT_TIME)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it holds records, in the writer's schema."""
+        return self.block_type in _WITH_ROWS
 
     @property
     def is_partial(self) -> bool:

@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.errors import InstantNotFoundError
+from timeline.codecs.avro_columns.types import arrow_type, parse_schema
+from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.files.blocks import find_blocks
 from timeline.files.log_files import LogRead, read_logs
 from timeline.files.parquet import filter_columns, read_base_file, read_batches
+from timeline.model.casting import misfit, promote
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.internal_schema import Renaming, SchemaHistory
 from timeline.model.schema import KEY_COLUMN
@@ -28,7 +31,14 @@ from timeline.rules.keys import VirtualKeys
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import Changes, MergeOutcome, merge_changes
 
-__all__ = ["SliceRead", "merge_slice", "merged_slice_rows", "read_slice"]
+__all__ = [
+    "SliceRead",
+    "assert_base_fits",
+    "assert_logs_fit",
+    "merge_slice",
+    "merged_slice_rows",
+    "read_slice",
+]
 
 _BATCH_ROWS = 65_536
 
@@ -112,6 +122,57 @@ def read_slice(
             row_filter=_both(read.filter, read.base_filter),
             renaming=read.renaming_for(one.base_file),
         )
+
+
+def assert_base_fits(stored: pa.Schema, base: BaseFile, read: SliceRead) -> None:
+    """
+    Refuse a base file whose columns cannot be read in the table's schema.
+
+    Args:
+        stored: What its footer tells.
+        base: The file.
+        read: What a reader wants; all its columns are judged.
+
+    Raises:
+        CorruptTableError, UnsupportedTableError: As ``read_base_file``, but for what single
+            values tell.
+    """
+    renaming = read.renaming_for(base)
+    _assert_fits(stored, renaming, read, ("a base file", base.path, "bad_base_file"))
+
+
+def assert_logs_fit(storage: Storage, one: FileSlice, read: SliceRead) -> None:
+    """
+    Refuse a slice whose logs cannot be read in the table's schema, by their headers alone.
+
+    Raises:
+        MissingFileError: A log file is gone.
+        CorruptTableError, UnsupportedTableError: As ``read_logs``, but for what records tell.
+
+    Outside: 1 open_input for each log file.
+    """
+    base_time = one.base_file.requested_time if one.base_file is not None else None
+    blocks = find_blocks(storage, one.log_files, read.visible, base_time)
+    written = {(block.schema_json, block.instant_time): block for block in blocks if block.has_rows}
+    for (text, instant_time), block in written.items():
+        renaming = read.history.renaming_for(instant_time) if read.history else None
+        stored = pa.schema(list(arrow_type(parse_schema(text, path=block.path))))
+        what = ("a block of a log file", block.path, "bad_log_block")
+        _assert_fits(stored, renaming, read, what)
+
+
+def _assert_fits(
+    stored: pa.Schema, renaming: Renaming | None, read: SliceRead, what: tuple[str, str, str]
+) -> None:
+    left_out = read.folders.left_out if read.folders is not None else ()
+    named, path, kind = what
+    try:
+        rows = stored.empty_table()
+        if renaming is not None:
+            rows = renaming.apply(rows)
+        promote(rows, pa.schema([each for each in read.file_schema if each.name not in left_out]))
+    except InvalidInputError as error:
+        raise misfit(error, named, path, kind=kind) from error
 
 
 def _by_computed_keys(
