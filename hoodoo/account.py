@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from timeline.model.times import InstantTime, wall_ms
+from timeline.model.times import InstantTime
+from timeline.model.zones import UTC_ZONE, TimelineZone
 
 __all__ = ["Account", "moment"]
 
@@ -39,6 +40,7 @@ class Account:
     partitions: tuple[str, ...] = ()
     file_groups: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    zone: TimelineZone = UTC_ZONE  # in which the times are told
 
     @property
     def who(self) -> str:
@@ -52,6 +54,7 @@ class Account:
         """From the request to the completion."""
         if self.completion_time is None:
             return None
+        wall_ms = self.zone.wall_ms
         return (wall_ms(self.completion_time) - wall_ms(self.requested_time)) / 1000
 
     @property
@@ -89,7 +92,7 @@ class Account:
 
     def as_document(self) -> dict[str, Any]:
         """JSON-ready form."""
-        document = asdict(self)
+        document = asdict(replace(self, zone=UTC_ZONE)) | {"zone": self.zone.name}
         document["seconds"] = self.seconds
         return document
 
@@ -102,9 +105,11 @@ class Account:
             told.append(f"operation {self.operation.lower()}")
         if self.host or self.application:
             told.append(f"by {self.application or '-'} (pid {self.pid} on {self.host})")
-        told.append(f"requested {moment(self.requested_time)} UTC")
+        told.append(f"requested {moment(self.requested_time)} {self.zone.name}")
         if self.completion_time is not None:
-            told.append(f"completed {moment(self.completion_time)} UTC, after {self.seconds} s")
+            told.append(
+                f"completed {moment(self.completion_time)} {self.zone.name}, after {self.seconds} s"
+            )
         if self.slot_number is not None:
             token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
             told.append(f"published as number {self.slot_number} of this table{token}")

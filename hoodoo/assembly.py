@@ -33,7 +33,7 @@ from timeline.files.parquet import ParquetSettings
 from timeline.index import LookupRules
 from timeline.index.options import KEPT_KEYS
 from timeline.index.own_buckets import own_buckets_of
-from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 from timeline.model.appending import LogSettings
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.evolution import MissingColumns, SchemaRules
@@ -185,6 +185,7 @@ def assemble(
         events=sink,
         executor=executor,
         lock=lock,
+        zone=process_zone,
         # Whose code runs is the caller's word alone, which of it the table's (SEC4).
         mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
     )
@@ -270,6 +271,7 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,
     "table_type": lambda config: config.table_type,
     "merge_mode": lambda config: config.merge_mode,
+    "timeline_zone": lambda config: config.timeline_timezone,
 }
 
 

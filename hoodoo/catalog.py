@@ -189,6 +189,7 @@ def new_table_config(
             drop_partition_columns=settings.drop_partition_columns,
             change_log=settings.change_log_mode if settings.change_logs else None,
             key_properties=key_properties_of(settings),
+            timeline_timezone=settings.timeline_zone,
             create_schema_json=create_schema.avro_json if create_schema is not None else None,
         )
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from hoodoo.account import Account
 from hoodoo.explain import accounts_of, gave_up
-from timeline.model.times import wall_ms
+from timeline.model.times import InstantTime
 from timeline.table import Table
 
 __all__ = ["Contention", "Meeting", "contention_of"]
@@ -128,6 +128,11 @@ def contention_of(table: Table, *, archived: bool = False) -> Contention:
     )
 
 
+def _seconds(account: Account, instant: InstantTime) -> float:
+    wall_ms = account.zone.wall_ms
+    return (wall_ms(account.requested_time) - wall_ms(instant)) / 1000
+
+
 _Key = tuple[str, str, str]
 _Met = tuple[_Key, bool, float, tuple[str, ...]]
 
@@ -137,7 +142,7 @@ def _met_by(account: Account) -> Iterable[_Met]:
     for refusal in account.refusals:
         instant = str(refusal.get("instant", ""))
         anew = bool(instant) and instant != account.requested_time
-        lost = (wall_ms(account.requested_time) - wall_ms(instant)) / 1000 if anew else 0.0
+        lost = _seconds(account, instant) if anew else 0.0
         yield _key_of(account, refusal), anew, lost, _places_of(refusal)
     for wait in account.waits:
         waited_ms = wait.get("wait_ms", 0)

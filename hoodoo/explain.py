@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hoodoo.account import Account, moment
@@ -26,6 +27,7 @@ from timeline.heartbeat import instants_that_seem_dead
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.filenames import instant_file_name, pending_file_names
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.moments import Moment
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.times import InstantTime
@@ -93,18 +95,25 @@ def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
         told.extend(
             one for one in _archived(context) if (one.requested_time, one.action) not in known
         )
+    told = [replace(one, zone=context.zone) for one in told]
     return sorted(told, key=lambda one: (one.requested_time, one.action))
 
 
-def explain_instant(table: Table, requested_time: InstantTime) -> Account:
+def explain_instant(table: Table, requested_time: Moment) -> Account:
     """
     The story of one instant, also of one that was refused, rolled back or archived.
 
     Raises:
         InstantNotFoundError: No trace of it is left.
+        InvalidInputError: It is no moment.
         UnsafeSetupError: Slots would tell, and they are elsewhere than this process is set up for.
     """
     context = table.context
+    time = context.instant_named(requested_time)
+    return replace(_story(context, time), zone=context.zone)
+
+
+def _story(context: TableContext, requested_time: InstantTime) -> Account:
     slots = _slots_by_instant(context)
     active = context.active()
     for instant in active.instants:
@@ -128,7 +137,7 @@ def _vanished(
             state, told = _ENDINGS[slot.kind]
             remark = told.format(
                 who=slot.owner.text,
-                when=f"{moment(slot.completion_time)} UTC",
+                when=f"{moment(slot.completion_time)} {context.zone.name}",
                 instant=slot.instant_time,
                 number=f"number {slot.number} of this table",
             )
@@ -147,7 +156,8 @@ def _vanished(
             return _given_up(one, time)
     for undoing in undoings(context, active, context.history.instants(times_only=False)):
         if time in undoing.targets:
-            ended = f"rolled back at {moment(undoing.completion_time)} UTC, as instant "
+            when = f"{moment(undoing.completion_time)} {context.zone.name}"
+            ended = f"rolled back at {when}, as instant "
             remark = ended + undoing.requested_time
             return _without_files(time, undoing.action, "rolled back", remark)
     raise InstantNotFoundError(

@@ -20,6 +20,8 @@ from tableservices.restoring.savepoints import (
     savepoint,
     savepoints,
 )
+from timeline.model.moments import Moment
+from timeline.model.times import InstantTime
 from timeline.properties.options import PropertySet
 from timeline.table import Table as CoreTable
 from timeline.undoing.resolving import Resolution, resolve
@@ -41,12 +43,13 @@ class GoingBack(ABC):
     def join_writers(self) -> None:
         """Enter the registry of those who change the table."""
 
-    def savepoint(self, instant: str | None = None, *, comments: str = "") -> Savepoint:
+    def savepoint(self, instant: Moment | None = None, *, comments: str = "") -> Savepoint:
         """
         Keep the state as of a write, whatever cleaning would delete.
 
         Args:
-            instant: The write's requested time; None for the newest completed one.
+            instant: The write's requested time, in any form of a moment (``as_of``); None for
+                the newest completed one.
             comments: Text for people.
 
         Raises:
@@ -54,14 +57,15 @@ class GoingBack(ABC):
             InvalidInputError: It has a savepoint already.
         """
         self.join_writers()
-        return savepoint(self._core.context, instant, comments=comments)
+        chosen = None if instant is None else self._named(instant)
+        return savepoint(self._core.context, chosen, comments=comments)
 
     @property
     def savepoints(self) -> list[Savepoint]:
         """The states that are kept."""
         return savepoints(self._core.context)
 
-    def delete_savepoint(self, instant: str) -> None:
+    def delete_savepoint(self, instant: Moment) -> None:
         """
         Give a kept state up.
 
@@ -74,17 +78,18 @@ class GoingBack(ABC):
         """
         self.join_writers()
         context = self._core.context
-        if is_left_behind(context, context.active(), instant):
+        saved = self._named(instant)
+        if is_left_behind(context, context.active(), saved):
             rules = ArchiveRules.from_properties(self.properties)
-            archive(context, replace(rules, released=frozenset({instant})))
-        delete_savepoint(context, instant)
+            archive(context, replace(rules, released=frozenset({saved})))
+        delete_savepoint(context, saved)
 
-    def rollback(self, instant: str, *, force: bool = False) -> RollbackReceipt:
+    def rollback(self, instant: Moment, *, force: bool = False) -> RollbackReceipt:
         """
         Undo one write for good: a pending one, or the newest completed one.
 
         Args:
-            instant: Its requested time.
+            instant: Its requested time, in any form of a moment (``as_of``).
             force: Also while the writer of a pending one gives signs of life.
 
         Raises:
@@ -92,14 +97,15 @@ class GoingBack(ABC):
             InvalidInputError: Its writer is alive, a savepoint holds it, or it is needed.
         """
         self.join_writers()
-        return rollback(self._core.context, instant, force=force)
+        return rollback(self._core.context, self._named(instant), force=force)
 
-    def restore(self, instant: str, *, force: bool = False) -> RestoreReceipt | None:
+    def restore(self, instant: Moment, *, force: bool = False) -> RestoreReceipt | None:
         """
         Take everything after a write away: the table reads as when that write completed.
 
         Args:
-            instant: Its requested time, of a savepoint or any write that is not cleaned.
+            instant: Its requested time in any form of a moment (``as_of``), of a savepoint or
+                any write that is not cleaned.
             force: Also while writers of what goes give signs of life.
 
         Returns:
@@ -110,7 +116,7 @@ class GoingBack(ABC):
             InvalidInputError: A later savepoint holds what would go, or a writer is alive.
         """
         self.join_writers()
-        return restore(self._core.context, instant, force=force)
+        return restore(self._core.context, self._named(instant), force=force)
 
     def finish_restore(self) -> RestoreReceipt | None:
         """
@@ -122,7 +128,10 @@ class GoingBack(ABC):
         self.join_writers()
         return finish_restore(self._core.context)
 
-    def resolve(self, instant: str) -> Resolution:
+    def resolve(self, instant: Moment) -> Resolution:
         """Decide whether a write counts that ended unknown: ``timeline.undoing.resolving.resolve``."""
         self.join_writers()
-        return resolve(self._core.context, instant)
+        return resolve(self._core.context, self._named(instant))
+
+    def _named(self, instant: Moment) -> InstantTime:
+        return self._core.context.instant_named(instant)

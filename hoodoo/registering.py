@@ -44,7 +44,7 @@ def join_writers(
         return
     world = core.context.world
     refuse_unshared_lock(settings, world.lock, registry_for(properties))
-    core.register(agreement_of(settings, world), buckets)
+    core.register(agreement_of(settings, world, core.context.zone), buckets)
     pid = world.ids.identity().pid
     _entered[core] = pid
     if pid not in _at_exit:

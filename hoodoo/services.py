@@ -36,6 +36,7 @@ from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import Instant
+from timeline.model.moments import Moment
 from timeline.ports.events import EventSink
 from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
 from timeline.properties.settings import WriteSettings
@@ -165,22 +166,24 @@ def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_
     return [one for one in offered if not wanted or one.name in wanted]
 
 
-def find_plan(context: TableContext, requested_time: str) -> Instant:
+def find_plan(context: TableContext, requested_time: Moment) -> Instant:
     """
-    The pending plan of a requested time. Outside: 1 list.
+    The pending plan of a requested time, in any form of a moment. Outside: 1 list.
 
     Raises:
         InstantNotFoundError: There is none; tells which are pending.
+        InvalidInputError: That is no moment.
     """
+    time = context.instant_named(requested_time)
     pending = pending_plans(context.active())
     for planned in pending:
-        if planned.requested_time == requested_time:
+        if planned.requested_time == time:
             return planned
     known = [f"{one.requested_time} ({one.action.value})" for one in pending]
     raise InstantNotFoundError(
-        f"no such pending plan; pending are {known}: {requested_time}",
+        f"no such pending plan; pending are {known}: {time}",
         kind="plan_unknown",
-        requested_time=requested_time,
+        requested_time=time,
     )
 
 
@@ -371,12 +374,14 @@ class Services:
             self._working = working_context(self._context, self._properties)
         return self._working
 
-    def execute(self, requested_time: str, *, wait_ms: int | None = None) -> ServiceReceipt | None:
+    def execute(
+        self, requested_time: Moment, *, wait_ms: int | None = None
+    ) -> ServiceReceipt | None:
         """
         Carry out one pending plan, this engine's or Java Hudi's.
 
         Args:
-            requested_time: The plan's.
+            requested_time: The plan's, in any form of a moment (``Table.as_of``).
             wait_ms: For how long to wait for another executor of it; a dead one's claim ends
                 with its heartbeat. None for ``hoodoo.services.wait.ms``.
 
@@ -397,9 +402,12 @@ class Services:
                 return run_plan(self._at_work(), service, planned, wait_ms=wait)
         raise _no_service(planned.action.value)
 
-    def cancel(self, requested_time: str) -> bool:
+    def cancel(self, requested_time: Moment) -> bool:
         """
         End a pending plan for good; what was written for it is deleted.
+
+        Args:
+            requested_time: The plan's, in any form of a moment (``Table.as_of``).
 
         Returns:
             False when it had ended meanwhile, completed or cancelled.

@@ -38,6 +38,7 @@ from timeline.errors import InvalidInputError
 from timeline.index.adoption import adopt_buckets, keeps_buckets, refuse_other_buckets
 from timeline.index.own_buckets import writes_where
 from timeline.model.file_group import FileSlice
+from timeline.model.moments import Moment
 from timeline.model.operations import WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
@@ -141,9 +142,9 @@ class Table(GoingBack):
         """Every instant, active and archived, ascending by requested time."""
         return self._core.timeline()
 
-    def file_slices(self, as_of: str | None = None) -> list[FileSlice]:
-        """The newest slice of each file group, now or as of a time."""
-        return (self._core.as_of(as_of) if as_of else self._core).file_slices()
+    def file_slices(self, as_of: Moment | None = None) -> list[FileSlice]:
+        """The newest slice of each file group, now or as of a moment (``as_of``)."""
+        return (self._core if as_of is None else self._core.as_of(as_of)).file_slices()
 
     @property
     def services(self) -> Services:
@@ -218,9 +219,15 @@ class Table(GoingBack):
         """
         return self._reads.hold()
 
-    def as_of(self, time: str) -> TableSnapshot:
+    def as_of(self, time: Moment) -> TableSnapshot:
         """
         The table as of a time; immutable. Its ``hold()`` keeps it from cleaning.
+
+        Args:
+            time: A datetime (also of pandas or numpy), a date (its first moment), an int of 17 or
+                14 digits, or a text: 17 or 14 digits, ``yyyy-MM-dd`` or
+                ``yyyy-MM-dd HH:mm:ss[.SSS]``. What names no zone is in the table's, UTC for
+                tables we make.
 
         Raises:
             InvalidInputError: Not a time.
@@ -230,8 +237,8 @@ class Table(GoingBack):
 
     def changes(
         self,
-        since: str,
-        until: str | None = None,
+        since: Moment,
+        until: Moment | None = None,
         columns: Sequence[str] | None = None,
         *,
         images: bool = False,
@@ -244,6 +251,12 @@ class Table(GoingBack):
         (``i``, ``u``, ``d``), ``ts_ms`` (requested time of the instant) and the row ``before``
         and ``after``. Tables with and without change logs (``hoodie.table.cdc.enabled``) tell
         it alike, as long as the files of the range are there.
+
+        Args:
+            since: Exclusive start, in any form of ``as_of``; ``earliest`` for the beginning.
+            until: Inclusive end; None for now.
+            columns: Names to return, inside the images where they are asked for; None for all.
+            images: Return changes with images instead of rows.
 
         Raises:
             InvalidInputError: Not a time, or an unknown column.

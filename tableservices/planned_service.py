@@ -28,7 +28,7 @@ from timeline.errors import (
     UnavailableError,
 )
 from timeline.model.instant import Action, Instant
-from timeline.model.times import InstantTime, wall_ms
+from timeline.model.times import InstantTime
 from timeline.properties.options import Option, OptionKind
 from timeline.publishing.plan_ending import cancel
 
@@ -115,7 +115,7 @@ _PASSING = (UnavailableError, FencedError, OutcomeUnknownError, TableConfigConfl
 
 
 def _age_ms(context: TableContext, planned: Instant) -> int:
-    return context.world.clock.now_ms() - wall_ms(planned.requested_time)
+    return context.world.clock.now_ms() - context.zone.wall_ms(planned.requested_time)
 
 
 def _executed(

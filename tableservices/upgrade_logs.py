@@ -133,7 +133,11 @@ def _planned(context: TableContext, files: FileRules) -> Instant | None:
     planned = Instant(
         action=Action.COMPACTION,
         requested_time=next_instant_time(
-            now, snapshot.active.newest_time, Residue.SLOT_REQUESTED, limits=context.limits.skew
+            now,
+            snapshot.active.newest_time,
+            Residue.SLOT_REQUESTED,
+            limits=context.limits.skew,
+            zone=context.zone,
         ),
         state=State.REQUESTED,
     )

@@ -96,7 +96,7 @@ def _completions(
 ) -> dict[tuple[InstantTime, Action], InstantTime]:
     """By requested time and action, as a savepoint has the time of its commit."""
     ages = {
-        entry.name: instant_time(WallMs(entry.modified_ms))
+        entry.name: context.zone.instant_time(entry.modified_ms)
         for entry in context.world.storage.list(HOODIE)
         if not entry.is_folder
     }

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from timeline.errors import UnsupportedTableError
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime
+from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.places import timeline_folder
 from timeline.ports.storage import Storage
 
@@ -237,10 +238,16 @@ class TimelineReader:
     """
 
     def __init__(
-        self, storage: Storage, *, layout_version: int = 2, files_max: int = INSTANT_FILES_MAX
+        self,
+        storage: Storage,
+        *,
+        layout_version: int = 2,
+        files_max: int = INSTANT_FILES_MAX,
+        zone: TimelineZone = UTC_ZONE,
     ) -> None:
         self._storage = storage
         self._files_max = files_max
+        self._zone = zone
         self._folder = timeline_folder(layout_version)
         self._parse: _Parse = self._aged if layout_version == 2 else _undated
         self._modified_ms: Mapping[str, int] = {}  # of legacy files
@@ -295,8 +302,8 @@ class TimelineReader:
                 for entry in self._storage.list(self._folder)
                 if not entry.is_folder
             }
-        modified_ms = WallMs(self._modified_ms.get(name, 0))
-        completed = max(instant.requested_time, instant_time(modified_ms))
+        modified_ms = self._modified_ms.get(name, 0)
+        completed = max(instant.requested_time, self._zone.instant_time(modified_ms))
         return replace(instant, completion_time=completed)
 
 

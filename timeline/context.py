@@ -20,10 +20,12 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.history import History
+from timeline.model.moments import Moment, instant_named
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.sealing import NO_SEALS, Sealing
 from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
+from timeline.model.zones import LOCAL, UTC_ZONE, TimelineZone
 from timeline.places import (
     PROPERTIES,
     PROPERTIES_BACKUP,
@@ -208,6 +210,7 @@ class TableContext:
     commits: CommitReader
     timelines: TimelineReader
     history: History  # the archived instants, in the form of the timeline's layout
+    zone: TimelineZone = UTC_ZONE  # in which the digits of this table's instant times are read
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
     looked: LastLook = field(default_factory=LastLook)
@@ -223,7 +226,8 @@ class TableContext:
 
         Raises:
             CorruptTableError: The table's identity is damaged.
-            UnsafeSetupError: Several plug-ins answer to the table's merger.
+            UnsafeSetupError: Several plug-ins answer to the table's merger, or the table's times are
+                in the zone of each process and this one's is not known here.
         """
         chosen = limits or TableLimits()
         history = _history_of(world, config)
@@ -235,6 +239,7 @@ class TableContext:
         chain = SlotChain(
             world, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.sealing.key
         )
+        zone = world.zone() if config.timeline_timezone == LOCAL else UTC_ZONE
         return TableContext(
             world=world,
             config=replace(config, merge=config.merge.merged_by(world.mergers)),
@@ -250,8 +255,10 @@ class TableContext:
                 world.storage,
                 layout_version=config.timeline_layout_version,
                 files_max=chosen.instant_files_max,
+                zone=zone,
             ),
             history=history,
+            zone=zone,
             limits=chosen,
         )
 
@@ -264,6 +271,15 @@ class TableContext:
     def table_id(self) -> str:
         """The table's identity, for what is written; made on first use."""
         return self.identity.ensure(self.world)
+
+    def instant_named(self, moment: Moment) -> InstantTime:
+        """
+        The requested or completion time that a caller names by digits or a moment.
+
+        Raises:
+            InvalidInputError: As ``parse_time_travel``.
+        """
+        return instant_named(moment, self.zone)
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""

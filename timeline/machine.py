@@ -8,20 +8,27 @@ A forked child never passes for its parent: identity and thread pool know their 
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
 import os
 import re
 import socket
+import struct
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+from zoneinfo import ZoneInfo
 
+from timeline.errors import UnsafeSetupError
+from timeline.model.zones import TimelineZone
 from timeline.ports.events import EventSink, Value
 from timeline.ports.ids import ProcessIdentity
 
@@ -34,12 +41,14 @@ __all__ = [
     "SystemIds",
     "ThreadExecutor",
     "await_exit",
+    "process_zone",
     "start_beside",
 ]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_LOCALTIME = Path("/etc/localtime")
 _WORKERS_MAX, _WAITERS_MAX = 8, 48
 _POOL_S, _BESIDE_THREADS = 60.0, 2
 _STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time it was suspended, too
@@ -74,6 +83,53 @@ class SystemClock:
     def precise_seconds(self) -> float:
         """A monotonic reading in seconds, fine enough to time a single call."""
         return time.perf_counter()
+
+
+def process_zone() -> TimelineZone:
+    """
+    The time zone of this process: ``TZ``, else the machine's; a POSIX rule as ``TZ`` is read, too.
+
+    Raises:
+        UnsafeSetupError: There are no rules of that name here; the C library would say UTC.
+    """
+    told = os.environ.get("TZ")
+    if told is None:
+        return _machine_zone()
+    name = told.removeprefix(":")
+    if name in ("", "UTC", "Etc/UTC", "GMT"):
+        return TimelineZone("UTC")
+    with suppress(KeyError, ValueError, OSError):  # no such name, or no file of rules
+        if not name.startswith("/"):
+            return TimelineZone(name, ZoneInfo(name))
+        with Path(name).open("rb") as rules:
+            return TimelineZone(_zone_named(name), ZoneInfo.from_file(rules))
+    with suppress(ValueError):
+        return TimelineZone(name, ZoneInfo.from_file(io.BytesIO(_rules_file(name))))
+    raise UnsafeSetupError(
+        "this table's times are in the time zone of its writers, and the rules of this process's are "
+        f"not found here; correct TZ or install the package tzdata: TZ={told!r}",
+        kind="time_zone",
+        zone=told,
+    )
+
+
+def _machine_zone() -> TimelineZone:
+    try:
+        with _LOCALTIME.open("rb") as rules:
+            found = ZoneInfo.from_file(rules)
+    except (OSError, ValueError):
+        return TimelineZone("UTC")
+    return TimelineZone(_zone_named(str(_LOCALTIME.resolve())), found)
+
+
+def _zone_named(path: str) -> str:
+    return path.rpartition("/zoneinfo/")[2] if "/zoneinfo/" in path else path
+
+
+def _rules_file(rule: str) -> bytes:
+    """A file of rules (RFC 9636) that holds one POSIX rule and nothing else."""
+    block = b"TZif2" + bytes(15) + struct.pack(">6L", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
+    return block + block + b"\n" + rule.encode("ascii", "replace") + b"\n"
 
 
 class SystemIds:

@@ -18,15 +18,16 @@ from timeline.context import TableContext, TableLimits
 from timeline.errors import MissingFileError, StorageUnavailableError
 from timeline.model.file_group import FileSlice
 from timeline.model.instant import Instant, State
+from timeline.model.moments import Moment, parse_time_travel, range_of
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.table_config import TableConfig
-from timeline.model.times import InstantTime, WallMs, instant_time, parse_time_travel
+from timeline.model.times import InstantTime, WallMs, instant_time
 from timeline.ports.storage import close_storage
 from timeline.ports.world import World
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
 from timeline.reading.change_data import plan_changes, stream_changes
-from timeline.reading.incremental import changed_since, range_of
+from timeline.reading.incremental import changed_since
 from timeline.reading.leased_scan import PlannedRead, Replan, anything_taken, collect, leased
 from timeline.reading.overtaken import assert_all_listed, is_overtaken
 from timeline.reading.point_lookup import plan_look_up
@@ -196,19 +197,20 @@ class Table(TableSnapshot):
                 raise
         return again(), again
 
-    def as_of(self, time: str) -> TableSnapshot:
+    def as_of(self, time: Moment) -> TableSnapshot:
         """
         The table as of a time, by requested times, inclusive (fmt 6.5).
 
         Args:
-            time: 17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``, UTC
-                unless a zone is given.
+            time: A datetime, a date (its first moment), an int of 17 or 14 digits, or a text:
+                17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``. What names no
+                zone is in the table's.
 
         Raises:
             InvalidInputError: No such form.
             InstantNotFoundError: Too old, cleaned, or not yet settled.
         """
-        moment = parse_time_travel(time)
+        moment = parse_time_travel(time, self._context.zone)
         return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
 
     def plan(
@@ -246,8 +248,8 @@ class Table(TableSnapshot):
 
     def changes(
         self,
-        since: str,
-        until: str | None = None,
+        since: Moment,
+        until: Moment | None = None,
         *,
         columns: Sequence[str] | None = None,
         with_hoodie_columns: bool = False,
@@ -278,7 +280,7 @@ class Table(TableSnapshot):
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
             SnapshotExpiredError: A restore or a clean came meanwhile.
         """
-        start, end = range_of(since, until)
+        start, end = range_of(since, until, self._context.zone)
         if images:
             found = plan_changes(self._context, start, end, columns=columns)
             changes = stream_changes(self._context, found)

@@ -133,7 +133,7 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
             )
             refuse_unshared_lock(settings, context.world.lock, registry_for(opened.properties))
             context.identity.assert_decided_here(context.world)
-            agreement = agreement_of(settings, context.world)
+            agreement = agreement_of(settings, context.world, context.zone)
             refuse_disagreement(context, agreement, writes_where(settings))
     except HoodooError as error:
         return (problem_of(error),)

@@ -23,6 +23,8 @@ from lockproviders.client import BreakableLockClient
 from lockproviders.doctor import LockExamination, examine
 from lockproviders.owner import describe_owner, parse_note
 from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
+from timeline.model.moments import Moment, parse_time_travel
+from timeline.model.zones import UTC_ZONE, TimelineZone
 
 __all__ = ["locks"]
 
@@ -188,20 +190,20 @@ _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
-    """A time as ISO 8601 (UTC where no zone is said), or as ``30m`` ago."""
+def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> Moment | None:
+    """A moment (in the table's zone where it names none), or as ``30m`` ago."""
     if text is None:
         return None
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
             return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
+        parse_time_travel(text, UTC_ZONE)
+    except (InvalidInputError, OverflowError) as error:
         raise click.BadParameter(
             "write 2026-01-31T12:00:00Z, 2026-01-31, or 30m, 2h, 7d for so long ago"
         ) from error
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return text
 
 
 @locks.command()
@@ -216,14 +218,15 @@ def audit(
     invocation: Invocation,
     *,
     address: str,
-    since: datetime | None,
-    until: datetime | None,
+    since: Moment | None,
+    until: Moment | None,
     limit: int,
 ) -> None:
     """Show who held the lock and how long, as recorded under hoodoo.lock.audit=true."""
     with invocation.open_table(address) as opened:
-        storage = opened.core.context.world.storage
-        found = read_audit(storage, since_ms=_as_ms(since), until_ms=_as_ms(until))[-limit:]
+        storage, zone = opened.core.context.world.storage, opened.core.context.zone
+        span = {"since_ms": _as_ms(since, zone), "until_ms": _as_ms(until, zone)}
+        found = read_audit(storage, **span)[-limit:]
     printer = invocation.printer
     if not printer.for_people:
         printer.document({"holdings": [_holding_document(one) for one in found]})
@@ -422,8 +425,8 @@ def _provider_lock(lock: object) -> ProviderLock:
     return lock
 
 
-def _as_ms(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp() * 1000)
+def _as_ms(moment: Moment | None, zone: TimelineZone) -> int | None:
+    return None if moment is None else zone.wall_ms(parse_time_travel(moment, zone))
 
 
 def _text(at_ms: int) -> str:

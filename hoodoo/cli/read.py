@@ -62,8 +62,8 @@ def read(
     incremental_format = None
     if query_type == _CHANGES:
         query_type, incremental_format = QueryType.INCREMENTAL.value, _CHANGES
-        since = since or "earliest"
-    if query_type is None and (since or until):
+        since = "earliest" if since is None else since
+    if query_type is None and ranged:
         query_type = QueryType.INCREMENTAL.value
     told = {
         "hoodie.datasource.query.type": query_type,
@@ -86,7 +86,7 @@ def read(
     elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, conditions, meta=meta)
     else:
-        pinned = table.as_of(settings.as_of) if settings.as_of else table.core
+        pinned = table.as_of(settings.as_of) if settings.as_of is not None else table.core
         batches = iter(
             pinned.scan(
                 columns=names,

@@ -30,6 +30,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
     """
     with invocation.open_table(address) as opened:
         context = opened.core.context
+        instant = context.instant_named(instant)
         planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
             **nothing_done("rollback", "rollback"),
@@ -73,6 +74,7 @@ def restore(
         raise click.UsageError("name an instant to go back to, or say --finish instead of one")
     with invocation.open_table(address) as opened:
         context = opened.core.context
+        instant = None if instant is None else context.instant_named(instant)
         document: dict[str, Any] = nothing_done("restore", "restore")
         question = "finish the restore that another engine left?"
         if instant is not None:

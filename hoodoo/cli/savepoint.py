@@ -27,6 +27,7 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
     """Keep the state of TABLE as of the write INSTANT (default: the newest completed one)."""
     with invocation.open_table(address) as opened:
         context = opened.core.context
+        instant = None if instant is None else context.instant_named(instant)
         if invocation.dry_run:
             made = plan_savepoint(context, instant)
         else:
@@ -84,6 +85,7 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
     """Give up the savepoint of the write INSTANT; the next clean may delete its files."""
     with invocation.open_table(address) as opened:
         context = opened.core.context
+        instant = context.instant_named(instant)
         known = [one for one in savepoints(context) if one.requested_time == instant]
         if not known and invocation.dry_run:
             raise InstantNotFoundError(

@@ -169,10 +169,10 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
         planned = find_plan(context, instant)
         document: dict[str, Any] = {
             **nothing_done("cancel", planned.action.value),
-            "cancelled": instant,
+            "cancelled": planned.requested_time,
         }
         if not invocation.dry_run:
-            invocation.confirm(f"cancel the {planned.action.value} {instant}?")
+            invocation.confirm(f"cancel the {planned.action.value} {planned.requested_time}?")
             opened.join_writers()
             slot = cancel_plan(context, planned)
             if slot is None:

@@ -25,7 +25,6 @@ from timeline.machine import LoggingEvents
 from timeline.model.change_log import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from timeline.properties.settings import ReadSettings
 from timeline.reading.change_data import plan_changes
-from timeline.reading.incremental import range_of
 from timeline.reading.overtaken import assert_all_listed
 from timeline.reading.reader_lease import ReaderLease
 
@@ -76,8 +75,8 @@ def load_changes(
         InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
         SnapshotExpiredError: A clean or a restore came while it was planned.
     """
-    start, end = range_of(settings.begin_time or "earliest", settings.end_time)
     context = table.core.context
+    start, end = settings.range_in(context.zone)
     plan = plan_changes(context, start, end)
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
     assert_all_listed(context, plan.snapshot, lease)

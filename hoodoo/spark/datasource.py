@@ -28,9 +28,9 @@ from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.schemas import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
+from timeline.model.moments import range_of
 from timeline.model.times import EARLIEST
 from timeline.properties.settings import ReadSettings
-from timeline.reading.incremental import range_of
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 
@@ -183,7 +183,7 @@ def _begin_of(table: Table) -> str | None:
     settings = ReadSettings.from_properties(table.properties)
     said = settings.begin_time or settings.start_offset
     # offsets are compared as texts
-    return None if said.lower() == "latest" else range_of(said, None)[0]
+    return None if said.lower() == "latest" else range_of(said, None, table.core.context.zone)[0]
 
 
 def _newest(table: Table) -> str:

@@ -19,7 +19,7 @@ from hoodoo.spark.options import reaching_storage
 from hoodoo.spark.session import install
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
-from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 from timeline.ports.executor import Executor, Ticker
 from timeline.ports.lock import Sharing
 from timeline.ports.world import World
@@ -124,6 +124,7 @@ class _Run:
             events=NullEvents(),
             executor=ThreadExecutor(1),
             lock=_NoLock(),
+            zone=process_zone,
         )
         try:
             return self.work(world, task)

@@ -37,7 +37,7 @@ from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.properties.options import PropertySet
 from timeline.properties.settings import QueryType, ReadSettings
-from timeline.reading.incremental import changed_since, range_of
+from timeline.reading.incremental import changed_since
 from timeline.reading.overtaken import assert_all_listed, is_overtaken
 from timeline.reading.read import ScanPlan, plan_scan
 from timeline.reading.reader_lease import ReaderLease
@@ -289,7 +289,7 @@ def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load
 
 def _changed(table: Table, settings: ReadSettings) -> Load:
     core = table.core
-    start, end = range_of(settings.begin_time or "earliest", settings.end_time)
+    start, end = settings.range_in(core.context.zone)
     changed = changed_since(core.context, start, end)
     plan = plan_scan(
         core.context,

@@ -35,7 +35,7 @@ from timeline.model.boundary import NO_BOUNDARY, Boundary
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.times import InstantTime
 from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.setting_names import ForeignWriters
@@ -161,7 +161,7 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     last = _last_cut(context)
     if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
         return False
-    moment = instant_time(WallMs(max(0, context.world.clock.now_ms() - _REST_MS)))
+    moment = context.zone.from_then_on(context.world.clock.now_ms() - _REST_MS)
     moving = not timeline.file_names.isdisjoint(_document(last).completed)
     return moving and last.completion_time > moment
 
@@ -266,12 +266,12 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
     # By the table's time where that is behind: a clock that is ahead must not forget ids early.
     now = context.world.clock.now_ms()
     if slots:
-        now = min(now, wall_ms(slots[-1].newest_time))
+        now = min(now, context.zone.wall_ms(slots[-1].newest_time))
     carried = carry_batches(
         context.world.storage,
         former,
         next(bodies, b""),  # its file is the first cut's, and never overwritten
-        since=instant_time(WallMs(max(0, now - settings.batches_kept_ms))),
+        since=context.zone.from_then_on(now - settings.batches_kept_ms),
         withdrawn=withdrawn_in(slots),
         together=settings.batches_together,
     )

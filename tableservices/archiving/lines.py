@@ -30,7 +30,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.operations import TableType
 from timeline.model.paths import check_partition_path
 from timeline.model.slot import UNSETTLED_MAX, Slot, SlotKind
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime
 from timeline.places import slot_path
 from timeline.ports.storage import Storage
 from timeline.reading.snapshot import Snapshot
@@ -114,7 +114,7 @@ def _cleaning_line(
     oldest = min((one.requested_time for one in needing(active)), default=None)
     hours_ago = context.world.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
     writes = active.completed_writes
-    line = retained_line(writes, oldest, cleaning, instant_time(WallMs(max(0, hours_ago))))
+    line = retained_line(writes, oldest, cleaning, context.zone.from_then_on(hours_ago))
     if line is None:
         return None
     return writes[max(0, writes.index(line) - 1)].requested_time

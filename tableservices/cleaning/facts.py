@@ -29,7 +29,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import SlotKind
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.publishing.look import Turn
@@ -144,7 +144,7 @@ def gather(
         active.completed_writes,
         oldest,
         settings,
-        instant_time(WallMs(max(0, now - settings.hours_retained * _HOUR_MS))),
+        context.zone.from_then_on(now - settings.hours_retained * _HOUR_MS),
     )
     savepoints = savepoints_of(active)
     named = tuple(one.requested_time for one in savepoints)

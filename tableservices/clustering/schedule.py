@@ -77,7 +77,7 @@ def plan_clustering(
     schema = refuse_unclusterable(context, snapshot)
     refuse_unsortable(schema, settings.sort_columns)
     view = view_of(context, snapshot)
-    hour = context.world.clock.now_ms() // _HOUR_MS % 24
+    hour = int(context.zone.instant_time(context.world.clock.now_ms())[8:10])
     partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
     slices = view.latest_slices(partitions)
     refuse_bucket_names(one.file_group for one in slices)

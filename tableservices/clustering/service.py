@@ -16,7 +16,6 @@ from tableservices.service import ServiceReceipt
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
-from timeline.model.times import WallMs, instant_time
 from timeline.publishing.plan_ending import cancel
 from timeline.writing.placing import FileRules
 
@@ -68,7 +67,7 @@ class ClusteringService:
 
     def _expire(self, context: TableContext) -> None:
         age_ms = self.settings.expiration_mins * _MINUTE_MS
-        oldest = instant_time(WallMs(max(0, context.world.clock.now_ms() - age_ms)))
+        oldest = context.zone.from_then_on(context.world.clock.now_ms() - age_ms)
         for planned in pending_plans(context.active(), self.action):
             if planned.requested_time < oldest and not is_claimed(context, planned):
                 cancel(context, planned)

@@ -61,7 +61,7 @@ class CompactionService:
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """As the settings' trigger says."""
-        return is_due(timeline, self.settings, WallMs(context.world.clock.now_ms()))
+        return is_due(timeline, self.settings, WallMs(context.world.clock.now_ms()), context.zone)
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """File groups, log files and bytes of a plan made now."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
 from timeline.active import ActiveTimeline
 from timeline.model.instant import Action, Instant
-from timeline.model.times import WallMs, wall_ms
+from timeline.model.times import WallMs
+from timeline.model.zones import UTC_ZONE, TimelineZone
 
 __all__ = ["is_due"]
 
 
-def is_due(timeline: ActiveTimeline, settings: CompactionSettings, now: WallMs) -> bool:
+def is_due(
+    timeline: ActiveTimeline,
+    settings: CompactionSettings,
+    now: WallMs,
+    zone: TimelineZone = UTC_ZONE,
+) -> bool:
     """
     Whether enough was appended, or enough time passed, since the last compaction (Hudi's rule).
 
@@ -27,7 +33,7 @@ def is_due(timeline: ActiveTimeline, settings: CompactionSettings, now: WallMs) 
     since = last.requested_time if last is not None else ""
     enough = sum(1 for one in appended if (one.completion_time or "") > since)
     began = last or appended[0]
-    elapsed_s = (now - wall_ms(began.requested_time)) // 1_000
+    elapsed_s = (now - zone.wall_ms(began.requested_time)) // 1_000
     by_number = enough >= settings.commits_max
     by_time = enough > 0 and elapsed_s >= settings.seconds_max
     return {

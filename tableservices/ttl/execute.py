@@ -87,6 +87,7 @@ def expired_partitions(
     return expired(
         since,
         now=WallMs(context.world.clock.now_ms()),
+        zone=context.zone,
         days_retained=settings.days_retained,
         partitions_max=settings.partitions_max,
     )

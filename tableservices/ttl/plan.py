@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.zones import UTC_ZONE, TimelineZone
 
 __all__ = ["expired"]
 
@@ -20,7 +21,12 @@ _DAY_MS = 24 * 3_600_000
 
 
 def expired(
-    since: Mapping[str, InstantTime], *, now: WallMs, days_retained: int, partitions_max: int
+    since: Mapping[str, InstantTime],
+    *,
+    now: WallMs,
+    days_retained: int,
+    partitions_max: int,
+    zone: TimelineZone = UTC_ZONE,
 ) -> tuple[str, ...]:
     """
     Partition paths whose days are over, oldest first.
@@ -30,10 +36,11 @@ def expired(
         now: Ms since 1970-01-01 UTC.
         days_retained: How many days a partition is kept; none expires unless it is positive.
         partitions_max: At most so many.
+        zone: The table's, whose clock wrote the times.
     """
     if days_retained <= 0:
         return ()
-    line = instant_time(WallMs(max(0, now - days_retained * _DAY_MS)))
+    line = zone.from_then_on(now - days_retained * _DAY_MS)
     # A time of 14 digits stands for the last millisecond of its second.
     over = sorted(
         (instant_time(wall_ms(time)), path)

@@ -105,6 +105,7 @@ def ports_of(ports: ActorPorts) -> EngineWorld:
         events=ports.events,
         executor=ports.executor,
         lock=ports.lock,
+        zone=ports.zone,
     )
 
 
@@ -120,9 +121,10 @@ def new_world(
     table_version: int = 9,
     table_type: TableType = TableType.COPY_ON_WRITE,
     properties: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> World:
-    """A world with an empty table in it."""
-    world = World(scenario=scenario, lease_ms=lease_ms)
+    """A world with an empty table in it; further ``options`` are the world's."""
+    world = World(scenario=scenario, lease_ms=lease_ms, **options)
     made = new_table_properties(
         "t",
         record_key_fields=("id",),

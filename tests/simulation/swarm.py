@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.simulation.engine_kit import (
     LIMITS,
@@ -64,11 +65,11 @@ class Outcome:
         return f"{self.trace.hash}-{self.healing.hash if self.healing else ''}"
 
 
-def run_seed(seed: int) -> Outcome:
-    """Everything that this seed means."""
+def run_seed(seed: int, **options: Any) -> Outcome:
+    """Everything that this seed means; ``options`` are those of ``new_world``."""
     draw = random.Random(f"swarm/{seed}")
     version = draw.choice((9, 9, 9, 8))
-    world = seeded(f"swarm-{seed}", (*SHARED, "p1", "q1"), table_version=version)
+    world = seeded(f"swarm-{seed}", (*SHARED, "p1", "q1"), table_version=version, **options)
     facts = EngineFacts(world, commits_retained=RETAINED)
     limits = replace(LIMITS, publish_lock=draw.choice(list(PublishLock)))
     limits = replace(limits, unknown_ms_max=draw.choice((-1, 30, 3_000)))
@@ -103,14 +104,14 @@ def run_seed(seed: int) -> Outcome:
     return Outcome(world=world, trace=trace, healing=healing, failure=broken)
 
 
-def expect_seed(seed: int) -> Outcome:
+def expect_seed(seed: int, **options: Any) -> Outcome:
     """
     Run a seed that must hold.
 
     Raises:
         SimulationFailed: With the story and the line that runs it again.
     """
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, **options)
     if outcome.failure is None:
         return outcome
     told = outcome.healing or outcome.trace

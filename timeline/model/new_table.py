@@ -67,6 +67,7 @@ def new_table_properties(
     drop_partition_columns: bool = False,
     change_log: ChangeLogMode | None = None,
     key_properties: Mapping[str, str] | None = None,
+    timeline_timezone: str = "UTC",
     create_schema_json: str | None = None,
     table_id: str | None = None,
 ) -> dict[str, str]:
@@ -91,6 +92,7 @@ def new_table_properties(
         drop_partition_columns: Whether files leave partition columns out.
         change_log: What the logs of changes beside base files hold; None for no logs.
         key_properties: Further properties of the key generator, time formats for example.
+        timeline_timezone: ``UTC``, or ``LOCAL`` for the zone of each writer's process.
         create_schema_json: Avro schema of the table without meta columns, if known already.
         table_id: Our identity of the table.
 
@@ -126,7 +128,7 @@ def new_table_properties(
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "history",
-        "hoodie.table.timeline.timezone": "UTC",
+        "hoodie.table.timeline.timezone": timeline_timezone,
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.table.multiple.base.file.formats.enable": "false",
         "hoodie.partition.metafile.use.base.format": "false",

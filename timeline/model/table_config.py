@@ -22,6 +22,7 @@ from timeline.model.new_table import (
     table_checksum,
 )
 from timeline.model.operations import MergeMode, TableType
+from timeline.model.zones import LOCAL, UTC_ZONE
 
 __all__ = [
     "TABLE_ID_KEY",
@@ -180,7 +181,7 @@ class TableConfig:
             drop_partition_columns=text.flag("hoodie.datasource.write.drop.partition.columns"),
             cdc_enabled=text.flag("hoodie.table.cdc.enabled"),
             base_file_format=mapping.get("hoodie.table.base.file.format") or "PARQUET",
-            timeline_timezone=(mapping.get("hoodie.table.timeline.timezone") or "LOCAL").upper(),
+            timeline_timezone=text.zone("hoodie.table.timeline.timezone"),
             timeline_path=text.folder("hoodie.timeline.path", default="timeline"),
             history_path=text.folder("hoodie.timeline.history.path", default="history"),
             create_schema_json=mapping.get("hoodie.table.create.schema") or None,
@@ -270,6 +271,13 @@ class _Text:
         if text not in {"", "true", "false"}:
             raise self.wrong(key)
         return text == "true" if text else default
+
+    def zone(self, key: str) -> str:
+        # A table without the key is one of Java's default.
+        told = self.mapping.get(key, "").strip().upper() or LOCAL
+        if told not in (LOCAL, UTC_ZONE.name):
+            raise self.wrong(key)
+        return told
 
     def names(self, key: str) -> tuple[str, ...]:
         listed = (one.strip() for one in self.mapping.get(key, "").split(","))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from timeline.model.zones import TimelineZone, utc_zone
 from timeline.ports.clock import Clock
 from timeline.ports.events import EventSink
 from timeline.ports.executor import Executor
@@ -33,6 +34,7 @@ class World:
     executor: Executor
     lock: Lock
     mergers: tuple[RecordMerger, ...] = ()  # of the plug-ins that the caller allows
+    zone: Callable[[], TimelineZone] = utc_zone  # this process's, for tables of zone LOCAL
 
     @overload
     def together(self, one: Callable[[], One], two: Callable[[], Two], /) -> tuple[One, Two]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.ports.world import World
 from timeline.properties.option_table import WRITE_OPTIONS
 from timeline.properties.setting_names import IndexType
@@ -22,6 +23,7 @@ AGREED_BY: Mapping[str, str] = {
         f"{WRITE_OPTIONS['heartbeat_interval_ms'].key} * {WRITE_OPTIONS['heartbeat_misses'].key}"
     ),
     "index": "hoodie.index.type and hoodie.bucket.index.*",
+    "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
 }
 """What a user has to set for what is compared."""
 
@@ -56,8 +58,17 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
     }
 
 
-def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
-    """What this process and every other writer must have equal, table facts left out."""
+def agreement_of(
+    settings: WriteSettings, world: World, zone: TimelineZone = UTC_ZONE
+) -> dict[str, str]:
+    """
+    What this process and every other writer must have equal, table facts left out.
+
+    Args:
+        settings: The writer's.
+        world: Its ports.
+        zone: In which it writes instant times. UTC is not told: earlier releases know no other.
+    """
     everything = agreement(
         settings, lock_provider=world.lock.provider, lock_identity=world.lock.identity
     )
@@ -71,7 +82,9 @@ def agreement_of(settings: WriteSettings, world: World) -> dict[str, str]:
         "heartbeat_expiry_ms",
         "index",
     )
-    return {key: everything[key] for key in kept}
+    agreed = zone.agreed
+    zones = {} if agreed == UTC_ZONE.name else {"timeline_zone": agreed}
+    return {key: everything[key] for key in kept} | zones
 
 
 def _index_agreement(settings: WriteSettings) -> str:

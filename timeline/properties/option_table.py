@@ -140,7 +140,8 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.table.timeline.timezone",
         "UTC",
         _ENUM,
-        "Time zone of instant times; ours is UTC (Hudi: LOCAL), the same on every machine.",
+        "Zone of a new table's instant times: UTC, the same on every machine, or (Hudi) LOCAL, each "
+        "process's TZ.",
         choices=("UTC", "LOCAL"),
     ),
     **KEY_OPTIONS,

@@ -27,7 +27,10 @@ from pydantic import (
 from timeline.errors import SettingError
 from timeline.model.appending import LogFormat
 from timeline.model.change_log import ChangeLogMode
+from timeline.model.moments import range_of
 from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
+from timeline.model.times import InstantTime
+from timeline.model.zones import TimelineZone
 from timeline.properties.key_settings import contradictions_of_keys, resolve_key_options
 from timeline.properties.known_keys import is_known_key
 from timeline.properties.non_blocking import contradiction_of_non_blocking
@@ -394,7 +397,20 @@ class ReadSettings(_Settings):
         said = as_property_set(properties)
         refuse_unsupported(said, UNSUPPORTED_READS)
         values, origins = _read_all(said, READ_OPTIONS)
+        for field in ("as_of", "begin_time", "end_time"):
+            if field in origins and field not in values:
+                raise SettingError(
+                    "an empty text is no moment; leave the option out, or say earliest for the "
+                    f"beginning of a range: {READ_OPTIONS[field].key}",
+                    kind="setting_value",
+                    key=READ_OPTIONS[field].key,
+                    layer=origins[field],
+                )
         return cls(**values, origins=origins)
+
+    def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
+        """The range of an incremental query on a table of this zone. Errors: as ``range_of``."""
+        return range_of(self.begin_time or "earliest", self.end_time, zone)
 
     @property
     def every_change(self) -> bool:

@@ -30,7 +30,7 @@ from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime, WallMs
 from timeline.places import TIMELINE, timeline_path
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -142,7 +142,7 @@ def _ahead(context: TableContext, took_ms: int) -> InstantTime:
     """
     if not context.world.storage.capabilities.far:
         return ""
-    return instant_time(WallMs(context.world.clock.now_ms() + min(took_ms, _AHEAD_MS_MAX)))
+    return context.zone.instant_time(context.world.clock.now_ms() + min(took_ms, _AHEAD_MS_MAX))
 
 
 def _try_begin(
@@ -158,7 +158,11 @@ def _try_begin(
     known = (timeline.newest_time, decided, least, context.drawn.newest)
     newest = max(filter(None, known), default=None)
     requested_time = next_instant_time(
-        WallMs(world.clock.now_ms()), newest, begin_residue(action), limits=context.limits.skew
+        WallMs(world.clock.now_ms()),
+        newest,
+        begin_residue(action),
+        limits=context.limits.skew,
+        zone=context.zone,
     )
     context.drawn.note(requested_time)
     check_transition(action, Fate.UNBORN, State.REQUESTED)

@@ -54,7 +54,9 @@ class Turn:
         """A time above everything in this turn (PUB-7)."""
         newest = max(self.newest_time or "", above) or None
         now = WallMs(context.world.clock.now_ms())
-        return next_instant_time(now, newest, residue, limits=context.limits.skew)
+        return next_instant_time(
+            now, newest, residue, limits=context.limits.skew, zone=context.zone
+        )
 
     def slot(
         self,

@@ -28,7 +28,7 @@ from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path
 from timeline.model.schema import COMMIT_TIME_COLUMN
-from timeline.model.times import EARLIEST, InstantTime, parse_time_travel
+from timeline.model.times import InstantTime
 from timeline.reading.change_data import PastSlices
 from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import pending_compactions
@@ -37,7 +37,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive
 from timeline.rules.slicing import merged_slice, slice_file_group
 
-__all__ = ["ChangedRows", "changed_since", "range_of"]
+__all__ = ["ChangedRows", "changed_since"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,21 +307,3 @@ def _archived_between(
         row.requested_time: _Write(row.completion_time or row.requested_time, CommitMetadata())
         for row in context.history.writes_between(since, until, by_request=by_request)
     }
-
-
-def range_of(since: str, until: str | None) -> tuple[InstantTime, InstantTime | None]:
-    """
-    The range that a caller's texts mean: (since, until], by completion times.
-
-    Args:
-        since: A time; ``earliest`` and ``0`` mean no lower bound (fmt 6.6).
-        until: A time; None for now.
-
-    Raises:
-        InvalidInputError: No such form.
-    """
-    begin = since.strip().lower()
-    start = EARLIEST if begin in ("earliest", "0", "000") else since
-    if start.strip("0") != "":
-        start = parse_time_travel(start)
-    return start, parse_time_travel(until) if until is not None else None

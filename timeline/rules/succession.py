@@ -14,6 +14,7 @@ from enum import IntEnum
 from timeline.errors import ClockRefusedError
 from timeline.model.instant import Action
 from timeline.model.times import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.zones import UTC_ZONE, TimelineZone
 
 __all__ = ["Residue", "SkewLimits", "begin_residue", "next_instant_time"]
 
@@ -43,7 +44,12 @@ class SkewLimits:
 
 
 def next_instant_time(
-    now: WallMs, newest: InstantTime | None, residue: Residue, *, limits: SkewLimits
+    now: WallMs,
+    newest: InstantTime | None,
+    residue: Residue,
+    *,
+    limits: SkewLimits,
+    zone: TimelineZone = UTC_ZONE,
 ) -> InstantTime:
     """
     Choose the next time on one timeline.
@@ -54,6 +60,8 @@ def next_instant_time(
             None for an empty timeline.
         residue: Who draws the time.
         limits: How far ``newest`` may be ahead of ``now`` before it is refused.
+        zone: The table's. While its clock shows an hour for the second time, times go on above
+            the first pass in steps of a few milliseconds.
 
     Returns:
         The smallest time with this residue that is at or after ``now`` and above ``newest``.
@@ -64,16 +72,36 @@ def next_instant_time(
 
     Spec: TL-SUCC-1, TL-SUCC-2, TL-RES-1 (compare Delta's in-commit timestamp rule).
     """
+    shown_ms = wall_ms(zone.instant_time(now))  # of the digits alone, as their order is
     newest_ms = wall_ms(newest) if newest is not None else WallMs(0)
-    ahead = newest_ms - now
+    ahead = ahead_ms(now, newest, zone)
     if ahead > limits.refuse_ms:
+        other_zone = (
+            ""
+            if zone is UTC_ZONE
+            else (
+                f", or run with the time zone (TZ) of the table's other writers, here {zone.name},"
+            )
+        )
         raise ClockRefusedError(
             "the newest time on the timeline is ahead of this clock by more than "
             "hoodoo.clock.max.ahead.ms; correct the clock of this host or of the one that "
-            f"wrote {newest}: {ahead} ms ahead",
+            f"wrote {newest}{other_zone}: {ahead} ms ahead",
             newest_time=newest,
             ahead_ms=ahead,
             limit_ms=limits.refuse_ms,
         )
-    least = max(int(now), newest_ms + 1)
+    least = max(shown_ms, newest_ms + 1)
     return instant_time(WallMs(least + (residue - least) % _MODULUS))
+
+
+def ahead_ms(now: WallMs, newest: InstantTime | None, zone: TimelineZone) -> int:
+    """
+    How far the newest time is ahead of a clock.
+
+    Not by the hour that a zone's clock was set back: times of its first pass are above those that
+    the clock shows again, and the times after them, too, until the clock is there.
+    """
+    if newest is None:
+        return 0
+    return min(zone.wall_ms(newest) - now, wall_ms(newest) - wall_ms(zone.reached(now)))

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from timeline.errors import LeaseLostError, LockTimeoutError
+from timeline.model.zones import TimelineZone
 from timeline.ports.events import Value
 from timeline.ports.ids import ProcessIdentity
 from timeline.ports.lock import Sharing
@@ -375,6 +376,7 @@ class ActorPorts:
     lock: SimLock
     client: ClientLog
     state: ActorState
+    zone: Callable[[], TimelineZone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,4 +419,5 @@ def make_ports(
         lock=SimLock(world, actor),
         client=ClientLog(world, actor),
         state=actor,
+        zone=lambda: world.zone,
     )

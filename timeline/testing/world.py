@@ -17,6 +17,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
+from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.ports.events import Value
 from timeline.testing.table_facts import ClientEvent, ClientEventKind
 
@@ -213,6 +214,8 @@ class World:
         lease_ms: How long a dead owner's lease stays, ms.
         lock_budget_ms: How long ``acquire`` waits, ms.
         exploring: Keep the digests that ``explore`` needs (slower).
+        zone: Of every process, which tables of zone LOCAL write their times in.
+        start_ms: When it begins, ms since 1970-01-01 UTC.
     """
 
     def __init__(
@@ -223,13 +226,16 @@ class World:
         lease_ms: int = 10_000,
         lock_budget_ms: int = 60_000,
         exploring: bool = False,
+        zone: TimelineZone = UTC_ZONE,
+        start_ms: int = START_MS,
     ) -> None:
         self.scenario = scenario
+        self.zone = zone
         self.call_ms = call_ms
         self.lease_ms = lease_ms
         self.lock_budget_ms = lock_budget_ms
         self.exploring = exploring
-        self.now_ms = START_MS
+        self.now_ms = start_ms
         self.step = 0
         self.files: dict[str, SimFile] = {}
         self.removed: dict[str, bytes] = {}  # what deleted objects held, for those who judge
@@ -253,6 +259,7 @@ class World:
             call_ms=self.call_ms,
             lease_ms=self.lease_ms,
             lock_budget_ms=self.lock_budget_ms,
+            zone=self.zone,
         )
         other.now_ms, other.step, other._actors = self.now_ms, self.step, self._actors
         other.files = {path: entry.twin() for path, entry in self.files.items()}

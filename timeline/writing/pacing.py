@@ -17,7 +17,6 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
-from timeline.model.times import wall_ms
 from timeline.rules.pacing import Pace, free_at_ms, nudge_ms
 
 __all__ = ["keep_pace"]
@@ -69,6 +68,7 @@ class _TableTime:
 
     def __init__(self, context: TableContext, pace: Pace) -> None:
         self._clock = context.world.clock
+        self._zone = context.zone
         self._memory_ms = max(_MEMORY_MS, math.ceil(pace.interval_ms * pace.burst))
         merges = context.config.table_type is TableType.MERGE_ON_READ
         # A completed compaction is named as a commit; on such tables no write is.
@@ -98,4 +98,4 @@ class _TableTime:
         for instant in reversed(timeline.instants):
             if instant.action in self._actions:
                 with suppress(InvalidInputError):  # no date: a bootstrap of the metadata table
-                    yield wall_ms(instant.requested_time)
+                    yield self._zone.wall_ms(instant.requested_time)

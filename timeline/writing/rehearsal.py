@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timeline.context import TableContext
-from timeline.model.times import InstantTime, WallMs, instant_time
+from timeline.model.times import InstantTime
 from timeline.publishing.announced import announced_rivals
 from timeline.publishing.refusal import RefusalReport, report_of
 from timeline.reading.snapshot import Snapshot
@@ -62,7 +62,9 @@ def rehearse(
     schema, _ = schema_for(context, snapshot, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
-    now = _Now(requested_time=instant_time(WallMs(context.world.clock.now_ms())), snapshot=snapshot)
+    now = _Now(
+        requested_time=context.zone.instant_time(context.world.clock.now_ms()), snapshot=snapshot
+    )
     placement = place(
         context,
         now,

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import InvalidInputError
-from timeline.model.times import EARLIEST, WallMs, instant_time, parse_time_travel, wall_ms
+from timeline.model.moments import parse_time_travel
+from timeline.model.times import EARLIEST, WallMs, instant_time, wall_ms
+from timeline.model.zones import UTC_ZONE
 
 
 @pytest.mark.spec("TL-FMT-1")
@@ -65,7 +67,7 @@ def test_what_is_no_date_is_refused(text: str):
     ],
 )
 def test_accepted_forms_of_a_moment(text: str, time: str):
-    assert parse_time_travel(text) == time
+    assert parse_time_travel(text, UTC_ZONE) == time
 
 
 @pytest.mark.parametrize(
@@ -90,5 +92,5 @@ def test_accepted_forms_of_a_moment(text: str, time: str):
 )
 def test_refused_forms_of_a_moment(text: str):
     with pytest.raises(InvalidInputError) as caught:
-        parse_time_travel(text)
+        parse_time_travel(text, UTC_ZONE)
     assert caught.value.fields["value"] == text
