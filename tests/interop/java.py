@@ -43,13 +43,21 @@ class JavaRefusedError(Exception):
 
 
 class JavaOracle:
-    """A running Java Hudi of one version; every method asks one question and waits."""
+    """
+    A running Java Hudi of one version; every method asks one question and waits.
 
-    def __init__(self, version: str) -> None:
+    Args:
+        version: Of Hudi.
+        zone: Of its process.
+    """
+
+    def __init__(self, version: str, zone: str = "UTC") -> None:
         self.version = version
         python = set_up(version)
         (WORK / "logs").mkdir(parents=True, exist_ok=True)
-        self._log_path = WORK / "logs" / f"oracle-{version}-{os.getpid()}.log"
+        self._log_path = (
+            WORK / "logs" / f"oracle-{version}-{zone.replace('/', '-')}-{os.getpid()}.log"
+        )
         self._log = self._log_path.open("w", encoding="utf-8")
         self._process = subprocess.Popen(
             [str(python), str(ORACLE), "batch", "-", "--hudi", version, "--work", str(WORK)],
@@ -57,7 +65,7 @@ class JavaOracle:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=_surroundings(),
+            env={**_surroundings(), "HUDI_ORACLE_TZ": zone},
             start_new_session=True,
         )
 
@@ -200,13 +208,13 @@ class JavaOracle:
 
 @pytest.fixture(scope="session")
 def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
-    """A function from a Hudi version (default 1.2.0) to its running oracle, one per session."""
-    running: dict[str, JavaOracle] = {}
+    """A function from a Hudi version (1.2.0) and a zone (UTC) to their oracle, one a session."""
+    running: dict[tuple[str, str], JavaOracle] = {}
 
-    def start(version: str = "1.2.0") -> JavaOracle:
-        if version not in running:
-            running[version] = JavaOracle(version)
-        return running[version]
+    def start(version: str = "1.2.0", zone: str = "UTC") -> JavaOracle:
+        if (version, zone) not in running:
+            running[version, zone] = JavaOracle(version, zone)
+        return running[version, zone]
 
     yield start
     for oracle in running.values():
