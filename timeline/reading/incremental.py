@@ -31,7 +31,7 @@ from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import InstantTime
 from timeline.reading.change_data import PastSlices
 from timeline.reading.leased_scan import whole
-from timeline.reading.pending_plans import pending_compactions
+from timeline.reading.pending_plans import joined_logs, pending_compactions
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive
@@ -100,8 +100,8 @@ def changed_since(
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
         SnapshotExpiredError: A restore or a clean came meanwhile.
 
-    Outside: 1 list, 1 get per instant of the range and pending compaction, 1 stat per file;
-    the times of the history, and where instants of the range are archived 1 list per partition.
+    Outside: 1 list, 1 get per instant of the range, pending compaction and log compaction of the
+    range, 1 stat per file, 1 list per partition with logs of the range; the times of the history, and where instants of the range are archived 1 list per partition.
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
@@ -121,17 +121,18 @@ def _changed(
     archived = _archived_between(context, snapshot, since, until)
     found |= {time: one for time, one in archived.items() if time not in found}
     replaced: set[FileGroupId] = set()
-    files = _Files()
+    files, joins = _Files(), []
     for requested_time, (_, metadata) in sorted(found.items()):
         for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
             replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
         if metadata.operation_type == LOG_COMPACT:
-            # The logs it put together have their own instants. Its block repeats older rows, too,
-            # and lies above what was appended while it was made.
+            joins.append(requested_time)
             continue
         for partition_path, stats in metadata.partition_to_write_stats.items():
             for stat in stats:
                 files.add(partition_path, stat, requested_time)
+    for requested_time in joins:
+        _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
     slices: list[FileSlice] = []
     if archived and context.config.timeline_layout_version > 1:
         context.world.events.emit("changes.archived", since=since, first=min(archived))
@@ -180,6 +181,30 @@ class _Files:
         log = LogFile.found(partition_path, name, stat.file_size_in_bytes)
         if log is not None:
             self.logs[log.file_group][name] = log
+
+
+def _add_joined(
+    context: TableContext,
+    snapshot: Snapshot,
+    files: _Files,
+    requested_time: InstantTime,
+    metadata: CommitMetadata,
+) -> None:
+    """
+    Take over what a log compaction wrote where the range has a log that it put together.
+
+    Its block takes the place of that log, so that a row which lost against another one of them
+    does not come out. Alone it would repeat older rows, above what was appended meanwhile.
+    """
+    instant = snapshot.active.find(requested_time)
+    if instant is None or context.config.timeline_layout_version == 1:
+        return
+    joined = joined_logs(context, instant)
+    for partition_path, stats in metadata.partition_to_write_stats.items():
+        for stat in stats:
+            group = FileGroupId(partition_path, stat.file_id)
+            if joined.get(group, frozenset()) & files.logs.get(group, {}).keys():
+                files.add(partition_path, stat, requested_time)
 
 
 def _sliced(

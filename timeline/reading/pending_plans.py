@@ -9,6 +9,7 @@ that it planned, or may carry out, would silently vanish and is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
@@ -25,6 +26,7 @@ from timeline.rules.conflicts import Refused, RuleId
 __all__ = [
     "RECHECKED",
     "file_groups_in_clustering",
+    "joined_logs",
     "moves_rows_only",
     "owned_by_plans",
     "pending_compactions",
@@ -137,6 +139,25 @@ def pending_compactions(
             group = FileGroupId(partition_path, file_id)
             owned.setdefault(group, []).append(instant.requested_time)
     return owned
+
+
+def joined_logs(context: TableContext, instant: Instant) -> dict[FileGroupId, frozenset[str]]:
+    """
+    File group -> names of the log files that a log compaction put together.
+
+    Empty where its plan is gone. Outside: 1 get.
+    """
+    planned = replace(instant, action=Action.LOGCOMPACTION)
+    data = _requested_bytes(context, planned)
+    if not data:
+        return {}
+    plan = decode_compaction_plan(data, path=context.instant_path(_requested_name(planned)))
+    return {
+        FileGroupId(one.partition_path or "", one.file_id or ""): frozenset(
+            path.rpartition("/")[2] for path in one.delta_file_paths
+        )
+        for one in plan.operations
+    }
 
 
 def moves_rows_only(context: TableContext, instant: Instant) -> bool:

@@ -239,3 +239,17 @@ def test_logs_that_are_cleaned_while_a_plan_is_made_are_nothing_to_put_together(
         with pytest.raises(MissingFileError):
             schedule_log_compaction(table.context, SETTINGS)
     assert table.context.active().pending == ()
+
+
+def test_a_range_with_a_log_compaction_tells_no_row_that_lost_within_it() -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    since = upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 3}]).completion_time
+    late = upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}]).completion_time
+    assert table.changes(since).read_all()["v"].to_pylist() == [2]
+    assert log_compact(table) is not None
+    assert table.changes(since).read_all()["v"].to_pylist() == []
+    assert table.changes(since, late).read_all()["v"].to_pylist() == [2]
+    upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 4}])
+    assert table.changes(since).read_all()["v"].to_pylist() == [4]
+    assert table.changes(late).read_all()["v"].to_pylist() == [4]
