@@ -100,8 +100,9 @@ def changed_since(
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
         SnapshotExpiredError: A restore or a clean came meanwhile.
 
-    Outside: 1 list, 1 get per instant of the range, pending compaction and log compaction of the
-    range, 1 stat per file, 1 list per partition with logs of the range; the times of the history, and where instants of the range are archived 1 list per partition.
+    Outside: 1 list, 1 get per instant of the range and pending compaction, 2 per log compaction of
+    the range, 1 stat per file, 1 list per partition with logs of the range; the times of the
+    history, and where instants of the range are archived 1 list per partition.
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
