@@ -137,6 +137,26 @@ def test_a_later_clean_looks_where_a_partition_was_emptied(bench: Any) -> None:
     assert bench.times_left("q1", "q") == []
 
 
+def test_a_later_clean_looks_where_a_write_completed_after_the_line_it_began_before(
+    bench: Any,
+) -> None:
+    old = bench.commit("q1", partition="q")
+    bench.commits(2)
+    late = bench.begin()
+    line = bench.commit("f1")
+    newest = bench.finish(late, ["q1"], partition="q")
+    bench.commit("f1")
+    first = clean(bench.context, TWO)
+    assert first is not None
+    assert first.retained_since == line > newest
+    assert bench.times_left("q1", "q") == [old, newest]  # the line may still be read with the old
+    bench.commits(2)
+    second = clean(bench.context, TWO)
+    assert second is not None
+    assert f"q/q1_0-0-0_{old}.parquet" in second.files
+    assert bench.times_left("q1", "q") == [newest]
+
+
 def test_a_pending_write_keeps_what_it_may_have_read(bench: Any) -> None:
     times = bench.commits(2)
     pending = bench.begin()

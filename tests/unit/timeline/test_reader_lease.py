@@ -272,6 +272,53 @@ def test_a_range_that_is_told_by_the_newest_files_holds_those() -> None:
         assert rows.read_all()["v"].to_pylist() == [6]
 
 
+def two(table: Table, value: int) -> str:
+    """Both keys anew, each in a file group of its own; the completion time."""
+    rows = [{"id": key, "p": key, "v": value, "ts": value} for key in ("x", "y")]
+    return upsert(table, rows).completion_time
+
+
+@pytest.mark.spec("RDL-1")
+def test_a_range_that_is_read_keeps_the_files_of_its_end_from_cleaning() -> None:
+    bench = Bench()
+    since = bench.writer.snapshot.newest_completion or ""
+    end = two(bench.writer, 1)
+    two(bench.writer, 2)
+    two(bench.writer, 3)
+    with bench.reader.changes(since, end, columns=["v"]) as rows:
+        assert rows.read_next_batch()["v"].to_pylist() == [1]
+        bench.tick()
+        bench.clean()  # who reads the newest state needs none of what it takes
+        assert rows.read_all()["v"].to_pylist() == [1]
+    assert len(files_below(bench.storage, OWED)) == 1
+    assert bench.leases() == []
+
+
+@pytest.mark.spec("RDL-1")
+@pytest.mark.parametrize("ends", [False, True])
+def test_changes_that_are_read_keep_the_files_of_their_range_from_cleaning(ends: bool) -> None:
+    """The slices before and after each write, though the newest state needs none of them."""
+    bench = Bench()
+    since = two(bench.writer, 1)
+    end = two(bench.writer, 2)
+    newest = two(bench.writer, 3)
+    until = end if ends else newest
+    wanted = [(1, 2), (2, 3)][: 1 if ends else 2]
+    found = []
+    with bench.reader.changes(since, until, images=True, columns=["v"]) as changes:
+        found += changes.read_next_batch().to_pylist()
+        bench.tick()
+        assert len(bench.leases()) == 1
+        bench.clean()
+        if ends:
+            two(bench.writer, 4)
+            bench.clean()
+        found += changes.read_all().to_pylist()
+    told = [(one["before"]["v"], one["after"]["v"]) for one in found]
+    assert sorted(told) == sorted(wanted * 2)
+    assert files_below(bench.storage, OWED) != []
+
+
 def lease(**changes: object) -> bytes:
     """A lease with another value somewhere."""
     told = dict.fromkeys(("since", "until", "lease_ms", "pid", "n"), 1)
