@@ -11,6 +11,8 @@ from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
+from tableservices.logcompaction.settings import LogCompactionSettings
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -21,6 +23,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
+from tests.unit.timeline.test_log_inserts import insert_into_log
 from timeline.errors import HoodooError, StorageUnavailableError
 from timeline.model.instant import Instant
 from timeline.model.operations import TableType, WriteOperation
@@ -171,3 +174,71 @@ def test_a_key_is_found_in_its_log_after_the_compaction_was_archived(table: Tabl
     assert table.context.active().find(planned.requested_time) is None
     upsert(table, again(3))
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1), ("z", 3)]
+
+
+# ---------------------------------------------------------------- keys that a log inserted
+
+
+def with_log_insert() -> Table:
+    """One file group; another engine inserts ``n`` into its log."""
+    made = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
+    upsert(made, FIRST)
+    insert_into_log(made, [{"id": "n", "p": "x", "ts": 1, "v": 1}])
+    return opened(made)
+
+
+def upsert_n(table: Table, value: int) -> None:
+    upsert(opened(table), [{"id": "n", "p": "x", "ts": value, "v": value}])
+
+
+def assert_one_n(table: Table, value: int) -> None:
+    assert rows_of(opened(table), "id", "v") == [("a", 1), ("b", 1), ("n", value)]
+
+
+@pytest.mark.spec("LOGIN-1")
+def test_a_key_that_a_log_inserted_is_found_beside_a_pending_compaction() -> None:
+    table = with_log_insert()
+    planned = scheduled(table)
+    upsert_n(table, 2)
+    assert_one_n(table, 2)
+    compact(table, planned)
+    upsert_n(table, 3)
+    assert_one_n(table, 3)
+
+
+@pytest.mark.spec("LOGIN-1")
+def test_a_key_that_a_log_inserted_is_found_after_a_log_compaction() -> None:
+    table = with_log_insert()
+    upsert(opened(table), [{"id": "b", "p": "x", "ts": 1, "v": 1}])
+    joined = schedule_log_compaction(table.context, LogCompactionSettings(blocks_min=2))
+    assert joined is not None
+    assert execute_log_compaction(table.context, joined, SMALL) is not None
+    upsert_n(table, 2)
+    assert_one_n(table, 2)
+
+
+@pytest.mark.spec("LOGIN-1")
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_key_that_a_log_inserted_is_found_when_its_instant_is_archived(deletes: bool) -> None:
+    table = with_log_insert()
+    [slice_] = table.file_slices()
+    for version in range(2, 8):
+        upsert(opened(table), [{"id": "b", "p": "x", "ts": 1, "v": 1}])
+        upsert(opened(table), [{"id": "o", "p": "y", "ts": 1, "v": version}])
+    rules = ArchiveRules.from_properties(
+        {
+            "hoodie.clean.commits.retained": "1",
+            "hoodie.keep.min.commits": "2",
+            "hoodie.keep.max.commits": "3",
+        }
+    )
+    assert archive(opened(table).context, rules) is not None
+    [log] = slice_.log_files
+    assert opened(table).context.active().find(log.instant_time) is None
+    if deletes:
+        put(opened(table), DELETE, [{"id": "n", "p": "x"}])
+        assert "n" not in [one[0] for one in rows_of(opened(table), "id")]
+    else:
+        upsert_n(table, 2)
+        found = [one for one in rows_of(opened(table), "id", "v") if one[0] == "n"]
+        assert found == [("n", 2)]
