@@ -53,25 +53,32 @@ def hold_inserted(
     Outside: 1 get an instant whose metadata is not known yet; where another engine wrote, 1 list
     and 1 get an instant of its that updated.
     """
-    told = _Told(context, view.snapshot)
-    for one in slices:
-        if one.base_file is not None and one.log_files and told.inserts(one):
-            yield one
+    logged = [one for one in slices if one.base_file is not None and one.log_files]
+    told = _Told(context, view.snapshot, logged)
+    return (one for one in logged if told.inserts(one))
 
 
 class _Told:
     """What the instants of logs told, each asked once."""
 
-    def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
+    def __init__(
+        self, context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice]
+    ) -> None:
         self._context = context
         self._snapshot = snapshot
-        self._written: dict[str, CommitMetadata | None] = {}
+        times = {log.instant_time for one in slices if not _is_bucket(one) for log in one.log_files}
+        found = [snapshot.active.find(time) for time in sorted(times)]
+        instants = [one for one in found if one is not None and one.completed]
+        read = context.world.each(self._read, instants)
+        self._written = {
+            one.requested_time: (one, metadata)
+            for one, metadata in zip(instants, read, strict=True)
+        }
         self._planned: dict[str, frozenset[FileGroupId]] = {}
 
     def inserts(self, one: FileSlice) -> bool:
         """Whether a log of a slice may have inserted a key."""
-        number = bucket_of(one.file_group.file_id)
-        if number is not None and number < _BUCKETS_MAX:
+        if _is_bucket(one):
             return True
         # What a log compaction wrote lies in the logs it read, too, as long as they are there.
         said = [self._inserted(log) for log in one.log_files]
@@ -79,11 +86,8 @@ class _Told:
 
     def _inserted(self, log: LogFile) -> bool | None:
         """Whether a log may hold inserts; None of one that a log compaction wrote."""
-        instant = self._snapshot.active.find(log.instant_time)
-        if instant is None or not instant.completed:
-            return True
-        metadata = self._metadata(instant)
-        if metadata is None:
+        instant, metadata = self._written.get(log.instant_time, (None, None))
+        if instant is None or metadata is None:
             return True
         if metadata.operation_type == LOG_COMPACT:
             return None
@@ -97,14 +101,11 @@ class _Told:
             return keeps_buckets(self._context.config)
         return self._rings or log.file_group not in self._updates(instant)
 
-    def _metadata(self, instant: Instant) -> CommitMetadata | None:
-        time = instant.requested_time
-        if time not in self._written:
-            try:
-                self._written[time] = self._snapshot.commits.read(instant)
-            except (CorruptTableError, MissingFileError):
-                self._written[time] = None
-        return self._written[time]
+    def _read(self, instant: Instant) -> CommitMetadata | None:
+        try:
+            return self._snapshot.commits.read(instant)
+        except (CorruptTableError, MissingFileError):
+            return None
 
     def _updates(self, instant: Instant) -> frozenset[FileGroupId]:
         """The file groups that a write said to update before it wrote."""
@@ -124,3 +125,8 @@ class _Told:
     def _rings(self) -> bool:
         """Whether the table has buckets of consistent hashing, which no file id shows."""
         return bool(self._context.world.storage.list(FOLDER))
+
+
+def _is_bucket(one: FileSlice) -> bool:
+    number = bucket_of(one.file_group.file_id)
+    return number is not None and number < _BUCKETS_MAX

@@ -1,0 +1,68 @@
+"""Keys that Java inserts into logs: its indexes that know logs do so, and ours must find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from tests.interop.java import JavaOracle
+from tests.interop.mor import BUCKET, COMMON, EVENT_TIME, JAVA, arrow, row
+from tests.interop.values import comparable, encoded
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+DDL = "id string, p string, ts bigint, val string, _hoodie_is_deleted boolean"
+#: Rows that go into the log of a small file group are new keys that no base file has.
+INTO_LOGS = {"hoodie.index.type": "INMEMORY"}
+INDEXES = ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE", "GLOBAL_BLOOM"]
+
+
+def told(version: str, index: dict[str, str]) -> dict[str, str]:
+    return {
+        **COMMON,
+        **EVENT_TIME,
+        **JAVA,
+        **index,
+        "hoodie.write.table.version": version,
+        "hoodie.table.timeline.timezone": "UTC",
+    }
+
+
+@pytest.mark.parametrize("version", ["8", "9"])
+@pytest.mark.parametrize("index", INDEXES)
+def test_an_upsert_replaces_and_a_delete_removes_what_java_inserted_into_a_log(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, index: str, version: str
+) -> None:
+    java, path = java_oracle("1.2.0"), tmp_path / "t"
+    java.write(path, [row("a", 10, "first")], "bulk_insert", schema=DDL, conf=told(version, {}))
+    conf = told(version, INTO_LOGS)
+    java.write(path, [row("b", 10, "log"), row("c", 10, "log")], "insert", conf=conf)
+    with hoodoo.open_table(path, properties={**COMMON, "hoodie.index.type": index}) as table:
+        assert [len(one.log_files) for one in table.file_slices()] == [1]
+        table.upsert(arrow([row("a", 20, "ours"), row("b", 20, "ours"), row("d", 20, "ours")]))
+        table.delete(arrow([row("c", 30, None)]).select(["id", "p"]))
+        found = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    assert [(one["id"], one["val"]) for one in found] == [(key, "ours") for key in "abd"]
+    assert comparable(java.read(path)) == found
+    java.service(path, "compact", conf=conf)
+    assert sorted(one["id"] for one in java.read(path)) == ["a", "b", "d"]
+
+
+def test_keys_of_buckets_are_found_by_a_writer_without_them(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path
+) -> None:
+    java, path = java_oracle("1.2.0"), tmp_path / "t"
+    conf = told("9", {**BUCKET, "hoodie.bucket.index.num.buckets": "1"})
+    for key in "abcd":  # the first opens the bucket, the others go into its logs as updates
+        java.write(path, [row(key, 10, "java")], schema=DDL, conf=conf)
+    java.service(path, "compact", conf=conf)
+    java.write(path, [row("e", 10, "java"), row("aa", 10, "java")], schema=DDL, conf=conf)
+    keys = ["a", "aa", "b", "c", "d", "e"]
+    with hoodoo.open_table(path, properties={**COMMON, "hoodie.index.type": "SIMPLE"}) as table:
+        table.upsert(arrow([row(key, 20, "ours") for key in keys]))
+        found = table.to_arrow().to_pylist()
+    assert sorted((one["id"], one["val"]) for one in found) == [(key, "ours") for key in keys]
+    assert sorted(one["id"] for one in java.read(path)) == keys
