@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hoodoo.key_checks import addresses_of, keys_of_table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsupportedTableError
 from timeline.files.parquet import read_footer
@@ -30,6 +31,7 @@ from timeline.model.schema import KEY_COLUMN
 from timeline.reading.read import plan_scan, read_schema, view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.bucketing import BucketEngine, bucket_of
+from timeline.rules.keys import KeySpec
 from timeline.rules.text_hashes import java_hashes, xx_hashes
 
 __all__ = ["Report", "check_records"]
@@ -75,6 +77,7 @@ def check_records(
     whole = _whole_rows(context, snapshot, report)
     has_keys = context.config.populate_meta_fields
     buckets = rules_kept_in(context.config)
+    keys = _keys_to_make(context, snapshot, report) if all_columns else None
     file_slices = rows = 0
     for partition_path in view.partition_paths():
         slices = view.latest_slices([partition_path])
@@ -86,8 +89,8 @@ def check_records(
         alone = _worth_reading(context, slices, counted, all_columns=all_columns)
         with_logs = [one for one in slices if one.log_files]
         found = [
-            *_looked_through(context, snapshot, alone, report, all_columns=all_columns),
-            *_looked_through(context, snapshot, with_logs, report, all_columns=all_columns),
+            *_looked_through(context, snapshot, alone, report, keys, all_columns=all_columns),
+            *_looked_through(context, snapshot, with_logs, report, keys, all_columns=all_columns),
         ]
         if whole is not None:
             _logs_fit(context, [one.slice for one in found], whole, report)
@@ -99,6 +102,7 @@ def check_records(
             if one.base_file is not None and one.file_group not in read
         )
         _unique(context, snapshot, found, partition_path, report)
+        _tell_elsewhere([one.elsewhere for one in found], partition_path, report)
     return file_slices, rows
 
 
@@ -110,6 +114,35 @@ class _Seen:
     rows: int
     without_key: int
     hashes: npt.NDArray[np.uint64]
+    elsewhere: _Elsewhere
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """Rows that lie under another key or in another folder than their columns make."""
+
+    keys: int = 0
+    paths: int = 0
+    example: str = ""
+    why_not: str = ""  # the columns make none
+
+    def see(self, rows: pa.Table, partition_path: str, keys: KeySpec) -> None:
+        """Count those of some rows."""
+        try:
+            found = addresses_of(rows, partition_path, keys)
+        except HoodooError as error:
+            self.why_not = error.message
+            return
+        self.keys += pc.sum(found.other_key, min_count=0).as_py()
+        self.paths += pc.sum(found.other_path, min_count=0).as_py()
+        differ = found.differ
+        if not self.example and pc.any(differ, min_count=0).as_py():
+            place = pc.index(differ, True).as_py()
+            key = rows.column(KEY_COLUMN)[place] if KEY_COLUMN in rows.schema.names else ""
+            self.example = (
+                f"{key} in {partition_path or 'the table'}, made again: "
+                f"{found.keys[place]} in {found.paths[place] or 'the table'}"
+            )
 
 
 def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Report) -> None:
@@ -203,6 +236,7 @@ def _looked_through(
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
     report: Report,
+    keys: KeySpec | None,
     *,
     all_columns: bool,
 ) -> list[_Seen]:
@@ -215,7 +249,7 @@ def _looked_through(
         report.note(error.kind, slices[0].file_group.partition_path, error.message)
         return []
     seen = []
-    look = partial(_seen, context, read)
+    look = partial(_seen, context, read, keys)
     # A slice with logs is held in memory as a whole, so only one at a time.
     answers = map(look, slices) if slices[0].log_files else context.world.executor.map(look, slices)
     for one, answer in zip(slices, answers, strict=True):
@@ -237,19 +271,31 @@ def _plan(
     return plan_scan(context, snapshot, slices, columns=columns, with_hoodie_columns=has_keys).read
 
 
-def _seen(context: TableContext, read: SliceRead, one: FileSlice) -> _Seen | HoodooError:
+def _seen(
+    context: TableContext, read: SliceRead, keys: KeySpec | None, one: FileSlice
+) -> _Seen | HoodooError:
     rows = without_key = 0
+    elsewhere = _Elsewhere()
     hashes = [np.zeros(0, np.uint64)]
     try:
         for batch in read_slice(context.world.storage, context.world.events, one, read):
             rows += batch.num_rows
+            if keys is not None and batch.num_rows:
+                whole = pa.Table.from_batches([batch])
+                elsewhere.see(whole, one.file_group.partition_path, keys)
             if KEY_COLUMN in read.columns:
-                keys = _keys(batch)
-                without_key += batch.num_rows - len(keys)
-                hashes.append(_hashes(keys))
+                held = _keys(batch)
+                without_key += batch.num_rows - len(held)
+                hashes.append(_hashes(held))
     except HoodooError as error:
         return error
-    return _Seen(slice=one, rows=rows, without_key=without_key, hashes=np.concatenate(hashes))
+    return _Seen(
+        slice=one,
+        rows=rows,
+        without_key=without_key,
+        hashes=np.concatenate(hashes),
+        elsewhere=elsewhere,
+    )
 
 
 def _keys(batch: pa.RecordBatch) -> pa.Array:
@@ -258,6 +304,41 @@ def _keys(batch: pa.RecordBatch) -> pa.Array:
 
 def _hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
     return (java_hashes(keys).astype(np.uint64) << np.uint64(32)) | xx_hashes(keys)
+
+
+def _keys_to_make(context: TableContext, snapshot: Snapshot, report: Report) -> KeySpec | None:
+    try:
+        return keys_of_table(context, snapshot)
+    except HoodooError as error:
+        if error.kind != "keys_of_others":
+            report.note(error.kind, "", error.message)
+        return None
+
+
+def _tell_elsewhere(found: Sequence[_Elsewhere], partition_path: str, report: Report) -> None:
+    keys, paths = sum(one.keys for one in found), sum(one.paths for one in found)
+    example = next((one.example for one in found if one.example), "")
+    advice = (
+        "updates miss them and may have made a second row; 'hoodoo table repair-keys' rewrites them"
+    )
+    if keys:
+        report.problem(
+            "other_key",
+            partition_path,
+            f"{keys} rows are stored under another record key than their columns make: {advice}: "
+            f"{example}",
+        )
+    if paths:
+        report.problem(
+            "other_partition",
+            partition_path,
+            f"{paths} rows lie in another folder than their columns name: {advice}: {example}",
+        )
+    why_not = next((one.why_not for one in found if one.why_not), "")
+    if why_not:
+        report.note(
+            "keys_not_made", partition_path, f"keys and folders were not made again: {why_not}"
+        )
 
 
 def _unique(

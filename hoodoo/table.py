@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,7 @@ from hoodoo.deleting import delete_found
 from hoodoo.given_up import remembered
 from hoodoo.going_back import GoingBack
 from hoodoo.incoming import Operation, as_arrow, named_partitions, refuse_other_types
+from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services, tell_ignored
 from timeline.errors import InvalidInputError
@@ -367,6 +369,25 @@ class Table(GoingBack):
     def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> Receipt:
         """Replace the whole table; without rows it is empty. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
+
+    def repair_keys(self, *, dry_run: bool = False) -> KeyRepair:
+        """
+        Bring rows to the record keys and folders that their columns make (``repair_keys``).
+
+        Earlier releases made a second row of a key that came in another type; ``table verify
+        --all-columns`` finds such rows. The greatest ordering value wins. Writers may go on.
+        """
+        if dry_run:
+            self.refuse_writes()
+        else:
+            self.begin_writing()
+        return repair_keys(
+            self._core,
+            self._settings,
+            partial(plan_of, self._settings, self.config),
+            self._published,
+            dry_run=dry_run,
+        )
 
     def delete_partitions(
         self,

@@ -277,6 +277,26 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
     )
 
 
+@table.command("repair-keys")
+@click.argument("address", metavar="TABLE")
+@changing
+def repair_keys(invocation: Invocation, *, address: str) -> None:
+    """
+    Rewrite rows that lie under another record key or in another folder than their columns make.
+
+    'hoodoo table verify --all-columns' finds them. Of several rows of one record the greatest
+    ordering value stays, else the row that was written last. Writers may go on meanwhile.
+    """
+    with invocation.open_table(address) as opened:
+        found = opened.repair_keys(dry_run=True)
+        if found.rows and not invocation.dry_run:
+            invocation.confirm(f"rewrite or delete {found.rows} rows that lie under another key?")
+            found = opened.repair_keys()
+        name = opened.config.name
+    repaired = not invocation.dry_run
+    invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})
+
+
 @table.command()
 @click.argument("address", metavar="TABLE")
 @click.option("--remove", is_flag=True, help="Delete them; without it they are only shown.")

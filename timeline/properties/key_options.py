@@ -113,9 +113,10 @@ KEY_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.write.complex.keygen.new.encoding",
         None,
         _BOOL,
-        "In tables of version 8, a complex key of one field is the bare value (true, as Hudi "
+        "In new tables of version 8, a complex key of one field is the bare value (true, as Hudi "
         "0.14.1 to 1.0.2 write it, and when not said) or field:value (false, as 0.14.0 and "
-        "older). Version 9 has the latter only.",
+        "older). Version 9 has the latter only. The stored keys of a table decide; the other "
+        "form is refused.",
     ),
     "merge_mode": _option(
         "hoodie.write.record.merge.mode",

@@ -61,8 +61,8 @@ class RowRules:
     @property
     def changes_known(self) -> bool:
         """Whether each row changes a record that is there; one that is not is refused."""
-        carried = self.keys.carried and self.operation is WriteOperation.UPSERT
-        return self.partial or carried
+        keyless = self.keys.carried and not self.keys.record_key_fields
+        return self.partial or (keyless and self.operation is WriteOperation.UPSERT)
 
     @property
     def partial(self) -> bool:

@@ -1,0 +1,157 @@
+"""Rows under a key that their columns do not make are found, and brought to where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.assembly import plan_of
+from hoodoo.table import Table
+from hoodoo.verify import verify
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.operations import WriteOperation
+from timeline.writing.local_workload import LocalWorkload
+
+SCHEMA = pa.schema(
+    [("id", pa.float64()), ("p", pa.float64()), ("ts", pa.int64()), ("v", pa.int64())]
+)
+TYPES = ["COPY_ON_WRITE", "MERGE_ON_READ"]
+
+
+def table_of(root: Path, table_type: str = "COPY_ON_WRITE", **options: Any) -> Table:
+    chosen = {"record_key": ["id"], "partition_by": ["p"], "ordering": ["ts"], **options}
+    return hoodoo.create_table(root, schema=SCHEMA, table_type=table_type, **chosen)
+
+
+def row(number: float, ts: int, v: int, p: float = 1.0) -> dict[str, Any]:
+    return {"id": number, "p": p, "ts": ts, "v": v}
+
+
+def put(table: Table, row: dict[str, Any], key: str, path: str) -> None:
+    """A row under another address, as earlier releases put it."""
+    rows = pa.Table.from_pylist([row], SCHEMA)
+    rows = rows.append_column("_hoodie_record_key", pa.array([key]))
+    rows = rows.append_column("_hoodie_partition_path", pa.array([path]))
+    plan = plan_of(table.settings, table.config, WriteOperation.UPSERT)
+    plan = plan.with_keys(replace(plan.rules.keys, carried=True, partition_fields=("gone",)))
+    table.core.write(plan, LocalWorkload(table.core.context.world, rows))
+
+
+def stored(table: Table) -> list[tuple[str, str, int]]:
+    names = ["_hoodie_record_key", "_hoodie_partition_path", "v"]
+    rows = table.to_arrow(columns=names).to_pylist()
+    return sorted((row[names[0]], row[names[1]], row["v"]) for row in rows)
+
+
+def problems(table: Table) -> list[str]:
+    return sorted(one.kind for one in verify(table.core.context, all_columns=True).problems)
+
+
+@pytest.mark.parametrize("table_type", TYPES)
+def test_the_row_with_the_greatest_ordering_value_stays(tmp_path: Path, table_type: str) -> None:
+    with table_of(tmp_path / "t", table_type) as table:
+        table.upsert([row(7.0, 5, 1), row(8.0, 5, 2), row(9.0, 1, 3)])
+        put(table, row(7.0, 6, 10), "7", "1.0")  # newer than its twin
+        put(table, row(8.0, 4, 20), "8", "1.0")  # older
+        put(table, row(5.0, 1, 30), "5", "1.0")  # alone
+        put(table, row(9.0, 2, 40), "9.0", "1")  # in another folder, and newer
+        assert problems(table) == ["other_key", "other_partition"]
+        assert table.repair_keys(dry_run=True).rows == 4
+        done = table.repair_keys()
+        assert (done.rewritten, done.deleted) == (3, 4)
+        assert stored(table) == [
+            ("5.0", "1.0", 30),
+            ("7.0", "1.0", 10),
+            ("8.0", "1.0", 2),
+            ("9.0", "1.0", 40),
+        ]
+        assert problems(table) == []
+        assert table.repair_keys().writes == 0
+
+
+@pytest.mark.parametrize("table_type", TYPES)
+def test_without_ordering_the_row_that_was_written_last_stays(
+    tmp_path: Path, table_type: str
+) -> None:
+    with table_of(tmp_path / "t", table_type, ordering=[]) as table:
+        table.upsert([row(7.0, 9, 1)])
+        put(table, row(7.0, 0, 2), "7", "1.0")
+        put(table, row(8.0, 9, 3), "8", "1.0")
+        table.upsert([row(8.0, 0, 4)])
+        table.repair_keys()
+        assert stored(table) == [("7.0", "1.0", 2), ("8.0", "1.0", 4)]
+
+
+def test_rows_that_lie_under_the_keys_of_each_other_are_all_kept(tmp_path: Path) -> None:
+    with table_of(tmp_path / "t") as table:
+        put(table, row(1.0, 1, 10), "2.0", "1.0")
+        put(table, row(2.0, 1, 20), "1.0", "1.0")
+        put(table, row(3.0, 1, 30), "4.0", "1.0")
+        put(table, row(4.0, 1, 40), "5", "1.0")
+        table.repair_keys()
+        assert stored(table) == [(f"{n}.0", "1.0", 10 * n) for n in (1, 2, 3, 4)]
+
+
+def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
+    with table_of(tmp_path / "t") as table:
+        put(table, row(7.0, 6, 10), "7", "1.0")
+        published, others = table._published, [row(7.0, 8, 80), row(6.0, 1, 60)]
+
+        def beside(plan: Any, workload: Any) -> Any:
+            if others:
+                table.upsert([others.pop()])
+            return published(plan, workload)
+
+        table._published = beside  # type: ignore[method-assign]
+        table.repair_keys()
+        assert stored(table) == [("6.0", "1.0", 60), ("7.0", "1.0", 80)]
+        assert problems(table) == []
+
+
+def test_keys_of_two_forms_get_one(tmp_path: Path) -> None:
+    form = "hoodie.write.complex.keygen.new.encoding"
+    properties = {
+        "hoodie.datasource.write.keygenerator.type": "COMPLEX",
+        "hoodie.write.table.version": "8",
+    }
+    with table_of(tmp_path / "t", properties=properties) as table:
+        table.upsert([row(1.0, 1, 10), row(2.0, 1, 20)])
+        plan = plan_of(table.settings, table.config, WriteOperation.INSERT)
+        put(table, row(1.0, 2, 11), "id:1.0", "1.0")
+        assert plan.rules.keys.prefixes_keys is False
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(UnsupportedTableError, match="repair-keys"):
+            table.upsert([row(1.0, 3, 12)])
+        table.repair_keys()
+        assert stored(table) == [("id:1.0", "1.0", 11), ("id:2.0", "1.0", 20)]
+        table.upsert([row(1.0, 3, 12)])
+    with hoodoo.open_table(tmp_path / "t", properties={form: "true"}) as table:
+        table.repair_keys()
+        assert stored(table) == [("1.0", "1.0", 12), ("2.0", "1.0", 20)]
+
+
+def test_rows_under_the_key_of_a_right_row_are_refused(tmp_path: Path) -> None:
+    with table_of(tmp_path / "t") as table:
+        table.upsert([row(7.0, 1, 1), row(8.0, 9, 8)])
+        plan = plan_of(table.settings, table.config, WriteOperation.BULK_INSERT)
+        plan = plan.with_keys(replace(plan.rules.keys, carried=True))
+        rows = pa.Table.from_pylist([row(8.0, 1, 9)], SCHEMA)
+        rows = rows.append_column("_hoodie_record_key", pa.array(["7.0"]))
+        table.core.write(plan, LocalWorkload(table.core.context.world, rows))
+        with pytest.raises(InvalidInputError) as refused:
+            table.repair_keys()
+        assert refused.value.kind == "key_twice"
+        assert len(stored(table)) == 3
+
+
+def test_a_table_without_key_fields_has_nothing_to_repair(tmp_path: Path) -> None:
+    with (
+        hoodoo.create_table(tmp_path / "t", schema=SCHEMA) as table,
+        pytest.raises(UnsupportedTableError, match="nothing to repair"),
+    ):
+        table.repair_keys()
