@@ -266,6 +266,7 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "hive_style_partitioning": lambda config: config.hive_style_partitioning,
     "url_encode_partitioning": lambda config: config.url_encode_partitioning,
     "populate_meta_fields": lambda config: config.populate_meta_fields,
+    "partition_metafile_base_format": lambda config: bool(config.partition_metafile_ending),
     "drop_partition_columns": lambda config: config.drop_partition_columns,
     "change_logs": lambda config: config.cdc_enabled,
     "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,

@@ -37,6 +37,7 @@ __all__ = [
     "Footer",
     "ParquetSettings",
     "base_file_bytes",
+    "empty_file",
     "filter_columns",
     "parquet_bytes",
     "read_base_file",
@@ -166,6 +167,14 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
     metadata = _schema_metadata(rows, avro_json)
     _write(sink, rows, metadata, settings)
     return sink.getvalue()
+
+
+def empty_file(properties: Mapping[str, str]) -> bytes:
+    """A file without rows whose footer holds properties, as Java keeps those of a partition."""
+    made = io.BytesIO()
+    schema = pa.schema([pa.field("dummyint", pa.int64())], metadata=dict(properties))
+    pq.ParquetWriter(made, schema).close()
+    return made.getvalue()
 
 
 def _write(

@@ -160,6 +160,7 @@ class WriteSettings(_Settings):
     time_properties: Mapping[str, str] = Field(default_factory=dict)
     complex_key_bare: bool | None = None
     populate_meta_fields: bool = True
+    partition_metafile_base_format: bool = False
     drop_partition_columns: bool = False
     change_logs: bool = False
     change_log_mode: ChangeLogMode = ChangeLogMode.DATA_BEFORE_AFTER

@@ -22,7 +22,7 @@ from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
-__all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
+__all__ = ["PARTITION_METADATA", "FileSystemView", "is_partition", "list_partition_paths"]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
@@ -63,6 +63,12 @@ def list_partition_paths(storage: Storage) -> list[str]:
     raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
 
 
+def is_partition(storage: Storage, folder: str, ending: str) -> bool:
+    """Whether a folder has a metadata file, a text or of an ending. Outside: at most 2 stats."""
+    names = dict.fromkeys((PARTITION_METADATA, PARTITION_METADATA + ending))
+    return any(storage.stat(join(folder, name)) is not None for name in names)
+
+
 def _is_partition_file(name: str) -> bool:
     return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
@@ -91,6 +97,7 @@ class FileSystemView:
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
     _marked: set[str] = field(default_factory=set)
+    _parents: set[str] = field(default_factory=set)
 
     def partition_paths(self) -> list[str]:
         """Every partition path with a folder, sorted. Outside: one list per folder."""
@@ -107,6 +114,11 @@ class FileSystemView:
     def marked(self) -> frozenset[str]:
         """The partitions listed so far that have their metadata file, which never goes away."""
         return frozenset(self._marked)
+
+    @property
+    def parents(self) -> frozenset[str]:
+        """The partitions listed so far that have folders inside."""
+        return frozenset(self._parents)
 
     def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
         """
@@ -169,8 +181,9 @@ class FileSystemView:
         listed = self._listed.pop(partition_path, None)
         for entry in self.storage.list(partition_path) if listed is None else listed:
             if entry.is_folder:
+                self._parents.add(partition_path)
                 continue
-            if entry.name == PARTITION_METADATA:
+            if _is_partition_file(entry.name):
                 self._marked.add(partition_path)
                 continue
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)

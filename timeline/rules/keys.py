@@ -48,7 +48,7 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
 _PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed from here on
 _SEGMENT_BYTES_MAX = 255
-_HOSTILE = re.compile(r"[\x00-\x1f\x7f\\/]")
+_HOSTILE = re.compile(r"[\x00-\x1f\x7f\\]")
 _ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 _UTF16_RANK = np.arange(256, dtype=np.uint8)
 _UTF16_RANK[[0xEE, 0xEF, 0xFE, 0xFF]] = [0xFE, 0xFF, 0xEE, 0xEF]
@@ -477,18 +477,17 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
             raise _bad_value(name, text, "holds a zero byte, which no folder name can")
         text = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
     elif _HOSTILE.search(text):
-        raise _bad_value(
-            name,
-            text,
-            "holds a slash, backslash or control character; clean it, or create the table with "
-            "hoodie.datasource.write.partitionpath.urlencode=true",
-        )
+        raise _bad_value(name, text, "holds a backslash or control character; clean it")
     if spec.hive_style:
         text = f"{name}={text}"
-    if text.startswith("."):
-        raise _bad_value(name, text, "would be a hidden folder or leave its own")
-    if len(text.encode()) > _SEGMENT_BYTES_MAX:
-        raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
+    # As in Java a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
+    for level in text.split("/"):
+        if not level:
+            raise _bad_value(name, text, "has an empty level between slashes; clean it")
+        if level.startswith("."):
+            raise _bad_value(name, text, "would be a hidden folder or leave its own")
+        if len(level.encode()) > _SEGMENT_BYTES_MAX:
+            raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
     return text
 
 
