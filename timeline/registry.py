@@ -24,8 +24,10 @@ from timeline.boundary import (
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
+from timeline.model.filenames import instant_file_name
 from timeline.model.times import told_ms
-from timeline.places import WRITERS
+from timeline.model.zones import LOCAL
+from timeline.places import WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
 from timeline.properties.agreement import AGREED_BY
@@ -38,9 +40,14 @@ __all__ = [
     "forget",
     "refuse_disagreement",
     "registered_writers",
+    "tell_other_zone",
 ]
 
 _ENTRIES_MAX = 10_000
+_ZONE_INSTANTS = 4
+_QUARTER_MS = 15 * 60_000  # all zones of today lie such spans apart
+_ZONES_APART_MS = 26 * 3_600_000
+_WRITTEN_MS = 10_000  # between a completion time and the age of its file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +267,39 @@ def enter(
         context.limits.heartbeat.interval_ms, registration.beat
     )
     return registration
+
+
+def tell_other_zone(context: TableContext) -> None:
+    """
+    Tell when the newest instants were written by clocks of another zone than this process has.
+
+    Java Hudi enters no registry, so only the ages of its files can tell. They lie the same whole
+    quarters of an hour from the times of the instants then. Copied files may lie so by chance,
+    hence this is a warning. Outside: 2 lists; nothing on a table of zone UTC.
+    """
+    if context.config.timeline_timezone != LOCAL:
+        return
+    done = [one for one in context.active().instants if one.completed and not one.legacy]
+    newest = sorted(done, key=lambda one: one.completion_time or "")[-_ZONE_INSTANTS:]
+    folder = timeline_folder(context.config.timeline_layout_version)
+    written_ms = {one.name: one.modified_ms for one in context.world.storage.list(folder)}
+    apart = [
+        written_ms[name] - context.zone.wall_ms(one.completion_time or "")
+        for one in newest
+        if (name := instant_file_name(one)) in written_ms
+    ]
+    quarters = {round(one / _QUARTER_MS) for one in apart}
+    if len(apart) < 2 or len(quarters) != 1 or 0 in quarters:
+        return
+    by_ms = quarters.pop() * _QUARTER_MS
+    if abs(by_ms) <= _ZONES_APART_MS and all(abs(one - by_ms) < _WRITTEN_MS for one in apart):
+        context.world.events.emit(
+            "timeline.other_zone_noticed",
+            zone=context.zone.name,
+            apart_minutes=by_ms // 60_000,
+            why="the newest times of this table are those of another time zone; run all its "
+            "writers with one TZ, or their writes are not in order",
+        )
 
 
 def refuse_disagreement(

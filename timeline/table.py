@@ -37,7 +37,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.reading.time_travel import snapshot_as_of
 from timeline.reading.view import FileSystemView
-from timeline.registry import Registration, enter
+from timeline.registry import Registration, enter, tell_other_zone
 from timeline.storage.probe import prove_atomic_create
 from timeline.writing.workload import Workload
 from timeline.writing.write import Receipt, WritePlan, write
@@ -344,6 +344,7 @@ class Table(TableSnapshot):
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 prove = partial(prove_atomic_create, world.storage, world.ids)
             self._registration = enter(self._context, agreement, buckets, prove=prove)
+            tell_other_zone(self._context)
         self._registration.writes_to(buckets)
 
     def registered(self, buckets: str = "") -> bool:
