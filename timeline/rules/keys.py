@@ -25,6 +25,7 @@ from timeline.model.evolution import MissingColumns, SchemaRules, canonical_type
 from timeline.model.paths import check_partition_path
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.rules.java_texts import java_texts
+from timeline.rules.moment_texts import NUMBERS, MomentForm, MomentTexts, moment_texts
 from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
 __all__ = [
@@ -94,7 +95,7 @@ class KeySpec:
     Which columns of a table are its key, its partition and its order.
 
     ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
-    ``TIMESTAMP``; ``times`` says how the latter become folders. ``prefixes_single_key`` tells
+    ``TIMESTAMP``; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
     the two encodings of a COMPLEX key of one field apart; None takes the table version's.
     """
 
@@ -107,6 +108,7 @@ class KeySpec:
     ordering_fields: tuple[str, ...] = ()
     partition_types: tuple[str | None, ...] = ()
     times: TimestampKeys | None = None
+    moments: MomentTexts = NUMBERS
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
     stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
@@ -342,12 +344,22 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
             segments.append(_time_segments(column, name, spec))
             continue
         codes = one_array(column.dictionary_encode(null_encoding="encode"))
-        values = java_texts(codes.dictionary, name, "unsupported_partition_type").to_pylist()
-        folders = [_segment(value, name, spec) for value in values]
+        texts, plain = _texts(codes.dictionary, name, spec)
+        folders = [_segment(value, name, plain) for value in texts.to_pylist()]
         segments.append(pc.take(pa.array(folders, pa.string()), codes.indices))
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
+    """Values as folders show them, and how those are made; moments may be escaped already."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not MomentForm.NUMBER:
+        escaped = spec.moments.form is MomentForm.SQL
+        texts = moment_texts(values, spec.moments, name)
+        return texts, replace(spec, url_encode=False) if escaped else spec
+    return java_texts(values, name, "unsupported_partition_type"), spec
 
 
 def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
