@@ -69,6 +69,7 @@ __all__ = [
     "bucket_rules",
     "check_against_table",
     "file_rules_of",
+    "leaves_rows_elsewhere",
     "limits_of",
     "operation_of",
     "plan_of",
@@ -519,6 +520,12 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
         whole_table=whole_table,
         moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
     )
+
+
+def leaves_rows_elsewhere(settings: WriteSettings, config: TableConfig) -> bool:
+    """Whether a write updates rows where they lie, though their partition columns changed."""
+    lookup = _lookup_rules(settings, config)
+    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves
 
 
 def file_rules_of(settings: WriteSettings) -> FileRules:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import click
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.row_filter import Condition, parse_filter
@@ -120,22 +119,16 @@ def _changes(
     *,
     meta: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Changed rows; the filter applies to the rows of the range as they come out."""
+    """Changed rows in the columns that are shown; as in a scan, a filter may name others."""
     wanted = names
     if wanted is None:
         every = with_meta(table.schema).names
         wanted = [name for name in every if meta or name not in META_COLUMNS]
-    asked_for = [column for column, _, _ in conditions or ()]
-    read_columns = list(dict.fromkeys([*wanted, *asked_for]))
-    reader = table.core.changes(
-        settings.begin_time or "earliest", settings.end_time, columns=read_columns
+    return iter(
+        table.core.changes(
+            settings.begin_time or "earliest", settings.end_time, columns=wanted, filter=conditions
+        )
     )
-    if conditions is None:
-        yield from reader
-        return
-    expression = pq.filters_to_expression(conditions)
-    for batch in reader:
-        yield from pa.Table.from_batches([batch]).filter(expression).select(wanted).to_batches()
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
+from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
 __all__ = ["PARTITION_METADATA", "FileSystemView", "is_partition", "list_partition_paths"]
@@ -29,12 +30,16 @@ _DEPTH_MAX = 32
 _LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
 
 
-def list_partition_paths(storage: Storage) -> list[str]:
+def list_partition_paths(storage: Storage, pruner: PartitionPruner | None = None) -> list[str]:
     """
     Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
 
     Walks the folders below the base, never into ``.hoodie`` and not below a partition.
-    Outside: 1 stat per folder, 1 list per folder that is none.
+    Outside: 1 stat per folder, 1 list per folder that is none; of folders that a pruner leaves.
+
+    Args:
+        storage: Where the table lies.
+        pruner: Leaves partitions out whose rows cannot match a filter; None for all partitions.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
@@ -43,7 +48,7 @@ def list_partition_paths(storage: Storage) -> list[str]:
     level = [""]
     for _ in range(_DEPTH_MAX):
         below: list[str] = []
-        for folder in level:
+        for folder in level if pruner is None else pruner.folders(level):
             # Most folders are partitions, which may have thousands of files: looked up, not listed.
             if storage.stat(join(folder, PARTITION_METADATA)) is not None:
                 found.append(folder)
@@ -52,13 +57,14 @@ def list_partition_paths(storage: Storage) -> list[str]:
             if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
                 found.append(folder)
                 continue
+            start = f"{folder}/" if folder else ""  # checked by the storage when it is used
             below.extend(
-                join(folder, entry.name)
+                f"{start}{entry.name}"
                 for entry in entries
                 if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
             )
         if not below:
-            return sorted(found)
+            return sorted(found if pruner is None else pruner.partitions(found))
         level = below
     raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
 
@@ -99,9 +105,9 @@ class FileSystemView:
     _marked: set[str] = field(default_factory=set)
     _parents: set[str] = field(default_factory=set)
 
-    def partition_paths(self) -> list[str]:
-        """Every partition path with a folder, sorted. Outside: one list per folder."""
-        return list_partition_paths(self.storage)
+    def partition_paths(self, pruner: PartitionPruner | None = None) -> list[str]:
+        """Every partition path with a folder, sorted. Outside: as ``list_partition_paths``."""
+        return list_partition_paths(self.storage, pruner)
 
     def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
         """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""
@@ -120,16 +126,19 @@ class FileSystemView:
         """The partitions listed so far that have folders inside."""
         return frozenset(self._parents)
 
-    def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+    def latest_slices(
+        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+    ) -> list[FileSlice]:
         """
         What holds the newest rows of every visible file group, by partition path and file id.
 
         The newest slice; where that belongs to a pending compaction, one of the base file and
-        the logs of the slice below and the logs of both (fmt 6.2).
+        the logs of the slice below and the logs of both (fmt 6.2). A pruner chooses among the
+        partitions.
         """
         return [
             merged_slice(slices, self._pending(group))
-            for partition_path in self._chosen(partitions)
+            for partition_path in self._chosen(partitions, pruner)
             for group, slices in self.slices(partition_path).items()
             if slices
         ]
@@ -139,18 +148,26 @@ class FileSystemView:
         slices = self.slices(file_group.partition_path).get(file_group)
         return merged_slice(slices, self._pending(file_group)) if slices else None
 
-    def base_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+    def base_slices(
+        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+    ) -> list[FileSlice]:
         """The newest base file of every visible file group, without logs (read optimized)."""
         found = []
-        for partition_path in self._chosen(partitions):
+        for partition_path in self._chosen(partitions, pruner):
             for slices in self.slices(partition_path).values():
                 newest = next((one for one in reversed(slices) if one.base_file), None)
                 if newest is not None:
                     found.append(replace(newest, log_files=()))
         return found
 
-    def _chosen(self, partitions: Iterable[str] | None) -> Iterator[str]:
-        chosen = self.partition_paths() if partitions is None else sorted(set(partitions))
+    def _chosen(
+        self, partitions: Iterable[str] | None, pruner: PartitionPruner | None
+    ) -> Iterator[str]:
+        if partitions is None:
+            chosen = self.partition_paths(pruner)
+        else:
+            chosen = sorted(set(partitions))
+            chosen = chosen if pruner is None else pruner.partitions(chosen)
         for start in range(0, len(chosen), _LISTED_AT_ONCE):
             some = chosen[start : start + _LISTED_AT_ONCE]
             self._list([path for path in some if path not in self._slices])
