@@ -25,6 +25,7 @@ from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTa
 from timeline.model.schema import drop_meta
 from timeline.registry import registered_writers
 from timeline.storage.folders import unavailable
+from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
 __all__ = ["table"]
 
@@ -329,6 +330,26 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
         printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
         return
     printer.document({"orphans": [asdict(one) for one in found], "removed": removes})
+
+
+@table.command("end-slot")
+@click.argument("address", metavar="TABLE")
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@changing
+def end_slot_command(invocation: Invocation, *, address: str, number: int | None) -> None:
+    """
+    End a commit slot that no writer can carry out: forged, damaged or too large.
+
+    Without NUMBER the first such slot. Bring the slot back from a backup instead if you have one:
+    what it decided is lost.
+    """
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        found = find_bad_slot(context, number)
+        if not invocation.dry_run:
+            invocation.confirm(f"end slot {found.number} ({found.path}) for good? {found.why}")
+            found = end_slot(context, found.number)
+    invocation.printer.document({**asdict(found), "ended": not invocation.dry_run})
 
 
 @table.command()

@@ -498,7 +498,7 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple | list):
-        return ",".join(str(part) for part in value)
+        return redact(key, ",".join(str(part) for part in value))
     if isinstance(value, str | int | float):
         return redact(key, str(value).lower() if isinstance(value, bool) else str(value))
     return HIDDEN
