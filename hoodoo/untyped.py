@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.casting import cast_column
-from timeline.model.evolution import is_list
+from timeline.model.evolution import is_list, is_variant
 from timeline.model.schema import META_FIELDS
+from timeline.model.variant import variant_struct
 
 __all__ = ["typed_column", "typed_floats", "typed_rows"]
 
@@ -85,6 +86,8 @@ def typed_column(
     """
     if kind is None:
         return _inferred(values, name)
+    if is_variant(kind):
+        values = [variant_struct(one) if isinstance(one, str) else one for one in values]
     if pa.types.is_struct(kind):
         return _struct(values, kind, name, json=json)
     if pa.types.is_map(kind):

@@ -11,7 +11,7 @@ from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.row_filter import Condition, parse_filter
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.schema import META_COLUMNS, with_meta
+from timeline.model.schema import META_COLUMNS, RAW, told_type, with_meta
 from timeline.properties.setting_names import QueryType
 from timeline.properties.settings import ReadSettings
 
@@ -94,7 +94,16 @@ def read(
                 query_type=settings.query_type.value,
             )
         )
+    _tell_of_raw(invocation, table, names)
     invocation.printer.rows(batches if limit is None else _limited(batches, limit))
+
+
+def _tell_of_raw(invocation: Invocation, table: Table, names: list[str] | None) -> None:
+    """Say which columns are shown as they are stored, because nothing here decodes them."""
+    for column in table.schema:
+        told = told_type(column)
+        if told is not None and told.startswith(RAW) and (names is None or column.name in names):
+            invocation.printer.remark(f"column {column.name!r} is shown {told}: no decoder is here")
 
 
 def _named(text: str) -> list[str]:

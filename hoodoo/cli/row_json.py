@@ -9,6 +9,7 @@ escapes are taken value by value, because Arrow has no kernel for them.
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hoodoo.cli.escaping import NEEDS_ESCAPE, compact_json
-from timeline.model.evolution import is_list
+from timeline.errors import CorruptTableError
+from timeline.model.evolution import is_list, is_variant
+from timeline.model.variant import variant_json
 
-__all__ = ["json_lines"]
+__all__ = ["json_lines", "with_variants"]
 
 _NOT_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
@@ -54,6 +57,8 @@ def _values(column: pa.Array) -> pa.Array:
         return _quoted(column.cast(pa.string()))
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.string())
+    if is_variant(kind):
+        return _variants(column)
     if pa.types.is_struct(kind):
         return _struct(column)
     if pa.types.is_map(kind):
@@ -62,6 +67,34 @@ def _values(column: pa.Array) -> pa.Array:
         return _list(column)
     texts = [None if value is None else compact_json(_plain(value)) for value in column.to_pylist()]
     return pa.array(texts, pa.string())
+
+
+def _variants(column: pa.StructArray) -> pa.Array:
+    """Variants as texts of JSON, one by one; what is no variant stays a struct."""
+    texts = [None if one is None else _variant_text(one) for one in column.to_pylist()]
+    shown = _strings(pa.array(texts, pa.string()))
+    return pc.coalesce(shown, _struct(column)) if shown.null_count else shown
+
+
+def with_variants(value: Any) -> Any:
+    """A value with the variants in it, at any level, as their JSON texts."""
+    if isinstance(value, dict):
+        if (text := _variant_text(value)) is not None:
+            return text
+        return {key: with_variants(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_variants, value))
+    return value
+
+
+def _variant_text(value: dict[str, Any]) -> str | None:
+    """The JSON text of a struct that is a variant; None of any other, and of a damaged one."""
+    metadata, data = value.get("metadata"), value.get("value")
+    if len(value) != 2 or not isinstance(metadata, bytes) or not isinstance(data, bytes):
+        return None
+    with suppress(CorruptTableError):
+        return variant_json(metadata, data)
+    return None
 
 
 def _struct(column: pa.StructArray) -> pa.Array:

@@ -22,7 +22,7 @@ from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
-from timeline.model.schema import drop_meta
+from timeline.model.schema import drop_meta, told_type
 from timeline.registry import registered_writers
 from timeline.storage.folders import unavailable
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
@@ -150,10 +150,16 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def _type_words(column: pa.Field) -> str:
+    """Arrow's type, and in brackets Hudi's where that says more."""
+    told = told_type(column)
+    return str(column.type) if told is None else f"{column.type} ({told})"
+
+
 def _facts(opened: Table) -> dict[str, Any]:
     config = opened.config
     try:
-        columns = [{"name": each.name, "type": str(each.type)} for each in opened.schema]
+        columns = [{"name": each.name, "type": _type_words(each)} for each in opened.schema]
     except UnsupportedTableError as error:
         if error.kind != "no_schema":
             raise
