@@ -132,6 +132,21 @@ def test_a_key_is_told_when_it_asks_for_what_is_not_done(
     assert bool(told(**{key: value})) is is_told
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("hoodie.cleen.automatic", "hoodie.clean.automatic"),
+        ("Hoodie.Cleaner.polcy", "hoodie.clean.policy"),
+        ("spark.hoodie.clean.automatic", "hoodie.clean.automatic"),
+        ("hoodie.datasource.streaming.startoffsett", "hoodie.datasource.streaming.startOffset"),
+        ("hoodoo.publish.lok", "hoodoo.publish.lock"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_one(key: str, meant: str) -> None:
+    (text,) = told(**{key: "x"})
+    assert text == f"unknown property, it is ignored, did you mean {meant}: {key} (from code)"
+
+
 def test_what_a_table_says_of_itself_is_not_told() -> None:
     raw = {"hoodie.table.metadata.partitions": "files", "hoodie.database.name": "default"}
     raw |= {"hoodie.table.something.of.a.later.release": "1"}
