@@ -22,12 +22,12 @@ from timeline.boundary import (
     show_pin,
 )
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, WriterDisagreementError
+from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
 from timeline.model.filenames import instant_file_name
 from timeline.model.times import told_ms
 from timeline.model.zones import LOCAL
-from timeline.places import WRITERS, timeline_folder
+from timeline.places import TABLE_FACTS, WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
 from timeline.properties.agreement import AGREED_BY
@@ -36,6 +36,8 @@ from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 __all__ = [
     "RegisteredWriter",
     "Registration",
+    "adopt_copy",
+    "copied_writers",
     "enter",
     "forget",
     "refuse_disagreement",
@@ -65,6 +67,8 @@ class RegisteredWriter:
     alive: bool  # beaten within the tolerated silence; only a guess
     pin: int  # it needs the commit slots above this number (GC-3)
     silent: bool  # for longer than its pin must be respected (GC-4)
+    address: str = ""  # of the table as it opened it; empty in entries that do not say it
+    file_number: str = ""  # of the table's identity on its disk, equal under each path to it
 
     @property
     def text(self) -> str:
@@ -209,6 +213,8 @@ def _writer(
         alive=silent_ms <= silence,
         pin=int(document.get("pin", 0)),
         silent=silent_ms > grace_ms,
+        address=str(document.get("address", "")),
+        file_number=str(document.get("file_number", "")),
     )
 
 
@@ -237,7 +243,8 @@ def enter(
 
     Raises:
         WriterDisagreementError: A writer that seems alive is configured differently, or has
-            some of the same buckets for itself; nothing was changed.
+            some of the same buckets for itself, or works on the table that this one was copied
+            from (``copied_table``); nothing was changed.
     """
     world, table_id = context.world, context.table_id
     who = world.ids.identity()
@@ -254,6 +261,8 @@ def enter(
         "agreement": dict(agreement),
         "buckets": buckets,
         "table": table_id,
+        "address": world.storage.base_uri,
+        "file_number": _file_number(world.storage),
     }
     shown_at_ms = show_pin(context, head)
     try:
@@ -309,6 +318,75 @@ def refuse_disagreement(
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
 
 
+def copied_writers(context: TableContext) -> list[RegisteredWriter]:
+    """
+    The entries that came along when the table's folder was copied: their writers beat elsewhere.
+
+    Outside: 1 stat on a local disk, 1 list, 1 get per entry.
+    """
+    own = context.world.ids.identity().writer_id
+    return _copied(context, registered_writers(context, but=own))
+
+
+def adopt_copy(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
+    """
+    Take a copied table for a table of its own: forget the writers of the original.
+
+    Args:
+        context: The copy.
+        dry_run: Only look.
+
+    Returns:
+        The writers of the original.
+
+    Raises:
+        UnsafeSetupError: A slot store decides the commit slots: it would mix those of the two.
+
+    Outside: as ``copied_writers``, 1 delete for each entry.
+    """
+    storage = context.world.storage
+    if storage.capabilities.slots != "storage":
+        raise UnsafeSetupError(
+            "a slot store decides the commits of this table, and it takes the copy for the "
+            "original; delete .hoodie/.hoodoo in the copy before its first write: "
+            f"{storage.capabilities.slots!r}",
+            kind="copy_decided_elsewhere",
+        )
+    found = copied_writers(context)
+    for one in found if not dry_run else ():
+        storage.delete(f"{WRITERS}/{one.writer_id}.json")
+    return found
+
+
+def _file_number(storage: Storage) -> str:
+    """What a disk calls the table's identity, under each path to it; empty on other storages."""
+    if storage.capabilities.local_root is None:
+        return ""
+    found = storage.stat(TABLE_FACTS)
+    return "" if found is None else found.version.partition("-")[0]
+
+
+def _copied(context: TableContext, writers: Sequence[RegisteredWriter]) -> list[RegisteredWriter]:
+    storage = context.world.storage
+    others = [one for one in writers if one.address not in ("", storage.base_uri)]
+    number = _file_number(storage) if others else ""
+    return [one for one in others if not number or one.file_number != number]
+
+
+def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> None:
+    copied = _copied(context, living)
+    if copied:
+        raise WriterDisagreementError(
+            "this table is a copy: its registry came along, and has a writer that works on the "
+            f"original. Run 'hoodoo table adopt {context.world.storage.base_uri}' to use the copy "
+            "as a table of its own, then 'hoodoo table verify', as a copy beside writers may be "
+            f"incomplete: {copied[0].text} works on {copied[0].address}",
+            kind="copied_table",
+            other=copied[0].text,
+            address=copied[0].address,
+        )
+
+
 def _nothing() -> None:
     """Nothing has to be proved."""
 
@@ -326,6 +404,7 @@ def _compare(
     context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
 ) -> None:
     living = _living(context, own_id)
+    _refuse_copy(context, living)
     for other in living:
         differences = {
             key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}

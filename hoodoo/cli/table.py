@@ -23,7 +23,7 @@ from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
 from timeline.model.schema import drop_meta, told_type
-from timeline.registry import registered_writers
+from timeline.registry import adopt_copy, registered_writers
 from timeline.storage.folders import unavailable
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
@@ -336,6 +336,26 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
         printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
         return
     printer.document({"orphans": [asdict(one) for one in found], "removed": removes})
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@changing
+def adopt(invocation: Invocation, *, address: str) -> None:
+    """
+    Use a copy of a table as a table of its own: forget the writers of the original.
+
+    The original and its writers are not touched.
+    """
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        found = adopt_copy(context, dry_run=True)
+        if found and not invocation.dry_run:
+            names = "; ".join(f"{one.text} on {one.address}" for one in found)
+            invocation.confirm(f"forget the writers of the original in this copy: {names}?")
+            found = adopt_copy(context)
+    writers = [{"writer_id": one.writer_id, "address": one.address} for one in found]
+    invocation.printer.document({"forgotten": writers, "adopted": not invocation.dry_run})
 
 
 @table.command("end-slot")
