@@ -63,6 +63,8 @@ def keys_of_table(
             kind="keys_of_others",
             feature="keys made again",
         )
+    if config.drop_partition_columns:  # files name no folder but the one they lie in
+        keys = replace(keys, partition_fields=(), partition_types=())
     if not keys.has_two_forms:
         return keys
     forms, asked = stored_forms(context, snapshot, keys), keys.prefixes_single_key
@@ -86,6 +88,9 @@ def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: Ke
     Errors: as ``timeline.rules.keys.addresses``.
     """
     made, paths = addresses(rows, keys, rows.schema)
+    if not keys.partition_fields:
+        told = isinstance(partition_path, str)
+        paths = pa.repeat(pa.scalar(partition_path), rows.num_rows) if told else partition_path
     other_path = pc.not_equal(paths, partition_path)
     other_key = pa.repeat(pa.scalar(False), rows.num_rows)
     if keys.stores_keys and not keys.automatic:

@@ -44,6 +44,7 @@ from timeline.machine import Started, ThreadExecutor
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import ConcurrencyMode, WriteOperation
 from timeline.properties.options import DEFAULT_LAYER
+from timeline.writing.key_encoding import keys_as_stored
 from timeline.writing.receipt import Receipt, WritePlan
 from timeline.writing.write import Work
 
@@ -102,7 +103,11 @@ def served_table(table: Table) -> ServedTable:
     def plan(offer: Offer) -> WritePlan:
         operation = WriteOperation(offer.operation)
         config = table.core.config
-        return plan_of(settings, config, operation, batch_id=offer.batch_id, partial=offer.partial)
+        made = plan_of(settings, config, operation, batch_id=offer.batch_id, partial=offer.partial)
+        keys, context = made.rules.keys, table.core.context
+        if keys.has_two_forms:  # as the writer, who looked, too
+            made = made.with_keys(keys_as_stored(context, context.glance(), keys))
+        return made
 
     told = settings.origin("group_writes_max") != DEFAULT_LAYER
     return ServedTable(

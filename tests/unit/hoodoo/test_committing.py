@@ -41,6 +41,7 @@ from timeline.grouping.group_messages import (
     encode_message,
 )
 from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
+from timeline.properties.properties_file import update_properties
 from timeline.writing.write import Receipt
 
 CLOCK = SystemClock()
@@ -178,6 +179,30 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
     assert (committer.report.groups, committer.report.writes) == (1, 2)
     assert committer.report.handed_back == 2, "the batch that was published before"
     assert not (tmp_path / "s").exists()
+
+
+def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> None:
+    kind = {"hoodie.datasource.write.keygenerator.type": "COMPLEX"}
+    form = {"hoodie.write.complex.keygen.new.encoding": "false"}
+    path, version = tmp_path / "t", {"hoodie.write.table.version": "8"}
+    with table_at(path, **kind, **form, **version) as table:
+        table.upsert(rows(1))
+        storage = table.core.context.world.storage
+        update_properties(storage, dict.fromkeys(form), now="now")
+    with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
+        assert one.upsert(rows(1)).rows_updated == 1
+        assert one.look_up(["id:k1"]).num_rows == 1
+    assert (committer.report.writes, committer.report.handed_back) == (1, 0)
+
+
+def test_a_committer_makes_no_key_of_an_incoming_type(tmp_path: Path) -> None:
+    path, schema = tmp_path / "t", pa.schema([("id", pa.float64()), ("p", pa.float64())])
+    made = {"record_key": "id", "partition_by": "p", "properties": OCC}
+    hoodoo.create_table(path, schema=schema, **made).close()
+    with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
+        one.upsert(pa.table({"id": [7.0], "p": [1.0]}))
+        assert one.upsert(pa.table({"id": [7], "p": [1]})).rows_updated == 1
+    assert (committer.report.writes, committer.report.handed_back) == (2, 0)
 
 
 def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: Path) -> None:
