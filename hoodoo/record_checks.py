@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hoodoo.key_checks import addresses_of, keys_of_table
+from hoodoo.moment_repair import doubtful_moments
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsupportedTableError
 from timeline.files.parquet import read_footer
@@ -103,7 +104,31 @@ def check_records(
         )
         _unique(context, snapshot, found, partition_path, report)
         _tell_elsewhere([one.elsewhere for one in found], partition_path, report)
+        if all_columns:
+            _tell_doubtful(context, snapshot, slices, partition_path, report)
     return file_slices, rows
+
+
+def _tell_doubtful(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    partition_path: str,
+    report: Report,
+) -> None:
+    """Tell of moments that an earlier release may have divided by a thousand; some may be true."""
+    try:
+        found = sum(rows.num_rows for _, rows in doubtful_moments(context, snapshot, slices))
+    except HoodooError:
+        return  # told already by whoever reads all columns
+    if found:
+        report.note(
+            "doubtful_moments",
+            partition_path,
+            f"{found} rows have moments before April 1970 that an earlier release of hoodoo copied "
+            "from a file with another label of time: they may be a thousandth of the true ones; "
+            "'hoodoo table repair-moments' rewrites them",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from hoodoo.catalog import create_table, planned_table
 from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import Invocation, changing, reading
+from hoodoo.moment_repair import repair_moments
 from hoodoo.table import Table
 from hoodoo.verify import Verification, verify_at
 from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
@@ -292,6 +293,27 @@ def repair_keys(invocation: Invocation, *, address: str) -> None:
         if found.rows and not invocation.dry_run:
             invocation.confirm(f"rewrite or delete {found.rows} rows that lie under another key?")
             found = opened.repair_keys()
+        name = opened.config.name
+    repaired = not invocation.dry_run
+    invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})
+
+
+@table.command("repair-moments")
+@click.argument("address", metavar="TABLE")
+@changing
+def repair_moments_command(invocation: Invocation, *, address: str) -> None:
+    """
+    Multiply moments by a thousand that an earlier release of hoodoo copied as a thousandth.
+
+    'hoodoo table verify --all-columns' finds them: moments before April 1970 in rows that were
+    copied from files of writers before Hudi 1.1. Look at them first; moments that are truly so
+    early must stay, and nothing tells the two apart.
+    """
+    with invocation.open_table(address) as opened:
+        found = repair_moments(opened, dry_run=True)
+        if found.rows and not invocation.dry_run:
+            invocation.confirm(f"multiply early moments of {found.rows} rows by 1000?")
+            found = repair_moments(opened)
         name = opened.config.name
     repaired = not invocation.dry_run
     invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})

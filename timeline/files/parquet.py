@@ -83,6 +83,7 @@ class Footer:
     key_max: str | None
     bloom_base64: str | None
     bloom_kind: str
+    created_by: str = ""
 
 
 def write_base_file(
@@ -339,6 +340,7 @@ def _footer(file: pq.ParquetFile | SmallFile) -> Footer:
         key_max=text(_KEY_MAX),
         bloom_base64=text(_BLOOM) or text(_OLD_BLOOM),
         bloom_kind=text(_BLOOM_KIND) or "SIMPLE",
+        created_by=file.metadata.created_by or "",
     )
 
 

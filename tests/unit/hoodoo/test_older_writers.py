@@ -12,10 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import hoodoo
 import timeline.writing.write
 from hoodoo.assembly import Layers
+from hoodoo.cli.app import main
 from hoodoo.verify import verify_at
 from tests.unit.timeline.test_time_units import (
     LOCAL_MS,
@@ -27,6 +29,7 @@ from tests.unit.timeline.test_time_units import (
 from timeline.errors import UnsupportedTableError
 from timeline.model.evolution import UNKNOWN_UNIT
 from timeline.model.schema import TableSchema, arrow_to_avro
+from timeline.properties.properties_file import update_properties
 
 FOUND = Path(__file__).resolve().parents[2] / "interop" / "found"
 KINDS = [
@@ -306,3 +309,36 @@ def test_a_true_moment_of_1970_stays(tmp_path: Path) -> None:
         table.insert(pa.table({"id": ["a"], "c": pa.array([1_577_836_799], UTC_US), "v": [1]}))
         assert table.to_arrow().column("c").cast(pa.int64()).to_pylist() == [1_577_836_799]
         assert table.to_arrow().column("c").cast(pa.int64()).to_pylist() == [1_577_836_799]
+
+
+def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    before, after = (
+        pa.schema([("id", pa.string()), ("v", pa.int32()), ("c", kind)])
+        for kind in (UTC_US, UTC_MS)
+    )
+    seconds = 1_577_836_800_000
+    options = {"hoodie.parquet.small.file.limit": "1000000"}
+    with made(path, "COPY_ON_WRITE", before, **options) as table:
+        ids = pa.array(["a", "b", "zero"])
+        numbers = pa.array([seconds, seconds, 0])
+        table.insert(pa.table([ids, pa.array([1] * 3, pa.int32()), numbers.view(UTC_US)], schema=before))  # fmt: skip
+        with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
+            patch.setattr("timeline.model.casting.stored_in", lambda *_: None)  # as it was
+            table.upsert(pa.table([["b"], [2], pa.array([seconds], UTC_MS)], schema=after))
+        numbers_of = {row["id"]: row["c"] for row in table.to_arrow().to_pylist()}
+        assert numbers_of["a"].year == 1970
+        storage = table.core.context.world.storage
+        update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
+    told = verify_at(path, Layers(), all_columns=True)
+    assert [(one.kind, one.message[:6]) for one in told.notes] == [("doubtful_moments", "1 rows")]
+    dry = CliRunner().invoke(main, ["table", "repair-moments", str(path), "--dry-run"])
+    assert json.loads(dry.stdout)["rows"] == 1
+    done = CliRunner().invoke(main, ["table", "repair-moments", str(path), "--yes"])
+    assert (done.exit_code, json.loads(done.stdout)["writes"]) == (0, 1)
+    with hoodoo.open_table(path) as table:
+        found = {row["id"]: row["c"].year for row in table.to_arrow().to_pylist()}
+        assert found == {"a": 2020, "b": 2020, "zero": 1970}
+    assert verify_at(path, Layers(), all_columns=True).notes == ()
