@@ -69,6 +69,7 @@ __all__ = [
     "bucket_rules",
     "check_against_table",
     "file_rules_of",
+    "leaves_rows_elsewhere",
     "limits_of",
     "operation_of",
     "plan_of",
@@ -266,6 +267,7 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "hive_style_partitioning": lambda config: config.hive_style_partitioning,
     "url_encode_partitioning": lambda config: config.url_encode_partitioning,
     "populate_meta_fields": lambda config: config.populate_meta_fields,
+    "partition_metafile_base_format": lambda config: bool(config.partition_metafile_ending),
     "drop_partition_columns": lambda config: config.drop_partition_columns,
     "change_logs": lambda config: config.cdc_enabled,
     "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,
@@ -518,6 +520,12 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
         whole_table=whole_table,
         moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
     )
+
+
+def leaves_rows_elsewhere(settings: WriteSettings, config: TableConfig) -> bool:
+    """Whether a write updates rows where they lie, though their partition columns changed."""
+    lookup = _lookup_rules(settings, config)
+    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves
 
 
 def file_rules_of(settings: WriteSettings) -> FileRules:

@@ -186,6 +186,7 @@ def new_table_config(
             key_generator_type=settings.effective_key_generator.value,
             partition_types=settings.partition_types,
             populate_meta_fields=settings.populate_meta_fields,
+            partition_metafile_base_format=settings.partition_metafile_base_format,
             drop_partition_columns=settings.drop_partition_columns,
             change_log=settings.change_log_mode if settings.change_logs else None,
             key_properties=key_properties_of(settings),

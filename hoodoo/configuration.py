@@ -67,6 +67,15 @@ CONF_FILE: Final = "hudi-defaults.conf"
 CONF_FOLDER: Final = Path("/etc/hudi/conf")  # where Hudi looks too; read only if it is there
 FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real ones have a few hundred lines
 
+#: Keys, or how they begin, that a table's own file cannot set.
+_CALLERS_ALONE: Final = (
+    "hoodoo.publish.lock",
+    "hoodoo.reader.lease.ms",
+    "hoodoo.clock.",
+    "hoodoo.limits.",
+    "hoodoo.storage.durability",
+    "hoodoo.lock.hold.budget.ms",
+)
 _SESSION_PREFIXES: Final = ("spark.hoodie.", "spark.hoodoo.")
 _SESSION_STORES: Final = "spark.hadoop.fs."  # how a session reaches object stores
 
@@ -136,7 +145,8 @@ def load_configuration(
     if defaults is not None:
         properties = properties.with_layer(str(defaults), _read_file(defaults))
     if table is not None:
-        properties = properties.with_layer(TABLE_LAYER, table)
+        own = {key: text for key, text in table.items() if not _is_callers_alone(key)}
+        properties = properties.with_layer(TABLE_LAYER, own)
     for source in _sources(props):
         if isinstance(source, Mapping):
             properties = properties.with_layer(CODE_LAYER, source)
@@ -150,6 +160,11 @@ def load_configuration(
     if code is not None:
         properties = properties.with_layer(CODE_LAYER, code)
     return properties
+
+
+def _is_callers_alone(key: str) -> bool:
+    """Whether a table's own file must not say it: anybody who writes there could loosen it (SEC4)."""
+    return key.strip().casefold().startswith(_CALLERS_ALONE)
 
 
 def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[EffectiveValue, ...]:

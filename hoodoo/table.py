@@ -22,6 +22,7 @@ from hoodoo.assembly import (
     assemble,
     bucket_rules,
     check_against_table,
+    leaves_rows_elsewhere,
     limits_of,
     operation_of,
     plan_of,
@@ -37,7 +38,12 @@ from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.registering import join_writers, leave_writers
 from hoodoo.services import Services, tell_ignored
 from timeline.errors import InvalidInputError
-from timeline.index.adoption import adopt_buckets, keeps_buckets, refuse_other_buckets
+from timeline.index.adoption import (
+    adopt_buckets,
+    adopt_rows_elsewhere,
+    keeps_buckets,
+    refuse_other_buckets,
+)
 from timeline.index.own_buckets import writes_where
 from timeline.model.file_group import FileSlice
 from timeline.model.moments import Moment
@@ -79,6 +85,7 @@ class Table(GoingBack):
         self._properties = properties
         self._settings = settings
         self._buckets_kept = False
+        self._elsewhere_kept = False
         self._services = Services(core.context, properties, settings, self.join_writers)
         self._supported = False
         self._entering = threading.Lock()  # threads that hand their writes to one group
@@ -242,12 +249,16 @@ class Table(GoingBack):
         since: Moment,
         until: Moment | None = None,
         columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Sequence[str] | None = None,
         *,
         images: bool = False,
     ) -> pa.RecordBatchReader:
         """
         Rows last written by instants that completed in (since, until].
 
+        A filter, as of ``scan``, applies to the rows that come out; ``partitions`` names the
+        partition paths to read. Only files of the partitions that are left are opened.
         Ranges that follow each other end at completion times that the table told, not at a clock's.
         With ``images`` every change on the way instead, in the order of completion: ``op``
         (``i``, ``u``, ``d``), ``ts_ms`` (requested time of the instant) and the row ``before``
@@ -261,10 +272,12 @@ class Table(GoingBack):
             images: Return changes with images instead of rows.
 
         Raises:
-            InvalidInputError: Not a time, or an unknown column.
+            InvalidInputError: Not a time, an unknown column, or a filter of images.
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
         """
-        return self._reads.changes(since, until, columns=columns, images=images)
+        return self._reads.changes(
+            since, until, columns=columns, filter=filter, partitions=partitions, images=images
+        )
 
     # ---- writing
 
@@ -506,6 +519,9 @@ class Table(GoingBack):
             if rules is not None:
                 adopt_buckets(self._core.context, rules)
                 self._buckets_kept = True
+            if not self._elsewhere_kept and leaves_rows_elsewhere(self._settings, self.config):
+                adopt_rows_elsewhere(self._core.context)
+                self._elsewhere_kept = True
             if not self.config.metadata_table_on:
                 self._services.begin_beside()
 

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.casting import cast_column
-from timeline.model.evolution import is_list
+from timeline.model.evolution import is_list, is_variant
 from timeline.model.schema import META_FIELDS
+from timeline.model.variant import variant_struct
 
 __all__ = ["typed_column", "typed_floats", "typed_rows"]
 
@@ -32,8 +33,6 @@ __all__ = ["typed_column", "typed_floats", "typed_rows"]
 _EXACT_MAX: Final = 2**53
 _MISSING_CLASSES: Final = frozenset({"NoneType", "NAType", "NaTType"})  # the last two of pandas
 _FLOAT_WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-_FLOATS: Final = (float, np.floating)
-_BYTES: Final = (bytes, bytearray, memoryview)
 
 
 def typed_rows(
@@ -87,6 +86,8 @@ def typed_column(
     """
     if kind is None:
         return _inferred(values, name)
+    if is_variant(kind):
+        values = [variant_struct(one) if isinstance(one, str) else one for one in values]
     if pa.types.is_struct(kind):
         return _struct(values, kind, name, json=json)
     if pa.types.is_map(kind):
@@ -194,6 +195,10 @@ def _offsets(values: Iterable[Any]) -> pa.Array:
 
 
 def _flat(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
+    types = set(map(type, values))
+    types.discard(type(None))
+    if len(types) == 1 and not issubclass(next(iter(types)), dt.datetime):
+        return _of_class(values, kind, name, json=json)
     classes = [_class_of(one) for one in values]
     distinct = dict.fromkeys(classes)
     distinct.pop(None, None)
@@ -228,17 +233,16 @@ def _is_missing(value: Any) -> bool:
 def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) -> pa.Array:
     """The column of values that share a class, and may be missing."""
     values = [None if _is_missing(one) else one for one in values]
-    first = next(one for one in values if one is not None)
+    first = next((one for one in values if one is not None), None)
     types = pa.types
     made: pa.Array | None = None
     if type(first).__name__ == "UUID" and types.is_fixed_size_binary(kind):
         made = pa.array([one and one.bytes for one in values], pa.binary(16))
     elif isinstance(first, str) and json:
         made = _of_json_texts(values, kind, name)
-    elif isinstance(first, decimal.Decimal) and types.is_floating(kind) and json:
+    elif json and type(first) in (decimal.Decimal, int) and types.is_floating(kind):
+        # The number's text says which float it is.
         made = pa.array([None if one is None else float(one) for one in values], pa.float64())
-    elif isinstance(first, decimal.Decimal) and types.is_string(kind) and json:
-        raise _mismatch(name, kind, first)
     return _cast(_inferred(values, name) if made is None else made, kind=kind, name=name)
 
 

@@ -26,6 +26,7 @@ from hoodoo.batch_checks import check_batches
 from hoodoo.chain_checks import check_chain
 from hoodoo.history import check_history
 from hoodoo.record_checks import check_records
+from hoodoo.services import tell_ignored
 from hoodoo.tamper_checks import Evidence, Witness, check_seals
 from timeline.active import ActiveTimeline
 from timeline.context import TableContext
@@ -136,6 +137,8 @@ def verify_at(
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
+    if layers.tells:
+        tell_ignored(properties, table.context.world.events)
     try:
         found = verify(
             table.context,

@@ -44,6 +44,7 @@ from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters,
 from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.rules.isolation import Isolation
 from timeline.rules.liveness import HeartbeatLimits
+from timeline.rules.moment_texts import MomentTexts
 from timeline.rules.pacing import Pace
 from timeline.rules.retry import RetryBudget
 from timeline.rules.slicing import Slicing
@@ -218,6 +219,8 @@ class TableContext:
     batches: LastBatches = field(default_factory=LastBatches)
     # Of files, and "" of the table: the forms of keys that may have two (``writing.key_encoding``).
     key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
+    # Of "", the table: how its folders show moments (``writing.moment_folders``).
+    moment_texts: dict[str, MomentTexts] = field(default_factory=dict)
 
     @staticmethod
     def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:

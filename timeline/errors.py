@@ -13,6 +13,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, ClassVar
 
+from timeline.redaction import redact_text
+
 __all__ = [
     "BudgetSpentError",
     "ChecksumError",
@@ -89,10 +91,13 @@ class HoodooError(Exception):
     default_kind: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, kind: str | None = None, **fields: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = redact_text(message)  # a driver's own words may repeat an address (SEC5)
+        super().__init__(self.message)
         self.kind = kind or self.default_kind
-        self.fields = fields
+        self.fields: dict[str, Any] = {
+            name: redact_text(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.kind, self.fields))

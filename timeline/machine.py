@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import os
-import re
 import socket
 import struct
 import threading
@@ -31,6 +30,7 @@ from timeline.errors import UnsafeSetupError
 from timeline.model.zones import TimelineZone
 from timeline.ports.events import EventSink, Value
 from timeline.ports.ids import ProcessIdentity
+from timeline.redaction import redact
 
 __all__ = [
     "FanOut",
@@ -55,11 +55,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time it was
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
 
-# Fields whose name looks like a secret's are masked (SEC5); tokens that only count are not.
-_SECRET_FIELD = re.compile(
-    r"password|passwd|secret|credential|sasl|jaas|access_key|api_key|(?<!fencing_)(?<!write_)token",
-    re.IGNORECASE,
-)
+_COUNTS = frozenset({"fencing_token", "write_token"})  # no secrets, whatever their names say
 _WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown", "noticed")
 
 
@@ -550,6 +546,8 @@ def _call(call: Callable[[], Result]) -> Result:
 
 
 def _shown(key: str, value: Value) -> str:
-    if _SECRET_FIELD.search(key):
-        return "***"
-    return json.dumps(value, default=str)
+    if key in _COUNTS:
+        return json.dumps(value, default=str)
+    if isinstance(value, str):
+        return json.dumps(redact(key, value))
+    return redact(key, json.dumps(value, default=str))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeline.errors import CorruptTableError
 from timeline.model.paths import check_relative_path
 from timeline.model.times import InstantTime
 
@@ -24,6 +25,7 @@ __all__ = [
     "TIMELINE",
     "WRITERS",
     "boundary_path",
+    "check_size",
     "heartbeat_path",
     "legacy_archive",
     "owed_path",
@@ -50,6 +52,52 @@ READERS = ".hoodie/.hoodoo/readers"
 OWED = ".hoodie/.hoodoo/owed"  # what cleans left to readers
 REFUSED = ".hoodie/.hoodoo/refused"  # what writes met that gave up
 TABLE_FACTS = ".hoodie/.hoodoo/table.json"
+
+
+_MIB = 1 << 20
+#: By how a path begins, the most bytes of a file that is read whole (SEC14); the first one counts.
+_BYTES_MAX = (
+    (PROPERTIES, 16 * _MIB),  # and its backup
+    (SLOTS, 512 * _MIB),  # a commit's metadata and plan, written in base64
+    (f"{OURS}/bodies", 512 * _MIB),  # of slots that a slot store has
+    (BOUNDARIES, 256 * _MIB),
+    (WRITERS, _MIB),
+    (READERS, _MIB),
+    (OWED, 256 * _MIB),
+    (OURS, 16 * _MIB),
+    (f"{HISTORY}/manifest_", 64 * _MIB),
+    (f"{HISTORY}/_version_", _MIB),
+    (HISTORY, 2_048 * _MIB),
+    (f"{HOODIE}/archived", 2_048 * _MIB),
+    (TIMELINE, 256 * _MIB),
+    (MARKERS, 64 * _MIB),
+    (HEARTBEATS, _MIB),
+    (SCHEMAS, 64 * _MIB),
+    (METADATA_TABLE, 2_048 * _MIB),
+    (f"{HOODIE}/", 512 * _MIB),  # instants of layout 1, definitions of indexes, bucket metadata
+)
+
+
+def check_size(path: str, size_bytes: int) -> None:
+    """
+    Refuse a file below ``.hoodie`` that is too large to be what its name says, before it is read.
+
+    Raises:
+        CorruptTableError: It is (``file_too_large``; fields ``path``, ``bytes``, ``bytes_max``).
+    """
+    if not path.startswith(f"{HOODIE}/"):
+        return
+    most = next(most for start, most in _BYTES_MAX if path.startswith(start))
+    if size_bytes > most:
+        raise CorruptTableError(
+            f"a file of the table is too large: {path} has {size_bytes:,} bytes, and a file of its "
+            f"kind at most {most:,}. It was not read; restore it from a backup, or remove it if no "
+            "writer made it",
+            kind="file_too_large",
+            path=path,
+            bytes=size_bytes,
+            bytes_max=most,
+        )
 
 
 def timeline_folder(layout_version: int) -> str:

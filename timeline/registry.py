@@ -22,10 +22,12 @@ from timeline.boundary import (
     show_pin,
 )
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, WriterDisagreementError
+from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
 from timeline.index.options import INDEX_OPTIONS
+from timeline.model.filenames import instant_file_name
 from timeline.model.times import told_ms
-from timeline.places import WRITERS
+from timeline.model.zones import LOCAL
+from timeline.places import TABLE_FACTS, WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
 from timeline.properties.agreement import AGREED_BY
@@ -34,13 +36,20 @@ from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 __all__ = [
     "RegisteredWriter",
     "Registration",
+    "adopt_copy",
+    "copied_writers",
     "enter",
     "forget",
     "refuse_disagreement",
     "registered_writers",
+    "tell_other_zone",
 ]
 
 _ENTRIES_MAX = 10_000
+_ZONE_INSTANTS = 4
+_QUARTER_MS = 15 * 60_000  # all zones of today lie such spans apart
+_ZONES_APART_MS = 26 * 3_600_000
+_WRITTEN_MS = 10_000  # between a completion time and the age of its file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,8 @@ class RegisteredWriter:
     alive: bool  # beaten within the tolerated silence; only a guess
     pin: int  # it needs the commit slots above this number (GC-3)
     silent: bool  # for longer than its pin must be respected (GC-4)
+    address: str = ""  # of the table as it opened it; empty in entries that do not say it
+    file_number: str = ""  # of the table's identity on its disk, equal under each path to it
 
     @property
     def text(self) -> str:
@@ -202,6 +213,8 @@ def _writer(
         alive=silent_ms <= silence,
         pin=int(document.get("pin", 0)),
         silent=silent_ms > grace_ms,
+        address=str(document.get("address", "")),
+        file_number=str(document.get("file_number", "")),
     )
 
 
@@ -230,7 +243,8 @@ def enter(
 
     Raises:
         WriterDisagreementError: A writer that seems alive is configured differently, or has
-            some of the same buckets for itself; nothing was changed.
+            some of the same buckets for itself, or works on the table that this one was copied
+            from (``copied_table``); nothing was changed.
     """
     world, table_id = context.world, context.table_id
     who = world.ids.identity()
@@ -247,6 +261,8 @@ def enter(
         "agreement": dict(agreement),
         "buckets": buckets,
         "table": table_id,
+        "address": world.storage.base_uri,
+        "file_number": _file_number(world.storage),
     }
     shown_at_ms = show_pin(context, head)
     try:
@@ -262,11 +278,113 @@ def enter(
     return registration
 
 
+def tell_other_zone(context: TableContext) -> None:
+    """
+    Tell when the newest instants were written by clocks of another zone than this process has.
+
+    Java Hudi enters no registry, so only the ages of its files can tell. They lie the same whole
+    quarters of an hour from the times of the instants then. Copied files may lie so by chance,
+    hence this is a warning. Outside: 2 lists; nothing on a table of zone UTC.
+    """
+    if context.config.timeline_timezone != LOCAL:
+        return
+    done = [one for one in context.active().instants if one.completed and not one.legacy]
+    newest = sorted(done, key=lambda one: one.completion_time or "")[-_ZONE_INSTANTS:]
+    folder = timeline_folder(context.config.timeline_layout_version)
+    written_ms = {one.name: one.modified_ms for one in context.world.storage.list(folder)}
+    apart = [
+        written_ms[name] - context.zone.wall_ms(one.completion_time or "")
+        for one in newest
+        if (name := instant_file_name(one)) in written_ms
+    ]
+    quarters = {round(one / _QUARTER_MS) for one in apart}
+    if len(apart) < 2 or len(quarters) != 1 or 0 in quarters:
+        return
+    by_ms = quarters.pop() * _QUARTER_MS
+    if abs(by_ms) <= _ZONES_APART_MS and all(abs(one - by_ms) < _WRITTEN_MS for one in apart):
+        context.world.events.emit(
+            "timeline.other_zone_noticed",
+            zone=context.zone.name,
+            apart_minutes=by_ms // 60_000,
+            why="the newest times of this table are those of another time zone; run all its "
+            "writers with one TZ, or their writes are not in order",
+        )
+
+
 def refuse_disagreement(
     context: TableContext, agreement: Mapping[str, str], buckets: str = ""
 ) -> None:
     """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
+
+
+def copied_writers(context: TableContext) -> list[RegisteredWriter]:
+    """
+    The entries that came along when the table's folder was copied: their writers beat elsewhere.
+
+    Outside: 1 stat on a local disk, 1 list, 1 get per entry.
+    """
+    own = context.world.ids.identity().writer_id
+    return _copied(context, registered_writers(context, but=own))
+
+
+def adopt_copy(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
+    """
+    Take a copied table for a table of its own: forget the writers of the original.
+
+    Args:
+        context: The copy.
+        dry_run: Only look.
+
+    Returns:
+        The writers of the original.
+
+    Raises:
+        UnsafeSetupError: A slot store decides the commit slots: it would mix those of the two.
+
+    Outside: as ``copied_writers``, 1 delete for each entry.
+    """
+    storage = context.world.storage
+    if storage.capabilities.slots != "storage":
+        raise UnsafeSetupError(
+            "a slot store decides the commits of this table, and it takes the copy for the "
+            "original; delete .hoodie/.hoodoo in the copy before its first write: "
+            f"{storage.capabilities.slots!r}",
+            kind="copy_decided_elsewhere",
+        )
+    found = copied_writers(context)
+    for one in found if not dry_run else ():
+        storage.delete(f"{WRITERS}/{one.writer_id}.json")
+    return found
+
+
+def _file_number(storage: Storage) -> str:
+    """What a disk calls the table's identity, under each path to it; empty on other storages."""
+    if storage.capabilities.local_root is None:
+        return ""
+    found = storage.stat(TABLE_FACTS)
+    return "" if found is None else found.version.partition("-")[0]
+
+
+def _copied(context: TableContext, writers: Sequence[RegisteredWriter]) -> list[RegisteredWriter]:
+    storage = context.world.storage
+    others = [one for one in writers if one.address not in ("", storage.base_uri)]
+    number = _file_number(storage) if others else ""
+    return [one for one in others if not number or one.file_number != number]
+
+
+def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> None:
+    copied = _copied(context, living)
+    if copied:
+        raise WriterDisagreementError(
+            "this table is a copy: its registry came along, and has a writer that works on the "
+            f"original. Run 'hoodoo table adopt {context.world.storage.base_uri}' to use the copy "
+            "as a table of its own, then 'hoodoo table verify', as a copy beside writers may be "
+            f"incomplete: {copied[0].text} works on {copied[0].address}",
+            kind="copied_table",
+            other=copied[0].text,
+            address=copied[0].address,
+        )
 
 
 def _nothing() -> None:
@@ -286,6 +404,7 @@ def _compare(
     context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
 ) -> None:
     living = _living(context, own_id)
+    _refuse_copy(context, living)
     for other in living:
         differences = {
             key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}

@@ -26,7 +26,7 @@ from timeline.ports.storage import close_storage
 from timeline.ports.world import World
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.readable import refuse_old_version, refuse_unreadable, refuse_unwritable
-from timeline.reading.change_data import plan_changes, stream_changes
+from timeline.reading.change_data import plan_changes, refuse_filtered_images, stream_changes
 from timeline.reading.incremental import changed_since
 from timeline.reading.leased_scan import PlannedRead, Replan, anything_taken, collect, leased
 from timeline.reading.overtaken import assert_all_listed, is_overtaken
@@ -37,7 +37,7 @@ from timeline.reading.snapshot import Snapshot
 from timeline.reading.table_snapshot import TableSnapshot
 from timeline.reading.time_travel import snapshot_as_of
 from timeline.reading.view import FileSystemView
-from timeline.registry import Registration, enter
+from timeline.registry import Registration, enter, tell_other_zone
 from timeline.storage.probe import prove_atomic_create
 from timeline.writing.workload import Workload
 from timeline.writing.write import Receipt, WritePlan, write
@@ -154,16 +154,20 @@ class Table(TableSnapshot):
             return self.pin()
 
     def file_slices(
-        self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
+        self,
+        partitions: Iterable[str] | None = None,
+        *,
+        query_type: str = "snapshot",
+        filter: Filter = None,  # noqa: A002
     ) -> list[FileSlice]:
         """The newest slices now. Arguments, errors: as ``TableSnapshot.file_slices``."""
         state = self.pin()
-        found = state.file_slices(partitions, query_type=query_type)
+        found = state.file_slices(partitions, query_type=query_type, filter=filter)
         lease = ReaderLease(self._context, state.snapshot)
         if not is_overtaken(self._context, state.snapshot, lease):
             return found
         with self.held_if_allowed() as state:
-            found = state.file_slices(partitions, query_type=query_type)
+            found = state.file_slices(partitions, query_type=query_type, filter=filter)
             if not state.is_held:
                 lease = ReaderLease(self._context, state.snapshot)
                 assert_all_listed(self._context, state.snapshot, lease)
@@ -252,6 +256,8 @@ class Table(TableSnapshot):
         until: Moment | None = None,
         *,
         columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
         with_hoodie_columns: bool = False,
         images: bool = False,
     ) -> pa.RecordBatchReader:
@@ -271,30 +277,34 @@ class Table(TableSnapshot):
                 a receipt): a commit decided before a clock's time may be shown after it, and the
                 next range begins above it.
             columns: Names to return, inside the images where they are asked for; None for all.
+            filter: As of ``scan``, of the rows as they come out; images have none.
+            partitions: Partition paths to read; None for all.
             with_hoodie_columns: Return the meta columns too; an image has none.
             images: Return changes with images instead of rows.
 
         Raises:
-            InvalidInputError: No such form or column.
+            InvalidInputError: No such form or column, or a filter of images.
             UnsupportedTableError: The rows carry no commit time (never with images).
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
             SnapshotExpiredError: A restore or a clean came meanwhile.
         """
         start, end = range_of(since, until, self._context.zone)
         if images:
-            found = plan_changes(self._context, start, end, columns=columns)
+            refuse_filtered_images(filter)
+            found = plan_changes(self._context, start, end, columns=columns, partitions=partitions)
             changes = stream_changes(self._context, found)
             return pa.RecordBatchReader.from_batches(
                 found.output_schema,
                 leased(self._context, found.snapshot, changes, since=start, until=end),
             )
-        changed = changed_since(self._context, start, end)
+        changed = changed_since(self._context, start, end, filter=filter, partitions=partitions)
         plan = plan_scan(
             self._context,
             changed.snapshot,
             changed.slices,
             columns=columns,
-            filter=changed.condition,
+            filter=filter,
+            among=changed.condition,
             with_hoodie_columns=with_hoodie_columns,
             base_filter=changed.base_condition,
             visible=changed.visible,
@@ -344,6 +354,7 @@ class Table(TableSnapshot):
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 prove = partial(prove_atomic_create, world.storage, world.ids)
             self._registration = enter(self._context, agreement, buckets, prove=prove)
+            tell_other_zone(self._context)
         self._registration.writes_to(buckets)
 
     def registered(self, buckets: str = "") -> bool:

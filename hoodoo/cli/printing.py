@@ -21,7 +21,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from hoodoo.cli.escaping import compact_json, harmless, json_text
-from hoodoo.cli.row_json import json_lines
+from hoodoo.cli.row_json import json_lines, with_variants
 from hoodoo.cli.row_table import fit_rows
 from timeline.errors import HoodooError
 
@@ -139,7 +139,7 @@ class Printer:
             if batch.num_rows > wanted or wanted == 0:
                 more = True
             head = batch.slice(0, wanted)
-            shown.extend(list(row.values()) for row in head.to_pylist())
+            shown.extend(list(map(with_variants, row.values())) for row in head.to_pylist())
             if more:
                 break
         self._row_grid(

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import click
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.row_filter import Condition, parse_filter
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.schema import META_COLUMNS, with_meta
+from timeline.model.schema import META_COLUMNS, RAW, told_type, with_meta
 from timeline.properties.setting_names import QueryType
 from timeline.properties.settings import ReadSettings
 
@@ -95,7 +94,16 @@ def read(
                 query_type=settings.query_type.value,
             )
         )
+    _tell_of_raw(invocation, table, names)
     invocation.printer.rows(batches if limit is None else _limited(batches, limit))
+
+
+def _tell_of_raw(invocation: Invocation, table: Table, names: list[str] | None) -> None:
+    """Say which columns are shown as they are stored, because nothing here decodes them."""
+    for column in table.schema:
+        told = told_type(column)
+        if told is not None and told.startswith(RAW) and (names is None or column.name in names):
+            invocation.printer.remark(f"column {column.name!r} is shown {told}: no decoder is here")
 
 
 def _named(text: str) -> list[str]:
@@ -120,22 +128,16 @@ def _changes(
     *,
     meta: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Changed rows; the filter applies to the rows of the range as they come out."""
+    """Changed rows in the columns that are shown; as in a scan, a filter may name others."""
     wanted = names
     if wanted is None:
         every = with_meta(table.schema).names
         wanted = [name for name in every if meta or name not in META_COLUMNS]
-    asked_for = [column for column, _, _ in conditions or ()]
-    read_columns = list(dict.fromkeys([*wanted, *asked_for]))
-    reader = table.core.changes(
-        settings.begin_time or "earliest", settings.end_time, columns=read_columns
+    return iter(
+        table.core.changes(
+            settings.begin_time or "earliest", settings.end_time, columns=wanted, filter=conditions
+        )
     )
-    if conditions is None:
-        yield from reader
-        return
-    expression = pq.filters_to_expression(conditions)
-    for batch in reader:
-        yield from pa.Table.from_batches([batch]).filter(expression).select(wanted).to_batches()
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

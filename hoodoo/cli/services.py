@@ -97,7 +97,8 @@ def run(
             services_of(opened.properties, settings=opened.settings), (service,)
         )
         if invocation.dry_run:
-            shown = _would_run(opened, chosen, planning, instant)
+            named = None if instant is None else planned.requested_time
+            shown = _would_run(opened, chosen, planning, named)
             invocation.printer.document({**nothing_done(service, service), **shown})
             return
         opened.join_writers()

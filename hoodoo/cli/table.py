@@ -23,9 +23,10 @@ from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
-from timeline.model.schema import drop_meta
-from timeline.registry import registered_writers
+from timeline.model.schema import drop_meta, told_type
+from timeline.registry import adopt_copy, registered_writers
 from timeline.storage.folders import unavailable
+from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
 __all__ = ["table"]
 
@@ -150,10 +151,16 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def _type_words(column: pa.Field) -> str:
+    """Arrow's type, and in brackets Hudi's where that says more."""
+    told = told_type(column)
+    return str(column.type) if told is None else f"{column.type} ({told})"
+
+
 def _facts(opened: Table) -> dict[str, Any]:
     config = opened.config
     try:
-        columns = [{"name": each.name, "type": str(each.type)} for each in opened.schema]
+        columns = [{"name": each.name, "type": _type_words(each)} for each in opened.schema]
     except UnsupportedTableError as error:
         if error.kind != "no_schema":
             raise
@@ -351,6 +358,46 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
         printer.line(f"{len(found)} orphans{' deleted' if removes else ''}")
         return
     printer.document({"orphans": [asdict(one) for one in found], "removed": removes})
+
+
+@table.command()
+@click.argument("address", metavar="TABLE")
+@changing
+def adopt(invocation: Invocation, *, address: str) -> None:
+    """
+    Use a copy of a table as a table of its own: forget the writers of the original.
+
+    The original and its writers are not touched.
+    """
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        found = adopt_copy(context, dry_run=True)
+        if found and not invocation.dry_run:
+            names = "; ".join(f"{one.text} on {one.address}" for one in found)
+            invocation.confirm(f"forget the writers of the original in this copy: {names}?")
+            found = adopt_copy(context)
+    writers = [{"writer_id": one.writer_id, "address": one.address} for one in found]
+    invocation.printer.document({"forgotten": writers, "adopted": not invocation.dry_run})
+
+
+@table.command("end-slot")
+@click.argument("address", metavar="TABLE")
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@changing
+def end_slot_command(invocation: Invocation, *, address: str, number: int | None) -> None:
+    """
+    End a commit slot that no writer can carry out: forged, damaged or too large.
+
+    Without NUMBER the first such slot. Bring the slot back from a backup instead if you have one:
+    what it decided is lost.
+    """
+    with invocation.open_table(address) as opened:
+        context = opened.core.context
+        found = find_bad_slot(context, number)
+        if not invocation.dry_run:
+            invocation.confirm(f"end slot {found.number} ({found.path}) for good? {found.why}")
+            found = end_slot(context, found.number)
+    invocation.printer.document({**asdict(found), "ended": not invocation.dry_run})
 
 
 @table.command()

@@ -46,7 +46,7 @@ _FINAL = frozenset(
     "--input",
     "source",
     type=click.Path(path_type=Path),
-    help="Rows: .parquet .csv .ndjson .arrow",
+    help="Rows: .parquet .csv .json .ndjson .arrow",
 )
 @click.option("--operation", type=click.Choice(_OPERATIONS), help="Default: upsert.")
 @click.option(

@@ -66,6 +66,7 @@ class GroupTask:
             parquet=self.files.parquet,
             bloom=self.files.bloom,
             stores_keys=self.stores_keys,
+            partition_marked=True,  # or its slices would not have been found
         )
 
 

@@ -83,6 +83,7 @@ def tasks_of(
                 bloom=files.bloom,
                 stores_keys=config.populate_meta_fields,
                 virtual_keys=read.keys,
+                partition_marked=True,  # or its slices would not have been found
             ),
         )
         for number, one in enumerate(slices)

@@ -267,6 +267,13 @@ def test_a_misspelled_key_is_told_by_the_write_that_ignores_it(table: Path) -> N
     assert "hoodie.write.concurrency.mode" in answer.err
 
 
+@pytest.mark.parametrize("command", [("table", "verify"), ("table", "show"), ("read",), ("files",)])
+def test_every_command_tells_a_misspelled_key(table: Path, command: tuple[str, ...]) -> None:
+    answer = run(*command, table, "--hoodie-conf", "hoodie.cleen.automatic=true")
+    assert answer.exit_code == 0
+    assert answer.err.count("did you mean hoodie.clean.automatic") == 1
+
+
 def test_deleting_by_filter(table: Path) -> None:
     asked = ("write", table, "--operation", "delete", "--filter", "amount > 2")
     before = contents(table)

@@ -104,8 +104,8 @@ def is_signed_by(data: bytes, key: bytes) -> bool:
 
 _REMEMBERED_BYTES: Final = 32_768
 _BACK: Final = (
-    "nobody can publish behind it until its file is brought back from a backup ('hoodoo table "
-    "verify' looks at the others)"
+    "nobody can publish behind it until its file is brought back from a backup, or ended by "
+    "'hoodoo table end-slot' ('hoodoo table verify' looks at the others)"
 )
 
 
@@ -121,7 +121,8 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
     Raises:
         ChecksumError: The trailer does not fit.
         UnsupportedTableError: A newer layout or an unknown kind (SLOT-3): stop writing.
-        CorruptTableError: Any other damage, or another number inside than in the name.
+        CorruptTableError: Any other damage, another number inside than in the name, or names
+            that no slot may have (``hostile_slot``).
     """
     if len(data) <= _REMEMBERED_BYTES:
         return _remembered(data, path, number)
@@ -149,6 +150,16 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
     if slot.number != number:
         raise CorruptTableError(
             f"a commit slot was moved, {_BACK}: {path} says it is number {slot.number}", path=path
+        )
+    strange = slot.strange_names()
+    if strange:
+        raise CorruptTableError(
+            "a commit slot names what no slot may: it was forged or damaged, and nothing was "
+            f"touched. 'hoodoo table end-slot' ends it: {path} names {strange[0][:200]!r}",
+            kind="hostile_slot",
+            path=path,
+            slot_number=number,
+            names=[name[:200] for name in strange[:20]],
         )
     return slot
 

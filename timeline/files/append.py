@@ -109,7 +109,9 @@ def append_to_file_group(
     block = next(blocks, None)
     opens = task.base_path is None and not target.logs
     if opens and block is not None and not task.partition_marked:
-        create_partition_metadata(storage, task.partition_path, task.requested_time)
+        create_partition_metadata(
+            storage, task.partition_path, task.requested_time, ending=task.partition_metafile
+        )
     while block is not None:
         name = LogFileName(task.file_id, task.requested_time, len(stats) + 1, task.write_token).text
         path = join(task.partition_path, name)

@@ -37,6 +37,7 @@ __all__ = [
     "Footer",
     "ParquetSettings",
     "base_file_bytes",
+    "empty_file",
     "filter_columns",
     "parquet_bytes",
     "read_base_file",
@@ -45,6 +46,7 @@ __all__ = [
     "read_keys",
     "read_keys_between",
     "read_keys_if",
+    "works_without",
     "write_base_file",
 ]
 
@@ -167,6 +169,14 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
     metadata = _schema_metadata(rows, avro_json)
     _write(sink, rows, metadata, settings)
     return sink.getvalue()
+
+
+def empty_file(properties: Mapping[str, str]) -> bytes:
+    """A file without rows whose footer holds properties, as Java keeps those of a partition."""
+    made = io.BytesIO()
+    schema = pa.schema([pa.field("dummyint", pa.int64())], metadata=dict(properties))
+    pq.ParquetWriter(made, schema).close()
+    return made.getvalue()
 
 
 def _write(
@@ -310,7 +320,7 @@ def read_keys_if(
 
 def filter_columns(row_filter: pc.Expression, schema: pa.Schema) -> list[str]:
     """The columns an expression names: those without which it cannot be computed."""
-    return [name for name in schema.names if not _works_without(row_filter, schema, name)]
+    return [name for name in schema.names if not works_without(row_filter, schema, name)]
 
 
 def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
@@ -457,7 +467,7 @@ def _reads_otherwise(
     """
     told = (each for each in target if each.name in held)
     other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]
-    return any(not _works_without(row_filter, target, name) for name in other)
+    return any(not works_without(row_filter, target, name) for name in other)
 
 
 def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
@@ -479,8 +489,8 @@ def _has_floats(kind: pa.DataType) -> bool:
     return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
-def _works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:
-    """An expression does not tell what it names: tried on no rows."""
+def works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:
+    """Whether an expression names no such column. It does not tell what it names: tried on no rows."""
     try:
         schema.remove(schema.get_field_index(name)).empty_table().filter(row_filter)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):

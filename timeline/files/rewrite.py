@@ -26,6 +26,7 @@ from timeline.files.markers import create_marker
 from timeline.files.parquet import (
     ParquetSettings,
     base_file_bytes,
+    empty_file,
     read_base_file,
     read_footer,
     write_base_file,
@@ -101,6 +102,7 @@ class FileGroupTask:
     change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
     partial: bool = False  # rows have some of the columns; records keep the others
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
+    partition_metafile: str = ""  # the ending of a new partition's metadata file
     partition_marked: bool = False  # the partition's metadata file was seen
     announced: bool = False  # its base file has a marker already
 
@@ -232,7 +234,9 @@ def write_file_group(
     bloom = None if content is not None else bloom_for(storage, task, outcome)
     path = join(task.partition_path, task.file_name)
     if task.base_path is None and not task.partition_marked:
-        create_partition_metadata(storage, task.partition_path, task.requested_time)
+        create_partition_metadata(
+            storage, task.partition_path, task.requested_time, ending=task.partition_metafile
+        )
     if not task.announced:
         announce_base_file(storage, task)
     try:
@@ -298,10 +302,23 @@ def _log_changes(
 
 
 def create_partition_metadata(
-    storage: Storage, partition_path: str, requested_time: InstantTime, *, looks: bool = True
+    storage: Storage,
+    partition_path: str,
+    requested_time: InstantTime,
+    *,
+    ending: str = "",
+    looks: bool = True,
 ) -> None:
     """
     Make the file by which Java finds a partition, unless it is there (fmt 4.1).
+
+    Args:
+        storage: The table's.
+        partition_path: The partition.
+        requested_time: Of the instant that makes it.
+        ending: ``.parquet`` for a table with ``hoodie.partition.metafile.use.base.format``,
+            whose properties lie in the footer of a file without rows, as from Java.
+        looks: Whether to look for it first.
 
     Raises:
         StorageUnavailableError: No answer; the file may be there or still come.
@@ -309,16 +326,18 @@ def create_partition_metadata(
     Outside: 1 stat, and 1 create when it is new; 1 create where it ``looks`` not, since that
     costs as much as looking.
     """
-    path = join(partition_path, PARTITION_METADATA)
+    path = join(partition_path, PARTITION_METADATA + ending)
     if looks and storage.stat(path) is not None:
         return
     depth = partition_path.count("/") + 1 if partition_path else 0
     # The date is a comment of Java's properties files; the instant's own keeps this repeatable.
     moment = datetime.strptime(requested_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    data = format_properties(
-        {"commitTime": requested_time, "partitionDepth": str(depth)},
-        ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}"),
-    )
+    told = {"commitTime": requested_time, "partitionDepth": str(depth)}
+    if ending:
+        data = empty_file(told)
+    else:
+        comments = ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}")
+        data = format_properties(told, comments)
     try:
         storage.create(path, data)
     except ObjectExistsError:  # another task of this or another write made it first

@@ -16,12 +16,18 @@ from timeline.index.options import INDEX_OPTIONS, KEPT_KEYS
 from timeline.model.file_group import FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.model.times import WallMs, instant_time
-from timeline.properties.properties_file import update_properties
+from timeline.properties.properties_file import (
+    keep_rows_elsewhere,
+    load_config,
+    rows_may_lie_elsewhere,
+    update_properties,
+)
 from timeline.reading.read import view_of
 from timeline.rules.bucketing import BucketEngine, BucketRules
 
 __all__ = [
     "adopt_buckets",
+    "adopt_rows_elsewhere",
     "keeps_buckets",
     "kept_properties",
     "refuse_other_buckets",
@@ -104,6 +110,25 @@ def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
     with world.lock.acquire("keep how buckets are made"):
         now = instant_time(WallMs(world.clock.now_ms()))
         update_properties(world.storage, kept_properties(rules), now=now)
+
+
+def adopt_rows_elsewhere(context: TableContext) -> None:
+    """
+    Note in the table that rows may lie in partitions other than that of their partition columns.
+
+    Readers then choose no partitions by a filter on these columns. Call it before the first such
+    write.
+
+    Raises:
+        LockTimeoutError: Another process holds the lock.
+
+    Outside: 1 get; if the table does not say so yet, the lock and the steps of fmt 1.3.
+    """
+    world = context.world
+    if rows_may_lie_elsewhere(load_config(world.storage)):
+        return
+    with world.lock.acquire("note that rows lie in other partitions"):
+        keep_rows_elsewhere(world.storage, now=instant_time(WallMs(world.clock.now_ms())))
 
 
 def _refuse_misplaced(

@@ -20,6 +20,8 @@ from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTab
 from timeline.model.evolution import NESTING_MAX, VECTOR_ELEMENTS, stored_type
 
 __all__ = [
+    "HUDI_TYPE",
+    "RAW",
     "arrow_to_avro",
     "avro_name",
     "avro_to_arrow",
@@ -63,6 +65,18 @@ _LOGICAL_TO_ARROW = {
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
 }
+_RECORD_LOGICAL = {"variant", "blob"}  # records, whose fields are read
+#: Logical types whose values are what the type below them says; all others are shown raw.
+_DECODED_LOGICAL = {
+    ("bytes", "decimal"),
+    ("fixed", "decimal"),
+    ("string", "uuid"),
+    ("map", "map"),
+    ("array", "map"),
+}
+#: Key of a field's metadata with Hudi's word for a type that Arrow has no word for.
+HUDI_TYPE = "hudi_type"
+RAW = "raw"  # begins the word of a type that is shown as it is stored
 _UNHANDLED_LOGICAL = {"timestamp-nanos", "local-timestamp-nanos"}  # Hudi stores no nanoseconds
 _DECIMAL_DIGITS_MAX = 38
 _NODES_MAX = 100_000  # columns at all levels: named types repeated in each other grow fast
@@ -327,7 +341,7 @@ class _Reading:
         fields, total = [], 1
         for each in avro["fields"]:
             kind, size = self.arrow_of(each["type"], inner, level + 1)
-            fields.append(pa.field(each["name"], kind))
+            fields.append(pa.field(each["name"], kind, metadata=_told_type(each["type"])))
             total = _bounded(total + size, avro)
         self._open.discard(full)
         self._names[full] = pa.struct(fields), total
@@ -352,6 +366,25 @@ class _Reading:
         if avro.get("name"):
             self._names[record_space(avro, space)] = kind, 1
         return kind, 1
+
+
+def _told_type(avro: Any) -> dict[str, str] | None:
+    """What Arrow's type does not tell of a column, as metadata of its field; None for most."""
+    if isinstance(avro, list):
+        return next((told for each in avro if (told := _told_type(each))), None)
+    if not isinstance(avro, dict):
+        return None
+    logical, outer = avro.get("logicalType"), avro["type"]
+    if logical is None:
+        return _told_type(outer) if isinstance(outer, list | dict) else None
+    if logical == "vector":
+        element = avro.get("elementType", "FLOAT")
+        more = "" if element == "FLOAT" else f", {element}"
+        return {HUDI_TYPE: f"VECTOR({avro.get('dimension')}{more})"}
+    if logical in _RECORD_LOGICAL and outer == "record":
+        return {HUDI_TYPE: str(logical).upper()}
+    known = (outer, str(logical)) in _LOGICAL_TO_ARROW or (outer, logical) in _DECODED_LOGICAL
+    return None if known else {HUDI_TYPE: f"{RAW} {str(logical)[:80]}"}
 
 
 def _bounded(size: int, avro: Any) -> int:

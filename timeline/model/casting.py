@@ -17,16 +17,19 @@ import pyarrow.compute as pc
 
 from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
 from timeline.model.evolution import (
+    SHREDDED,
     UNKNOWN_UNIT,
     fits,
     fits_vector,
     is_list,
+    is_variant,
     mismatch,
     promotes,
     stored_in,
     stored_type,
 )
 from timeline.model.java_text import java_text
+from timeline.model.variant import variant_struct
 
 __all__ = [
     "as_stored",
@@ -98,14 +101,15 @@ def misfit(error: InvalidInputError, what: str, path: str, *, kind: str) -> Hood
         error: Of ``promote``.
         what: The kind of file, for the message.
         path: The file.
-        kind: What such damage is called; moments without a unit keep their own kind.
+        kind: What such damage is called; what is no damage keeps its own kind: moments without
+            a unit, shredded variants.
     """
     message = f"{what} does not fit the table's schema: {path} ({error.message})"
-    if error.kind != UNKNOWN_UNIT:
+    if error.kind not in (UNKNOWN_UNIT, SHREDDED):
         return CorruptTableError(message, kind=kind, path=path)
     fields = {name: error.fields[name] for name in ("column", "table_type", "stored_type")}
     advice = "read the other columns, or rewrite the column with the tool that wrote the file"
-    return UnsupportedTableError(f"{message}; {advice}", kind=UNKNOWN_UNIT, path=path, **fields)
+    return UnsupportedTableError(f"{message}; {advice}", kind=error.kind, path=path, **fields)
 
 
 def as_stored(table: pa.Table) -> pa.Table:
@@ -170,6 +174,8 @@ def _converted(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool)
         return pa.nulls(len(values), kind)
     if types.is_struct(kind) and types.is_struct(source):
         return _struct(values, kind, name, reading=reading)
+    if not reading and is_variant(kind) and _is_text(source):
+        return _variants(values, kind)
     if types.is_fixed_size_list(kind):
         return _vectors(values, kind, name)
     if types.is_fixed_size_list(source) and stored_type(source) == kind:
@@ -238,6 +244,14 @@ def _same_bits(source: pa.DataType, kind: pa.DataType) -> bool:
 def _struct(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> pa.Array:
     source = values.type
     held = {source.field(i).name: i for i in range(source.num_fields)}
+    if reading and is_variant(kind) and "typed_value" in held:
+        raise InvalidInputError(
+            f"the file holds a variant as typed columns (shredded): column={name!r}",
+            kind=SHREDDED,
+            column=name,
+            table_type="variant",
+            stored_type=str(source),
+        )
     if not reading:
         wanted = {each.name for each in kind}
         foreign = [one for one in held if one not in wanted]
@@ -335,6 +349,12 @@ def _vector_bytes(values: pa.Array) -> pa.Array:
     data = data.slice(numbers.offset * values.type.value_type.bit_width // 8)
     whole = pa.Array.from_buffers(kind, len(values), [None, data])
     return pc.if_else(values.is_valid(), whole, None) if values.null_count else whole
+
+
+def _variants(values: pa.Array, kind: pa.StructType) -> pa.Array:
+    """JSON texts as variants, one by one: what people write, not what services move."""
+    made = [None if one is None else variant_struct(one) for one in values.to_pylist()]
+    return pa.array(made, kind)
 
 
 def _list_parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -24,6 +24,7 @@ __all__ = [
     "EXTENSIONS",
     "NESTING_MAX",
     "PROMOTIONS",
+    "SHREDDED",
     "STATED_PROMOTIONS",
     "UNKNOWN_UNIT",
     "VECTOR_ELEMENTS",
@@ -41,6 +42,7 @@ __all__ = [
     "fits",
     "fits_vector",
     "is_list",
+    "is_variant",
     "mismatch",
     "needs_repair",
     "promotes",
@@ -83,6 +85,9 @@ STATED_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 
 #: Kind of the refusal of values whose unit of time nothing tells.
 UNKNOWN_UNIT: Final = "unknown_time_unit"
+
+#: Kind of the refusal of variants that lie in a file as typed columns.
+SHREDDED: Final = "shredded_variant"
 
 #: Arrow's extension types that are plain Hudi types in disguise -> the stored type.
 EXTENSIONS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
@@ -414,6 +419,15 @@ def needs_repair(kind: pa.DataType) -> bool:
     return any(needs_repair(kind.field(number).type) for number in range(kind.num_fields))
 
 
+def is_variant(kind: pa.DataType) -> bool:
+    """Whether a type is what Hudi stores a VARIANT as: two byte strings of these names."""
+    return bool(
+        pa.types.is_struct(kind)
+        and {each.name: each.type for each in kind}
+        == {"metadata": pa.binary(), "value": pa.binary()}
+    )
+
+
 def fits_vector(source: pa.DataType, vector: pa.FixedSizeListType) -> bool:
     """Whether values may be vectors of a table: lists of numbers, or their bytes."""
     source = unwrapped(source)
@@ -470,6 +484,8 @@ def evolved_type(
         raise _unsupported(name, incoming, f"types nest at most {NESTING_MAX} levels deep")
     if pa.types.is_struct(mine) and pa.types.is_struct(incoming):
         return _evolved_struct(mine, incoming, name, rules, level)
+    if is_variant(mine) and canonical_scalar(incoming) == pa.string():
+        return mine  # JSON texts
     if pa.types.is_fixed_size_list(mine):
         if fits_vector(incoming, mine):
             return mine

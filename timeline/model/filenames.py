@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from timeline.errors import MalformedNameError
 from timeline.model.instant import Action, Instant, State
+from timeline.model.paths import check_partition_path, check_relative_path
 from timeline.model.times import InstantTime
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "LogFileName",
     "data_file_time",
     "instant_file_name",
+    "is_data_file",
     "marker_name",
     "parse_base_file_name",
     "parse_instant_name",
@@ -198,6 +200,16 @@ def data_file_time(name: str) -> InstantTime | None:
         return base.requested_time
     log = parse_log_file_name(name)
     return None if log is None else log.instant_time
+
+
+def is_data_file(path: str) -> bool:
+    """Whether a path names a base or log file in a partition of the table (SEC1, SEC2)."""
+    try:
+        check_relative_path(path)
+        check_partition_path(path.rpartition("/")[0])
+    except MalformedNameError:
+        return False
+    return data_file_time(path.rpartition("/")[2]) is not None
 
 
 def marker_name(data_file_name: str, io_type: IOType) -> str:

@@ -37,6 +37,7 @@ _FORMS = (
     "a moment is a datetime, a date, an int of 17 or 14 digits (never seconds since 1970), or a "
     "text of 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
 )
+_ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may write
 _BEGINNINGS = ("earliest", "0", "000")
 
 
@@ -121,8 +122,10 @@ def _is_beginning(text: str) -> bool:
 
 def _digits_of(value: Any) -> str | None:
     """Those of an int, numpy's too; a truth value is none."""
-    is_int = isinstance(value, Integral) and not isinstance(value, bool)
-    return str(int(value)) if is_int else None
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    number = int(value)
+    return str(number) if 0 <= number < _ABOVE_INSTANTS else ""
 
 
 def _read(value: Any) -> datetime:
@@ -170,10 +173,14 @@ def _offset(zone: str | None) -> timezone | None:
 
 
 def _refused(value: object) -> InvalidInputError:
-    what = repr(value) if isinstance(value, str | int) else f"{type(value).__name__} {value!r}"
+    what = _told(value) if isinstance(value, int) else repr(value)
+    if not isinstance(value, str | int):
+        what = f"{type(value).__name__} {what}"
     return InvalidInputError(f"{_FORMS}, not {what}", kind="instant_time", value=_told(value))
 
 
 def _told(value: object) -> str:
     """As plain data of an error."""
+    if isinstance(value, int) and abs(value) >= _ABOVE_INSTANTS:
+        return f"an int of {value.bit_length()} bits"
     return value if isinstance(value, str) else repr(value)

@@ -64,6 +64,7 @@ def new_table_properties(
     key_generator_type: str | None = None,
     partition_types: tuple[str | None, ...] = (),
     populate_meta_fields: bool = True,
+    partition_metafile_base_format: bool = False,
     drop_partition_columns: bool = False,
     change_log: ChangeLogMode | None = None,
     key_properties: Mapping[str, str] | None = None,
@@ -89,6 +90,7 @@ def new_table_properties(
         key_generator_type: Hudi's enum name; defaults to what fits the number of fields.
         partition_types: Of each partition field of a CUSTOM key generator.
         populate_meta_fields: Whether records carry the meta columns.
+        partition_metafile_base_format: Whether a partition's metadata file is one of Parquet.
         drop_partition_columns: Whether files leave partition columns out.
         change_log: What the logs of changes beside base files hold; None for no logs.
         key_properties: Further properties of the key generator, time formats for example.
@@ -131,7 +133,7 @@ def new_table_properties(
         "hoodie.table.timeline.timezone": timeline_timezone,
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.table.multiple.base.file.formats.enable": "false",
-        "hoodie.partition.metafile.use.base.format": "false",
+        "hoodie.partition.metafile.use.base.format": _flag(partition_metafile_base_format),
         "hoodie.table.cdc.enabled": _flag(change_log is not None),
         "hoodie.populate.meta.fields": _flag(populate_meta_fields),
         "hoodie.table.partition.fields": ",".join(_typed(partition_fields, partition_types)),

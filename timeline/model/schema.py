@@ -20,6 +20,8 @@ import pyarrow as pa
 
 from timeline.errors import InvalidInputError
 from timeline.model.avro_schema import (
+    HUDI_TYPE,
+    RAW,
     arrow_to_avro,
     avro_to_arrow,
     evolved_avro,
@@ -47,6 +49,7 @@ __all__ = [
     "META_COLUMNS",
     "META_FIELDS",
     "PARTITION_COLUMN",
+    "RAW",
     "SEQUENCE_COLUMN",
     "MissingColumns",
     "SchemaRules",
@@ -61,6 +64,7 @@ __all__ = [
     "normalise",
     "promote",
     "reconcile",
+    "told_type",
     "vector_columns",
     "with_meta",
 ]
@@ -176,6 +180,16 @@ def avro_with_meta(avro_json: str) -> str:
     ]
     own = [each for each in document["fields"] if each["name"] not in META_COLUMNS]
     return _compact({**document, "fields": [*meta, *own]})
+
+
+def told_type(column: pa.Field) -> str | None:
+    """
+    Hudi's word for a column's type where Arrow has none: ``VECTOR(3)``, ``VARIANT``, ``BLOB``.
+
+    ``raw`` and a name is a type that this release cannot decode: values are as they are stored.
+    """
+    told = (column.metadata or {}).get(HUDI_TYPE.encode())
+    return None if told is None else told.decode()
 
 
 def vector_columns(schema: pa.Schema) -> str:

@@ -8,15 +8,17 @@ the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from timeline.model.claim import Claim
-from timeline.model.filenames import instant_file_name
+from timeline.model.filenames import instant_file_name, is_data_file, parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.sealing import Seal
 from timeline.model.times import InstantTime
+from timeline.places import TIMELINE
 
 __all__ = ["SLOT_LAYOUT", "UNSETTLED_MAX", "Batch", "Slot", "SlotKind", "SlotOwner"]
 
@@ -47,6 +49,12 @@ class SlotKind(Enum):
 _FILELESS = frozenset(
     {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
 )
+
+
+#: What deletes files of its target on the timeline.
+_ENDING = frozenset({SlotKind.UNSAVEPOINT, SlotKind.VOID, SlotKind.NOOP})
+
+_TIME = re.compile(r"[0-9]{1,17}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +156,28 @@ class Slot:
     def own_action(self) -> Action:
         """The action of the slot's own instant; of an abort not its target's."""
         return Action.ROLLBACK if self.kind is SlotKind.ABORT else self.action
+
+    def strange_names(self) -> list[str]:
+        """
+        What the slot says that no slot may: times that are none, files that it may not delete.
+
+        A clean deletes data files, and what ends an instant deletes that instant's files on the
+        timeline (SEC2); no other slot deletes anything.
+        """
+        times = (self.requested_time, self.completion_time, self.own_requested_time, self.floor)
+        found = [time for time in times if time and not _TIME.fullmatch(time)]
+        may_delete = {SlotKind.CLEAN: is_data_file}.get(self.kind, self._is_file_of_target)
+        return found + [path for path in self.deletes if not may_delete(path)]
+
+    def _is_file_of_target(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        instant = parse_instant_name(name)
+        return (
+            self.kind in _ENDING
+            and folder == TIMELINE
+            and instant is not None
+            and instant.requested_time == self.requested_time
+        )
 
     @property
     def file_name(self) -> str | None:

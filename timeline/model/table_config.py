@@ -114,6 +114,12 @@ class TableConfig:
     raw: Mapping[str, str]
 
     @property
+    def partition_metafile_ending(self) -> str:
+        """What a partition's metadata file ends with: nothing, a text, or the base files' ending."""
+        in_base_format = self.raw.get("hoodie.partition.metafile.use.base.format", "false")
+        return ".parquet" if in_base_format.lower() == "true" else ""
+
+    @property
     def may_have_old_logs(self) -> bool:
         """Whether logs may carry the time of their base file, as in version 6 (fmt 5.1)."""
         return self.initial_version < _WRITERS_TIMES_IN_LOGS

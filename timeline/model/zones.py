@@ -68,7 +68,7 @@ class TimelineZone:
         Raises:
             OverflowError: It has no four-digit year in the table's zone.
         """
-        if moment.tzinfo is None:
+        if moment.utcoffset() is None:
             shown = moment.replace(tzinfo=UTC)
         else:
             shown = moment.astimezone(self.rules or UTC).replace(tzinfo=UTC)

@@ -16,6 +16,7 @@ from typing import Final
 
 from timeline.properties.known_keys import (
     OWN_PREFIXES,
+    SESSION_PREFIX,
     hudi_keys,
     is_own_key,
     main_key,
@@ -385,8 +386,8 @@ def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> 
     """
     What a user should hear about keys: misspelled ones, and those that ask for what is not done.
 
-    Only keys that begin with ``hoodie.`` or ``hoodoo.`` are judged, and not what a table says of
-    itself.
+    Only keys that begin with ``hoodie.`` or ``hoodoo.``, with ``spark.`` in front or not, are
+    judged, and not what a table says of itself.
 
     Args:
         properties: What was said.
@@ -418,10 +419,14 @@ def silent(properties: PropertySet, *, also_known: Iterable[str] = ()) -> Mappin
     return {key: one.why for key, one in found.items() if one.effect is Effect.NONE}
 
 
+#: Outside a session ``spark.hoodie.x`` is no key of Hudi's, and who says it means one.
+_JUDGED: Final = (*OWN_PREFIXES, *(SESSION_PREFIX + prefix for prefix in OWN_PREFIXES))
+
+
 def said(properties: PropertySet) -> Iterable[tuple[str, str]]:
     """The keys of ours and Hudi's that a caller said, not those of a table's own file."""
-    callers = properties.without_layer(TABLE_LAYER)
-    return ((key, text) for key, text in callers.items() if key.casefold().startswith(OWN_PREFIXES))
+    callers = properties.without_layer(TABLE_LAYER).items()
+    return ((key, text) for key, text in callers if key.casefold().startswith(_JUDGED))
 
 
 def _asks(key: str, value: str) -> bool:

@@ -68,6 +68,12 @@ KEY_OPTIONS: Final[dict[str, Option]] = {
         _BOOL,
         "Partition values are percent-encoded in folder names.",
     ),
+    "partition_metafile_base_format": _option(
+        "hoodie.partition.metafile.use.base.format",
+        "false",
+        _BOOL,
+        "Whether a partition's metadata file is one of Parquet instead of a text.",
+    ),
     "drop_partition_columns": _option(
         "hoodie.datasource.write.drop.partition.columns",
         "false",

@@ -45,6 +45,7 @@ __all__ = [
     "merge_definition_of_settings",
     "refuse_other_times",
     "resolve_key_options",
+    "stored_times_of",
     "timestamp_keys_of",
 ]
 
@@ -260,6 +261,15 @@ def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
         prefixes_single_key=None if bare is None else not bare,
         stores_keys=config.populate_meta_fields,
     )
+
+
+def stored_times_of(config: TableConfig) -> TimestampKeys | None:
+    """How a table says itself that times become folders; None where it does not, or not rightly."""
+    kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
+    try:
+        return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
+    except SettingError:
+        return None
 
 
 def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:

@@ -20,6 +20,7 @@ from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
 
 __all__ = [
     "OWN_PREFIXES",
+    "SESSION_PREFIX",
     "KnownKey",
     "hudi_keys",
     "is_known_key",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 OWN_PREFIXES: Final = ("hoodie.", "hoodoo.")
+SESSION_PREFIX: Final = "spark."  # before them, in the properties of a Spark session alone
 
 # Families that Hudi has and whose members it does not list.
 _FAMILIES: Final = (
@@ -95,5 +97,6 @@ def is_own_key(key: str) -> bool:
 def nearest_key(key: str, others: Iterable[str]) -> str | None:
     """The known key that is spelled most like another; None when none is like it."""
     candidates = (*hudi_keys(), *_own_keys(), *others)
-    matches = get_close_matches(key.casefold(), candidates, n=1, cutoff=0.8)
-    return matches[0] if matches else None
+    wanted = key.casefold().removeprefix(SESSION_PREFIX)
+    matches = get_close_matches(wanted, candidates, n=1, cutoff=0.8)
+    return main_key(matches[0]) if matches else None

@@ -16,6 +16,7 @@ from re import compile as pattern
 from typing import Final, NoReturn
 
 from timeline.errors import SettingError
+from timeline.redaction import HIDDEN, redact
 
 __all__ = [
     "CODE_LAYER",
@@ -35,31 +36,9 @@ __all__ = [
 DEFAULT_LAYER: Final = "default"
 CODE_LAYER: Final = "code"
 TABLE_LAYER: Final = "hoodie.properties"  # what a table says of itself
-HIDDEN: Final = "***"
 
 OptionValue = str | int | float | bool | tuple[str, ...] | None
 
-# SEC5. Deliberately not a bare "key": record and partition keys are no secrets.
-_SECRET_PARTS: Final = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "credential",
-    "sasl",
-    "jaas",
-    "access.key",
-    "access_key",
-    "accesskey",
-    "account.key",
-    "api.key",
-    "api_key",
-    "private.key",
-    "private_key",
-    "signature",
-)
-_USER_IN_ADDRESS: Final = pattern(r"(://)[^/@\s]*@")
 _INTEGER: Final = pattern(r"[+-]?[0-9]{1,19}")
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
@@ -117,18 +96,6 @@ class Option:
     def spellings(self) -> tuple[str, ...]:
         """The key, then its aliases."""
         return (self.key, *self.aliases)
-
-
-def redact(key: str, value: str) -> str:
-    """
-    The value as it may be shown: secrets hidden, and user names and passwords in addresses.
-
-    Spec: SEC5.
-    """
-    folded = key.casefold()
-    if any(part in folded for part in _SECRET_PARTS):
-        return HIDDEN
-    return _USER_IN_ADDRESS.sub(rf"\g<1>{HIDDEN}@", value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,16 @@ from timeline.ports.storage import (
 __all__ = [
     "METADATA_KEYS",
     "create_properties",
+    "keep_rows_elsewhere",
     "load_config",
+    "rows_may_lie_elsewhere",
     "switch_metadata_table_off",
     "update_properties",
 ]
 
 _CREATE_TRIES = 5
+_ROWS_ELSEWHERE = "hoodoo.table.rows.may.lie.in.other.partitions"
+_RECORD_INDEX = "record_index"
 METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 
 
@@ -148,6 +152,22 @@ def update_properties(
     config = _read(storage, PROPERTIES)
     storage.delete(PROPERTIES_BACKUP)
     return config
+
+
+def rows_may_lie_elsewhere(config: TableConfig) -> bool:
+    """
+    Whether rows may lie in a partition whose path is not that of their partition columns.
+
+    A writer with a global index can update a row where it is. Ours write that down; Java Hudi's
+    record index does so unless told otherwise.
+    """
+    told = config.raw.get(_ROWS_ELSEWHERE) == "true"
+    return told or _RECORD_INDEX in config.metadata_partitions
+
+
+def keep_rows_elsewhere(storage: Storage, *, now: str) -> TableConfig:
+    """Write down that rows may lie elsewhere (``rows_may_lie_elsewhere``). Call it under the lock."""
+    return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
 
 
 def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:

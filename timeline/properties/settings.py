@@ -160,6 +160,7 @@ class WriteSettings(_Settings):
     time_properties: Mapping[str, str] = Field(default_factory=dict)
     complex_key_bare: bool | None = None
     populate_meta_fields: bool = True
+    partition_metafile_base_format: bool = False
     drop_partition_columns: bool = False
     change_logs: bool = False
     change_log_mode: ChangeLogMode = ChangeLogMode.DATA_BEFORE_AFTER
@@ -497,7 +498,7 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple | list):
-        return ",".join(str(part) for part in value)
+        return redact(key, ",".join(str(part) for part in value))
     if isinstance(value, str | int | float):
         return redact(key, str(value).lower() if isinstance(value, bool) else str(value))
     return HIDDEN

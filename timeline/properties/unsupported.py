@@ -87,7 +87,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.timeline.layout.version": _only("2", reason="only timeline layout 2 is written"),
         "hoodie.bootstrap.base.path": _unset("bootstrapped tables are not written"),
         "hoodie.allow.operation.metadata.field": _off("the operation column is not written"),
-        "hoodie.partition.metafile.use.base.format": _off("partition metadata is a text file"),
         "hoodie.metaserver.enabled": _off("the metaserver is not supported"),
         "hoodie.storage.layout.type": _only(
             "DEFAULT", "BUCKET", reason="the layout follows from the index"
@@ -120,10 +119,6 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
         # how writing goes
-        "hoodie.static.overwrite.partition.paths": _unset(
-            "an overwrite replaces the partitions of its rows, or name partitions with "
-            "delete_partition first"
-        ),
         **UNSUPPORTED_SERVICES,
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
             "custom partitioners are not run"

@@ -9,7 +9,7 @@ clustering) is no change. Needs the files of the whole range: what was cleaned i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from timeline.context import TableContext
-from timeline.errors import InstantNotFoundError
+from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.files.change_reader import ChangeRead, ChangeSource, ChangeUnit, read_changes
 from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import FileGroupId
@@ -26,7 +26,7 @@ from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.filenames import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
-from timeline.model.paths import check_relative_path, join
+from timeline.model.paths import check_relative_path, join, listed
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.reading.leased_scan import whole
@@ -38,7 +38,13 @@ from timeline.reading.view import FileSystemView
 from timeline.reading.withdrawal import ended_times
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
-__all__ = ["ChangePlan", "PastSlices", "plan_changes", "stream_changes"]
+__all__ = [
+    "ChangePlan",
+    "PastSlices",
+    "plan_changes",
+    "refuse_filtered_images",
+    "stream_changes",
+]
 
 _NEVER: Final = "9" * 17
 _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
@@ -72,6 +78,7 @@ def plan_changes(
     until: InstantTime | None,
     *,
     columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
 ) -> ChangePlan:
     """
     Find what changed in the instants with a completion time in (since, until].
@@ -81,6 +88,7 @@ def plan_changes(
         since: Exclusive start; ``EARLIEST`` or above.
         until: Inclusive end; None for now.
         columns: Columns of an image; None for all of the table's own.
+        partitions: Partition paths to read; None for all. Files of others may be gone.
 
     Raises:
         InstantNotFoundError: A file that tells a change was cleaned (``changes_cleaned``);
@@ -94,15 +102,31 @@ def plan_changes(
     """
     snapshot = context.snapshot()
     groups = PastSlices(context, snapshot)
+    chosen = None if partitions is None else frozenset(listed(partitions, "partitions"))
     with whole(context, snapshot):
         units = [
             unit
             for write in _writes_between(context, snapshot, since, until)
-            for unit in _units(context, write, groups)
+            for unit in _units(context, write, groups, chosen)
         ]
         slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
         read = _read(context, snapshot, slices, columns, groups)
     return ChangePlan(snapshot=snapshot, units=tuple(units), read=read)
+
+
+def refuse_filtered_images(condition: object) -> None:
+    """
+    Refuse a filter of changes with images.
+
+    Raises:
+        InvalidInputError: There is one.
+    """
+    if condition is not None:
+        raise InvalidInputError(
+            "a filter would have to choose between the row before and after; leave it out, or "
+            "choose partitions by their paths",
+            kind="unsupported_query",
+        )
 
 
 def stream_changes(context: TableContext, plan: ChangePlan) -> Iterator[pa.RecordBatch]:
@@ -162,18 +186,22 @@ def _writes_between(
     )
 
 
-def _units(context: TableContext, write: _Write, groups: PastSlices) -> Iterator[ChangeUnit]:
+def _units(
+    context: TableContext, write: _Write, groups: PastSlices, chosen: frozenset[str] | None
+) -> Iterator[ChangeUnit]:
     """What a write did: file groups it replaced first, then those it wrote."""
     for partition_path, file_ids in sorted(
         (write.metadata.partition_to_replace_file_ids or {}).items()
     ):
-        for file_id in sorted(file_ids):
+        for file_id in sorted(file_ids) if chosen is None or partition_path in chosen else ():
             group = FileGroupId(partition_path, file_id)
             before = groups.merged(group, write, inclusive=False)
             if before is None:
                 raise _cleaned(write, str(group))
             yield _unit(group, write, ChangeSource.REMOVED, before=before)
     for partition_path, stats in sorted(write.metadata.partition_to_write_stats.items()):
+        if chosen is not None and partition_path not in chosen:
+            continue
         by_id: dict[str, list[WriteStat]] = {}
         for stat in stats:
             if stat.path:

@@ -10,7 +10,7 @@ late row that a snapshot ignores is returned, and a delete only suppresses rows 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,18 +26,19 @@ from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, WriteSta
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
-from timeline.model.paths import check_relative_path
+from timeline.model.paths import check_relative_path, listed
 from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import InstantTime
 from timeline.reading.change_data import PastSlices
 from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import joined_logs, pending_compactions
-from timeline.reading.read import view_of
+from timeline.reading.read import Filter, pruner_of, view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive
+from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import merged_slice, slice_file_group
 
-__all__ = ["ChangedRows", "changed_since"]
+__all__ = ["ChangedRows", "Chosen", "changed_since"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,12 @@ class ChangedRows:
 
 
 def changed_since(
-    context: TableContext, since: InstantTime, until: InstantTime | None
+    context: TableContext,
+    since: InstantTime,
+    until: InstantTime | None,
+    *,
+    filter: Filter = None,  # noqa: A002
+    partitions: Iterable[str] | None = None,
 ) -> ChangedRows:
     """
     The slices and instants of an incremental read: completion times in (since, until].
@@ -95,8 +101,11 @@ def changed_since(
         context: The table.
         since: Exclusive start; ``EARLIEST`` or above.
         until: Inclusive end; None for now.
+        filter: Leaves partitions out that hold no matching row; rows are not filtered here.
+        partitions: Partition paths to read; None for all. Files of others may be gone.
 
     Raises:
+        InvalidInputError: The filter does not fit the table.
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
         SnapshotExpiredError: A restore or a clean came meanwhile.
 
@@ -112,17 +121,37 @@ def changed_since(
         )
     snapshot = context.snapshot()
     with whole(context, snapshot):
-        return _changed(context, snapshot, since, until)
+        pruner = None if filter is None else pruner_of(context, snapshot, filter)
+        chosen = Chosen(pruner, None if partitions is None else listed(partitions, "partitions"))
+        return _changed(context, snapshot, since, until, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The partitions that a range is read in."""
+
+    pruner: PartitionPruner | None = None
+    partitions: tuple[str, ...] | None = None
+
+    def among(self, paths: Iterable[str]) -> frozenset[str]:
+        """Those of some partition paths."""
+        some = sorted(set(paths) if self.partitions is None else {*paths} & {*self.partitions})
+        return frozenset(some if self.pruner is None else self.pruner.partitions(some))
 
 
 def _changed(
-    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+    context: TableContext,
+    snapshot: Snapshot,
+    since: InstantTime,
+    until: InstantTime | None,
+    chosen: Chosen,
 ) -> ChangedRows:
     found = _instants_between(snapshot, since, until)
     archived = _archived_between(context, snapshot, since, until)
     found |= {time: one for time, one in archived.items() if time not in found}
     replaced: set[FileGroupId] = set()
     files, joins = _Files(), []
+    there = chosen.among(path for _, one in found.values() for path in one.partition_to_write_stats)
     for requested_time, (_, metadata) in sorted(found.items()):
         for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
             replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
@@ -130,7 +159,7 @@ def _changed(
             joins.append(requested_time)
             continue
         for partition_path, stats in metadata.partition_to_write_stats.items():
-            for stat in stats:
+            for stat in stats if partition_path in there else ():
                 files.add(partition_path, stat, requested_time)
     for requested_time in joins:
         _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
@@ -146,7 +175,7 @@ def _changed(
         if cleaned:
             context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
     if cleaned:
-        slices = view_of(context, snapshot).latest_slices()
+        slices = view_of(context, snapshot).latest_slices(chosen.partitions, chosen.pruner)
     return ChangedRows(
         slices=tuple(slices),
         instants=frozenset(found),

@@ -9,9 +9,9 @@ is read is the same for all.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +20,14 @@ import pyarrow.parquet as pq
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
+from timeline.files.parquet import works_without
 from timeline.files.slice_reader import SliceRead, read_slice
 from timeline.model.file_group import BaseFile, FileSlice
-from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
+from timeline.model.schema import META_COLUMNS, PARTITION_COLUMN, TableSchema, with_meta
+from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime
+from timeline.properties.key_settings import stored_times_of
+from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
 from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.schema_history import schema_history
 from timeline.reading.snapshot import Snapshot
@@ -32,8 +36,12 @@ from timeline.reading.withdrawal import ended_times
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
+from timeline.rules.partition_pruning import PartitionField, PartitionPruner
+from timeline.rules.timestamp_keys import folders_of_texts
 
-__all__ = ["ScanPlan", "known_schema", "plan_scan", "read_schema", "scan", "view_of"]
+__all__ = ["ScanPlan", "known_schema", "plan_scan", "pruner_of", "read_schema", "scan", "view_of"]
+
+_EQUALS = frozenset({"=", "=="})
 
 Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
@@ -141,6 +149,7 @@ def plan_scan(
     *,
     columns: Sequence[str] | None = None,
     filter: Filter = None,  # noqa: A002 - the public word of the Python surface
+    among: pc.Expression | None = None,
     with_hoodie_columns: bool = False,
     base_filter: pc.Expression | None = None,
     visible: Container[InstantTime] | None = None,
@@ -155,6 +164,7 @@ def plan_scan(
         slices: The file slices to read.
         columns: Names to return, in this order; None for all.
         filter: A pyarrow expression, or ``(column, operator, value)`` triples that all hold.
+        among: Rows that the filter chooses from; None for all.
         with_hoodie_columns: Return the five meta columns first when no columns are named.
         base_filter: Rows of base files that count at all, before logs are merged with them.
         visible: The instants whose log blocks count; None for those of the snapshot.
@@ -183,6 +193,7 @@ def plan_scan(
             kind="unknown_column",
             columns=unknown,
         )
+    wanted = _as_expression(filter, schema)
     rules = MergeRules(definition=context.config.merge)
     if any(one.log_files for one in slices):
         rules = MergeRules.of(context.config.merge, table_schema.avro_json)
@@ -191,7 +202,7 @@ def plan_scan(
         read=SliceRead(
             file_schema=schema,
             columns=names,
-            filter=_as_expression(filter, schema),
+            filter=wanted if among is None else among if wanted is None else among & wanted,
             base_filter=base_filter,
             rules=rules,
             keys=_computed_keys(context),
@@ -201,6 +212,102 @@ def plan_scan(
             folders=folders,
         ),
     )
+
+
+def pruner_of(
+    context: TableContext, snapshot: Snapshot, condition: Filter
+) -> PartitionPruner | None:
+    """
+    What chooses the partitions that may hold rows for a filter; None where all may.
+
+    Outside: 1 get where the filter names a partition column.
+
+    Raises:
+        InvalidInputError: As of ``plan_scan``.
+    """
+    config = context.config
+    if condition is None or not config.partition_fields:
+        return None
+    table_schema, folders = _schema_and_folders(context, snapshot)
+    schema = with_meta(table_schema.arrow)
+    expression = _as_expression(condition, schema)
+    if expression is None:
+        return None
+    columns = [name.partition(".")[0] for name in config.partition_fields]
+    asked = {*columns, PARTITION_COLUMN}.intersection(schema.names)
+    named = {name for name in asked if not works_without(expression, schema, name)}
+    if not config.populate_meta_fields:
+        named.discard(PARTITION_COLUMN)
+    if not named:
+        return None
+    # Whoever opened the table long ago may not know yet that rows can lie elsewhere.
+    config = load_config(context.world.storage)
+    fields: list[PartitionField | None] = [None for _ in config.partition_fields]
+    if not rows_may_lie_elsewhere(config):
+        left_out = () if folders is None else folders.left_out
+        made = [
+            _field(config, schema, number, from_folder=name in left_out)
+            for number, name in enumerate(config.partition_fields)
+        ]
+        fields = [_bounded(one, condition) for one in made]
+    return PartitionPruner(
+        condition=expression,
+        schema=schema,
+        named=frozenset(named),
+        fields=tuple(fields),
+        names=config.partition_fields,
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+    )
+
+
+def _field(
+    config: TableConfig, schema: pa.Schema, number: int, *, from_folder: bool
+) -> PartitionField | None:
+    """How a field's values become folders; None where the table does not say it."""
+    name = config.partition_fields[number]
+    head, *rest = name.split(".")
+    if head not in schema.names:
+        return None
+    inner = schema.field(head).type
+    for step in rest:
+        if not pa.types.is_struct(inner) or inner.get_field_index(step) < 0:
+            return None
+        inner = inner.field(step).type
+    if from_folder:
+        return PartitionField(name=name, type=inner, from_folder=True)
+    generator = (config.key_generator_type or "").removesuffix("_AVRO")
+    if generator == KeyGenerator.CUSTOM.value:
+        generator = config.partition_field_types[number] or ""
+    if generator == KeyGenerator.TIMESTAMP.value:
+        times = stored_times_of(config)
+        return None if times is None else PartitionField(name=name, type=inner, times=times)
+    if generator not in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value):
+        return None
+    return PartitionField(name=name, type=inner)
+
+
+def _bounded(one: PartitionField | None, condition: Filter) -> PartitionField | None:
+    """A field of texts that are times: a filter that names its values names their folders."""
+    if (
+        one is None
+        or one.times is None
+        or condition is None
+        or isinstance(condition, pc.Expression)
+    ):
+        return one
+    for name, operator, value in condition:
+        if name != one.name or (operator not in _EQUALS and operator != "in"):
+            continue
+        values: Any = [value] if operator in _EQUALS else value
+        try:
+            texts = pa.array(list(values), one.type)
+        except (pa.ArrowException, TypeError, ValueError):
+            continue
+        found = folders_of_texts(texts, one.times)
+        if found is not None:
+            return replace(one, folders=found)
+    return one
 
 
 def _computed_keys(context: TableContext) -> VirtualKeys | None:

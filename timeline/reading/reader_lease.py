@@ -21,7 +21,7 @@ from timeline.active import ActiveTimeline
 from timeline.boundary import boundary_number
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
-from timeline.model.filenames import data_file_time, parse_instant_name
+from timeline.model.filenames import data_file_time, is_data_file, parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, told_ms
 from timeline.places import OURS, OWED, READERS, owed_path, reader_path
@@ -435,7 +435,7 @@ def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredR
     floor, paths = owed
     if _needed(paths, floor, readers):
         return 0
-    known = [one for one in paths if data_file_time(one.rpartition("/")[2]) is not None]  # SEC2
+    known = [one for one in paths if is_data_file(one)]  # SEC2
     for one in known:
         storage.delete(one)
     storage.delete(path)

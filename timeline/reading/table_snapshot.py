@@ -19,7 +19,7 @@ from timeline.model.file_group import FileSlice
 from timeline.model.paths import check_partition_path, listed
 from timeline.properties.setting_names import QueryType
 from timeline.reading.leased_scan import PlannedRead, Replan, collect, stream
-from timeline.reading.read import Filter, ScanPlan, plan_scan, read_schema, view_of
+from timeline.reading.read import Filter, ScanPlan, plan_scan, pruner_of, read_schema, view_of
 from timeline.reading.read_set import ReadSet
 from timeline.reading.reader_lease import ReaderLease, hold
 from timeline.reading.snapshot import Snapshot
@@ -91,18 +91,25 @@ class TableSnapshot:
         return read_schema(self._context, self._snapshot).arrow
 
     def file_slices(
-        self, partitions: Iterable[str] | None = None, *, query_type: str = "snapshot"
+        self,
+        partitions: Iterable[str] | None = None,
+        *,
+        query_type: str = "snapshot",
+        filter: Filter = None,  # noqa: A002
     ) -> list[FileSlice]:
         """
         The newest slice of each file group; with ``read_optimized`` its newest base file only.
+
+        A filter on partition columns leaves partitions out that hold no matching row.
 
         Raises:
             InvalidInputError: Another query type, or a text instead of a list of partition paths.
         """
         if partitions is not None:
             partitions = listed(partitions, "partitions")
+        pruner = pruner_of(self._context, self.snapshot, filter)
         if query_type == QueryType.READ_OPTIMIZED.value:
-            return self.view.base_slices(partitions)
+            return self.view.base_slices(partitions, pruner)
         if query_type != QueryType.SNAPSHOT.value:
             raise InvalidInputError(
                 "a snapshot is read as snapshot or read_optimized; what changed in a range is "
@@ -110,7 +117,7 @@ class TableSnapshot:
                 kind="query_type",
                 query_type=query_type,
             )
-        return self.view.latest_slices(partitions)
+        return self.view.latest_slices(partitions, pruner)
 
     def plan(
         self,
@@ -125,7 +132,7 @@ class TableSnapshot:
         return plan_scan(
             self._context,
             self._snapshot,
-            self.file_slices(partitions, query_type=query_type),
+            self.file_slices(partitions, query_type=query_type, filter=filter),
             columns=columns,
             filter=filter,
             with_hoodie_columns=with_hoodie_columns,

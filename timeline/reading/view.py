@@ -20,21 +20,26 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
 from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
+from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
-__all__ = ["PARTITION_METADATA", "FileSystemView", "list_partition_paths"]
+__all__ = ["PARTITION_METADATA", "FileSystemView", "is_partition", "list_partition_paths"]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
 _LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
 
 
-def list_partition_paths(storage: Storage) -> list[str]:
+def list_partition_paths(storage: Storage, pruner: PartitionPruner | None = None) -> list[str]:
     """
     Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
 
     Walks the folders below the base, never into ``.hoodie`` and not below a partition.
-    Outside: 1 stat per folder, 1 list per folder that is none.
+    Outside: 1 stat per folder, 1 list per folder that is none; of folders that a pruner leaves.
+
+    Args:
+        storage: Where the table lies.
+        pruner: Leaves partitions out whose rows cannot match a filter; None for all partitions.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
@@ -43,7 +48,7 @@ def list_partition_paths(storage: Storage) -> list[str]:
     level = [""]
     for _ in range(_DEPTH_MAX):
         below: list[str] = []
-        for folder in level:
+        for folder in level if pruner is None else pruner.folders(level):
             # Most folders are partitions, which may have thousands of files: looked up, not listed.
             if storage.stat(join(folder, PARTITION_METADATA)) is not None:
                 found.append(folder)
@@ -52,15 +57,22 @@ def list_partition_paths(storage: Storage) -> list[str]:
             if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
                 found.append(folder)
                 continue
+            start = f"{folder}/" if folder else ""  # checked by the storage when it is used
             below.extend(
-                join(folder, entry.name)
+                f"{start}{entry.name}"
                 for entry in entries
                 if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
             )
         if not below:
-            return sorted(found)
+            return sorted(found if pruner is None else pruner.partitions(found))
         level = below
     raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+
+
+def is_partition(storage: Storage, folder: str, ending: str) -> bool:
+    """Whether a folder has a metadata file, a text or of an ending. Outside: at most 2 stats."""
+    names = dict.fromkeys((PARTITION_METADATA, PARTITION_METADATA + ending))
+    return any(storage.stat(join(folder, name)) is not None for name in names)
 
 
 def _is_partition_file(name: str) -> bool:
@@ -91,10 +103,11 @@ class FileSystemView:
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
     _marked: set[str] = field(default_factory=set)
+    _parents: set[str] = field(default_factory=set)
 
-    def partition_paths(self) -> list[str]:
-        """Every partition path with a folder, sorted. Outside: one list per folder."""
-        return list_partition_paths(self.storage)
+    def partition_paths(self, pruner: PartitionPruner | None = None) -> list[str]:
+        """Every partition path with a folder, sorted. Outside: as ``list_partition_paths``."""
+        return list_partition_paths(self.storage, pruner)
 
     def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
         """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""
@@ -108,16 +121,24 @@ class FileSystemView:
         """The partitions listed so far that have their metadata file, which never goes away."""
         return frozenset(self._marked)
 
-    def latest_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+    @property
+    def parents(self) -> frozenset[str]:
+        """The partitions listed so far that have folders inside."""
+        return frozenset(self._parents)
+
+    def latest_slices(
+        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+    ) -> list[FileSlice]:
         """
         What holds the newest rows of every visible file group, by partition path and file id.
 
         The newest slice; where that belongs to a pending compaction, one of the base file and
-        the logs of the slice below and the logs of both (fmt 6.2).
+        the logs of the slice below and the logs of both (fmt 6.2). A pruner chooses among the
+        partitions.
         """
         return [
             merged_slice(slices, self._pending(group))
-            for partition_path in self._chosen(partitions)
+            for partition_path in self._chosen(partitions, pruner)
             for group, slices in self.slices(partition_path).items()
             if slices
         ]
@@ -127,18 +148,26 @@ class FileSystemView:
         slices = self.slices(file_group.partition_path).get(file_group)
         return merged_slice(slices, self._pending(file_group)) if slices else None
 
-    def base_slices(self, partitions: Iterable[str] | None = None) -> list[FileSlice]:
+    def base_slices(
+        self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
+    ) -> list[FileSlice]:
         """The newest base file of every visible file group, without logs (read optimized)."""
         found = []
-        for partition_path in self._chosen(partitions):
+        for partition_path in self._chosen(partitions, pruner):
             for slices in self.slices(partition_path).values():
                 newest = next((one for one in reversed(slices) if one.base_file), None)
                 if newest is not None:
                     found.append(replace(newest, log_files=()))
         return found
 
-    def _chosen(self, partitions: Iterable[str] | None) -> Iterator[str]:
-        chosen = self.partition_paths() if partitions is None else sorted(set(partitions))
+    def _chosen(
+        self, partitions: Iterable[str] | None, pruner: PartitionPruner | None
+    ) -> Iterator[str]:
+        if partitions is None:
+            chosen = self.partition_paths(pruner)
+        else:
+            chosen = sorted(set(partitions))
+            chosen = chosen if pruner is None else pruner.partitions(chosen)
         for start in range(0, len(chosen), _LISTED_AT_ONCE):
             some = chosen[start : start + _LISTED_AT_ONCE]
             self._list([path for path in some if path not in self._slices])
@@ -169,8 +198,9 @@ class FileSystemView:
         listed = self._listed.pop(partition_path, None)
         for entry in self.storage.list(partition_path) if listed is None else listed:
             if entry.is_folder:
+                self._parents.add(partition_path)
                 continue
-            if entry.name == PARTITION_METADATA:
+            if _is_partition_file(entry.name):
                 self._marked.add(partition_path)
                 continue
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -48,6 +48,9 @@ _TWO_DIGIT_YEAR: Final = 2
 _SHORT_NAME: Final = 3
 _MS_OF: Final = {"S": 1, "s": 1_000, "m": 60_000, **dict.fromkeys("HhKka", 3_600_000)}
 _MS_OF_DAY: Final = 86_400_000
+_UNITS: Final = "yMdHmsS"  # from the coarsest to the finest
+_YEAR_DIGITS: Final = 4
+_FRACTION_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,56 @@ class DatePattern:
         """Times that fall into one such span, counted from local midnight, read the same."""
         return min((_MS_OF.get(one.letter, _MS_OF_DAY) for one in self.pieces), default=_MS_OF_DAY)
 
+    @property
+    def levels(self) -> int:
+        """How many folders a time makes: a slash begins the next one."""
+        return 1 + sum(one.text.count("/") for one in self.pieces)
+
+    def span(self, text: str) -> tuple[datetime, datetime] | None:
+        """
+        Find the local times that are written as a text, or as one that goes on with a slash.
+
+        Returns:
+            The first such time and the first one behind. None where the text comes from no time,
+            or the pattern does not write year, month, day and so on, each once, down to some unit.
+        """
+        pieces = self._first(text.count("/") + 1)
+        letters = ["y" if one.letter == "Y" else one.letter for one in pieces if one.letter]
+        if not letters or sorted(letters) != sorted(_UNITS[: len(letters)]):
+            return None
+        if not all(map(_has_own_width, pieces, [*pieces[1:], None])):
+            return None
+        pattern = DatePattern(self.text, tuple(pieces))
+        found = re.fullmatch(pattern.expression(), text)
+        if found is None:
+            return None
+        told = found.groupdict()
+        if "month" in told:
+            short = told.pop("month")[:3].capitalize()
+            told["M"] = str([name[:3] for name in MONTH_NAMES].index(short) + 1)
+        year, month, day = (int(told.get(letter, 1)) for letter in "yMd")
+        hour, minute, second = (int(told.get(letter, 0)) for letter in "Hms")
+        parts = timedelta(milliseconds=int(told.get("S", "0")[:3]))
+        try:
+            first = datetime(year, month, day, hour, minute, second) + parts  # noqa: DTZ001
+            behind = _behind(first, _UNITS[len(letters) - 1])
+        except (ValueError, OverflowError):
+            return None
+        return (first, behind) if pattern.write(first) == text else None
+
+    def _first(self, levels: int) -> list[_Piece]:
+        """The pieces of so many folders; none where a literal text holds further slashes."""
+        found: list[_Piece] = []
+        for one in self.pieces:
+            if one.text == "/":
+                levels -= 1
+                if not levels:
+                    break
+            elif "/" in one.text:
+                return []
+            found.append(one)
+        return found
+
     def write(self, local: datetime, offset_minutes: int | None = None) -> str:
         """
         Write a local time as Joda-Time does.
@@ -105,6 +158,26 @@ class DatePattern:
             InvalidInputError: A letter cannot be read back.
         """
         return _expression(self)
+
+
+def _has_own_width(piece: _Piece, following: _Piece | None) -> bool:
+    """Whether the piece ends where its text tells it, and loses nothing of its value."""
+    if piece.letter in ("y", "Y"):
+        return piece.count >= _YEAR_DIGITS or (
+            piece.count == 1 and not (following is not None and following.is_number)
+        )
+    if piece.letter == "S":
+        return piece.count >= _FRACTION_DIGITS
+    return piece.count > 1 or following is None or not (piece.is_number and following.is_number)
+
+
+def _behind(first: datetime, unit: str) -> datetime:
+    if unit == "y":
+        return first.replace(year=first.year + 1)
+    if unit == "M":
+        months = first.year * 12 + first.month
+        return first.replace(year=months // 12, month=months % 12 + 1)
+    return first + timedelta(milliseconds=_MS_OF.get(unit, _MS_OF_DAY))
 
 
 @lru_cache(maxsize=256)

@@ -34,7 +34,7 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
         return pc.cast(column, pa.string())
     if types.is_float32(value_type) or types.is_float64(value_type):
         return java_text(one_array(column))
-    if types.is_timestamp(value_type) and kind == "unsupported_key_type":
+    if types.is_timestamp(value_type):
         # Hudi's own default: the stored number, not a date (fmt 4.1).
         return pc.cast(pc.cast(_as_stored(column), pa.int64()), pa.string())
     raise InvalidInputError(

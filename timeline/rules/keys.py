@@ -25,6 +25,7 @@ from timeline.model.evolution import MissingColumns, SchemaRules, canonical_type
 from timeline.model.paths import check_partition_path
 from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.rules.java_texts import java_texts
+from timeline.rules.moment_texts import NUMBERS, MomentForm, MomentTexts, moment_texts
 from timeline.rules.timestamp_keys import TimestampKeys, timestamp_folders
 
 __all__ = [
@@ -48,7 +49,7 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
 _PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed from here on
 _SEGMENT_BYTES_MAX = 255
-_HOSTILE = re.compile(r"[\x00-\x1f\x7f\\/]")
+_HOSTILE = re.compile(r"[\x00-\x1f\x7f\\]")
 _ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 _UTF16_RANK = np.arange(256, dtype=np.uint8)
 _UTF16_RANK[[0xEE, 0xEF, 0xFE, 0xFF]] = [0xFE, 0xFF, 0xEE, 0xEF]
@@ -94,7 +95,7 @@ class KeySpec:
     Which columns of a table are its key, its partition and its order.
 
     ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
-    ``TIMESTAMP``; ``times`` says how the latter become folders. ``prefixes_single_key`` tells
+    ``TIMESTAMP``; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
     the two encodings of a COMPLEX key of one field apart; None takes the table version's.
     """
 
@@ -107,6 +108,7 @@ class KeySpec:
     ordering_fields: tuple[str, ...] = ()
     partition_types: tuple[str | None, ...] = ()
     times: TimestampKeys | None = None
+    moments: MomentTexts = NUMBERS
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
     stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
@@ -342,12 +344,22 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
             segments.append(_time_segments(column, name, spec))
             continue
         codes = one_array(column.dictionary_encode(null_encoding="encode"))
-        values = java_texts(codes.dictionary, name, "unsupported_partition_type").to_pylist()
-        folders = [_segment(value, name, spec) for value in values]
+        texts, plain = _texts(codes.dictionary, name, spec)
+        folders = [_segment(value, name, plain) for value in texts.to_pylist()]
         segments.append(pc.take(pa.array(folders, pa.string()), codes.indices))
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
+    """Values as folders show them, and how those are made; moments may be escaped already."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not MomentForm.NUMBER:
+        escaped = spec.moments.form is MomentForm.SQL
+        texts = moment_texts(values, spec.moments, name)
+        return texts, replace(spec, url_encode=False) if escaped else spec
+    return java_texts(values, name, "unsupported_partition_type"), spec
 
 
 def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
@@ -477,18 +489,17 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
             raise _bad_value(name, text, "holds a zero byte, which no folder name can")
         text = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
     elif _HOSTILE.search(text):
-        raise _bad_value(
-            name,
-            text,
-            "holds a slash, backslash or control character; clean it, or create the table with "
-            "hoodie.datasource.write.partitionpath.urlencode=true",
-        )
+        raise _bad_value(name, text, "holds a backslash or control character; clean it")
     if spec.hive_style:
         text = f"{name}={text}"
-    if text.startswith("."):
-        raise _bad_value(name, text, "would be a hidden folder or leave its own")
-    if len(text.encode()) > _SEGMENT_BYTES_MAX:
-        raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
+    # As in Java a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
+    for level in text.split("/"):
+        if not level:
+            raise _bad_value(name, text, "has an empty level between slashes; clean it")
+        if level.startswith("."):
+            raise _bad_value(name, text, "would be a hidden folder or leave its own")
+        if len(level.encode()) > _SEGMENT_BYTES_MAX:
+            raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
     return text
 
 

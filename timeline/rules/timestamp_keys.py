@@ -25,13 +25,23 @@ from timeline.errors import InvalidInputError
 from timeline.rules.date_patterns import DatePattern, parse_date_pattern
 from timeline.rules.date_texts import DateFields
 
-__all__ = ["TimeUnit", "TimestampKeys", "TimestampType", "check_zone", "timestamp_folders"]
+__all__ = [
+    "TimeUnit",
+    "TimestampKeys",
+    "TimestampType",
+    "check_zone",
+    "folders_of_texts",
+    "span_of_folder",
+    "timestamp_folders",
+]
 
 _Times = npt.NDArray[np.int64]  # milliseconds since 1970 (UTC, or of a local clock)
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local clock's zero, of no zone
 _LEAST_MS: Final = -62_135_596_800_000  # year 1
 _GREATEST_MS: Final = 253_402_300_799_999  # year 9999
+_OFFSET_MAX_MS: Final = 18 * 3_600_000
+_AROUND_MS: Final = 26 * 3_600_000  # a zone changes its offset at most once in that time
 _GMT_OFFSET: Final = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 
 
@@ -93,6 +103,11 @@ class TimestampKeys:
             return self.scalar_unit
         return _UNIT_OF_TYPE.get(self.kind)
 
+    @property
+    def levels(self) -> int:
+        """How many folders a time makes, one inside the other."""
+        return parse_date_pattern(self.output_format).levels
+
 
 def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Array:
     """
@@ -130,6 +145,49 @@ def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Arra
     else:
         local = _local(_read_numbers(column, keys, name), zone or "UTC", name)
     return _written(local, pattern, name)
+
+
+def folders_of_texts(texts: Any, keys: TimestampKeys) -> frozenset[str] | None:
+    """
+    Compute the folders of some texts where every writer, Java Hudi too, takes the same ones.
+
+    None where the zone of a writer's machine may decide, or a text is no time.
+    """
+    has_offset = any("Z" in pattern for pattern in keys.input_formats)
+    if not keys.kind.reads_text or has_offset or texts.null_count:
+        return None
+    if (keys.input_zone is None) != (keys.output_zone is None):
+        return None
+    try:
+        return frozenset(timestamp_folders(texts, keys, name="").dictionary.to_pylist())
+    except InvalidInputError:
+        return None
+
+
+def span_of_folder(text: str, keys: TimestampKeys) -> tuple[int, int] | None:
+    """
+    Find the times whose folder is a given one, or lies below it.
+
+    Returns:
+        The first moment and the first one behind, in milliseconds since 1970 (UTC); wider than
+        needed where the zone is not known. None where other times may have that folder, too.
+    """
+    span = parse_date_pattern(keys.output_format).span(text)
+    if span is None:
+        return None
+    low, high = ((one - _EPOCH) // timedelta(milliseconds=1) for one in span)
+    if keys.output_zone is None:  # the machine's, where Java Hudi wrote
+        return low - _OFFSET_MAX_MS, high + _OFFSET_MAX_MS
+    offset = _offset_ms(keys.output_zone)
+    if offset is not None:
+        return low - offset, high - offset
+    around = np.array([-_AROUND_MS, 0, _AROUND_MS], np.int64)
+    if low - _AROUND_MS < _LEAST_MS or high + _AROUND_MS > _GREATEST_MS:
+        return None
+    of_low, of_high = (
+        _local(one + around, keys.output_zone, "") - (one + around) for one in (low, high)
+    )
+    return low - int(of_low.max()), high - int(of_high.min())
 
 
 def check_zone(zone: str) -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from timeline.errors import InvariantError
 from timeline.machine import SystemClock, SystemIds, start_beside
 from timeline.model.paths import check_relative_path
+from timeline.places import check_size
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 from timeline.ports.storage import (
@@ -133,10 +134,11 @@ class LocalStorage:
         return f"file:{self._root}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``."""
+        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
         with self._inside(path, "reading") as (folder, name):
             descriptor, size_bytes = open_regular(name, folder, path)
             try:
+                check_size(path, size_bytes)
                 return _read_all(descriptor, size_bytes)
             finally:
                 os.close(descriptor)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.machine import SystemClock
 from timeline.model.paths import check_relative_path
+from timeline.places import check_size
 from timeline.ports.clock import Clock
 from timeline.ports.storage import (
     FileStat,
@@ -119,12 +120,13 @@ class MemoryStorage:
         return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``."""
+        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
             found = self._find(folder)
             if found is None or name not in found.files:
                 raise ObjectMissingError(path)
+            check_size(path, len(found.files[name].data))
             return found.files[name].data
 
     def stat(self, path: str) -> FileStat | None:

@@ -21,8 +21,10 @@ from typing import IO, Any, cast
 
 import pyarrow as pa
 
+from timeline.errors import CorruptTableError
 from timeline.machine import SystemClock, SystemIds
 from timeline.model.paths import check_relative_path
+from timeline.places import check_size
 from timeline.ports.clock import Clock
 from timeline.ports.ids import Ids
 from timeline.ports.storage import (
@@ -121,12 +123,16 @@ class ObjectStorage:
         return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``. Outside: 1 get."""
+        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``. Outside: 1 get."""
         import obstore
 
         key = self._key(path)
         try:
-            return obstore.get(self._plain, key).bytes().to_bytes()
+            found = obstore.get(self._plain, key)
+            check_size(path, found.meta["size"])
+            return found.bytes().to_bytes()
+        except CorruptTableError:
+            raise
         except Exception as error:
             raise self._missing_or(error, path, "reading") from error
 

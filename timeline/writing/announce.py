@@ -104,14 +104,23 @@ def announce_tasks(
     if not storage.capabilities.far or len(bases) > _MARKERS_MAX:
         context.world.together(show, *beside)
         return [tuple(tasks) for _, tasks in parts]
-    opened = {one.partition_path for one in bases if _opens_its_partition(one)}
+    opened = {
+        one.partition_path: one.partition_metafile for one in bases if _opens_its_partition(one)
+    }
     context.world.together(
         show,
         *beside,
         *(partial(announce_base_file, storage, task) for task in bases),
         *(
-            partial(create_partition_metadata, storage, path, begun.requested_time, looks=False)
-            for path in sorted(opened)
+            partial(
+                create_partition_metadata,
+                storage,
+                path,
+                begun.requested_time,
+                ending=ending,
+                looks=False,
+            )
+            for path, ending in sorted(opened.items())
         ),
         *(partial(_make_ahead, workload, tasks) for workload, tasks in parts),
     )

@@ -24,6 +24,7 @@ from timeline.model.claim import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGro
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
+from timeline.model.paths import join
 from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.reading.pending_plans import (
@@ -33,7 +34,7 @@ from timeline.reading.pending_plans import (
 )
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import FileSystemView
+from timeline.reading.view import FileSystemView, is_partition
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind
@@ -169,6 +170,8 @@ def place(
     if rules.tags or in_buckets:
         refuse_other_forms(context, begun.snapshot, latest.values(), rules.keys)
     candidates = lookup_files(context, view, latest.values(), rules) if looks else {}
+    if operation is not WriteOperation.DELETE:
+        _refuse_nesting(context, view, touched, rules)
     # Where others bring a key back that logs deleted: this write inserts it elsewhere. Of a key
     # of the whole table, or of a bucket, nobody does.
     in_partitions = minds_known and not (in_buckets or everywhere)
@@ -195,7 +198,16 @@ def place(
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
     mode = context.config.change_log_mode
-    common = _TaskFacts(begun.requested_time, rules, schema, files, mode, free, view.marked)
+    common = _TaskFacts(
+        begun.requested_time,
+        rules,
+        schema,
+        files,
+        mode,
+        free,
+        view.marked,
+        context.config.partition_metafile_ending,
+    )
     # Rows that fill a small file are found again in a base file only: it is written anew, as
     # Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
@@ -255,6 +267,38 @@ def _refuse_outside(named: tuple[str, ...], touched: tuple[str, ...]) -> None:
             kind="outside_partitions",
             partitions=outside[:5],
         )
+
+
+def _refuse_nesting(
+    context: TableContext, view: FileSystemView, touched: tuple[str, ...], rules: RowRules
+) -> None:
+    """
+    Refuse a partition inside of another: no engine looks for partitions below one.
+
+    Outside: 1 list of each new partition that was not listed yet; at most 2 stats of each folder
+    above one whose values have slashes.
+    """
+    every, storage = set(touched), context.world.storage
+    fields = rules.keys.partition_fields
+    if not fields or rules.keys.url_encode:
+        return
+    for path in touched:
+        if path in view.marked:
+            continue
+        view.slices(path)
+        above = [join(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+        outer = every.intersection(above)
+        if path.count("/") >= len(fields):
+            ending = context.config.partition_metafile_ending
+            outer |= {one for one in above if is_partition(storage, one, ending)}
+        if outer or path in view.parents:
+            raise InvalidInputError(
+                "the rows' partition would lie inside of another, or around one, and readers "
+                "find only the outer; write values with the same number of slashes as the "
+                f"table's folders have: {path!r}, {sorted(outer) or 'it has folders inside'}",
+                kind="nested_partition",
+                partition=path,
+            )
 
 
 def _replaced(
@@ -432,6 +476,7 @@ class _TaskFacts:
     change_log: ChangeLogMode | None = None
     opens_logs: bool = False  # a new file group begins with a log file
     marked: frozenset[str] = frozenset()  # partitions whose metadata file is there
+    metafile: str = ""  # the ending of such a file
 
 
 def _task(
@@ -471,6 +516,7 @@ def _task(
         log=log,
         change_log=common.change_log,
         partial=rules.partial,
+        partition_metafile=common.metafile,
         partition_marked=group.partition_path in common.marked,
     )
 

@@ -20,6 +20,7 @@ from timeline.rules.conflicts import Clean, Refused, judge
 from timeline.rules.strategies import objection_to
 from timeline.writing.candidate import planned_claim
 from timeline.writing.key_encoding import keys_as_stored
+from timeline.writing.moment_folders import folders_as_stored
 from timeline.writing.placing import place
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
@@ -59,6 +60,7 @@ def rehearse(
     plan = addressed(plan, None if workload is None else workload.schema)
     snapshot = context.snapshot()
     plan = plan.with_keys(keys_as_stored(context, snapshot, plan.rules.keys))
+    plan = plan.with_keys(folders_as_stored(context, snapshot, plan.rules.keys))
     schema, _ = schema_for(context, snapshot, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))

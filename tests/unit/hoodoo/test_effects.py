@@ -59,16 +59,16 @@ EXPECTED = [
 DECLARED = declared_keys(service_options())
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_of_hudis_has_an_effect_or_a_reason(key: str) -> None:
-    known = hudi_keys()[key.casefold()]
-    found = effect_of(key, DECLARED)
-    assert found.effect is not Effect.UNKNOWN
-    assert (found.effect is Effect.DONE) == (found.why == "")
-    for alias in (*known.aliases, key.upper()):
-        assert effect_of(alias, DECLARED) == found, "another name for the same"
-    if found.effect is Effect.DONE:
-        assert {alias.casefold() for alias in known.aliases} <= DECLARED
+def test_every_key_of_hudis_has_an_effect_or_a_reason() -> None:
+    for key in KEYS:
+        known = hudi_keys()[key.casefold()]
+        found = effect_of(key, DECLARED)
+        assert found.effect is not Effect.UNKNOWN, key
+        assert (found.effect is Effect.DONE) == (found.why == ""), key
+        for alias in (*known.aliases, key.upper()):
+            assert effect_of(alias, DECLARED) == found, f"{alias}, another name for {key}"
+        if found.effect is Effect.DONE:
+            assert {alias.casefold() for alias in known.aliases} <= DECLARED, key
 
 
 @pytest.mark.parametrize("key", EXPECTED)
@@ -130,6 +130,21 @@ def test_a_key_is_told_when_it_asks_for_what_is_not_done(
     key: str, value: str, is_told: bool
 ) -> None:
     assert bool(told(**{key: value})) is is_told
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("hoodie.cleen.automatic", "hoodie.clean.automatic"),
+        ("Hoodie.Cleaner.polcy", "hoodie.clean.policy"),
+        ("spark.hoodie.clean.automatic", "hoodie.clean.automatic"),
+        ("hoodie.datasource.streaming.startoffsett", "hoodie.datasource.streaming.startOffset"),
+        ("hoodoo.publish.lok", "hoodoo.publish.lock"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_one(key: str, meant: str) -> None:
+    (text,) = told(**{key: "x"})
+    assert text == f"unknown property, it is ignored, did you mean {meant}: {key} (from code)"
 
 
 def test_what_a_table_says_of_itself_is_not_told() -> None:

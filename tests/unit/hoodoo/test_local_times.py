@@ -175,6 +175,24 @@ def test_a_process_far_west_of_the_writers_is_told_of_the_zone(
         reopened(tmp_path).upsert([{"k": "a", "v": 2}])
 
 
+@pytest.mark.parametrize(("zone", "warned"), [("UTC", True), ("America/New_York", False)])
+def test_a_process_east_of_writers_that_enter_no_registry_is_warned(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    zone: str,
+    warned: bool,
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    with made(tmp_path, **{KEY: "LOCAL"}) as table:
+        for value in range(2):
+            table.upsert([{"k": "a", "v": value}])
+    monkeypatch.setenv("TZ", zone)
+    with reopened(tmp_path) as table:
+        table.join_writers()
+    assert ("other_zone_noticed" in caplog.text) is warned
+
+
 def test_days_of_retention_count_on_the_table_s_clock() -> None:
     now = WallMs(int(datetime(2026, 10, 26, 12, tzinfo=UTC).timestamp() * 1000))
     since = {

@@ -20,6 +20,7 @@ from timeline.rules.keys import (
     record_keys,
     validate_ordering,
 )
+from timeline.rules.moment_texts import MomentForm, MomentTexts, form_of
 from timeline.rules.timestamp_keys import TimestampKeys, TimestampType
 
 
@@ -166,7 +167,7 @@ def test_url_encoding_escapes_hives_characters():
     assert paths(table, "p", url_encode=True) == ["a%2Fb%3Ac", "50%25", "é u"]
 
 
-@pytest.mark.parametrize("value", ["..", ".", "a/b", "../x", "a\\b", "a\nb", "a\x00", "x" * 256, ".hoodie"])  # fmt: skip
+@pytest.mark.parametrize("value", ["..", ".", "/a", "a/", "a//b", "a/../b", "a/.b", "../x", "a\\b", "a\nb", "a\x00", "x" * 256, ".hoodie"])  # fmt: skip
 def test_hostile_partition_values_are_refused_by_name(value):
     with pytest.raises(InvalidInputError) as caught:
         paths(pa.table({"p": ["fine", value]}), "p")
@@ -180,11 +181,38 @@ def test_url_encoding_does_not_let_values_leave_the_table(value):
         paths(pa.table({"p": [value]}), "p", url_encode=True)
 
 
-def test_timestamps_make_no_partition():
-    table = pa.table({"p": pa.array([0], pa.timestamp("us", "UTC"))})
-    with pytest.raises(InvalidInputError) as caught:
-        paths(table, "p")
-    assert caught.value.kind == "unsupported_partition_type"
+MOMENT = 1_678_451_400_120_000  # 2023-03-10 12:30:00.12 UTC
+
+
+@pytest.mark.parametrize(
+    ("how", "encoded", "expected"),
+    [
+        (MomentTexts(), False, str(MOMENT)),
+        (MomentTexts(MomentForm.TIMESTAMP), False, "2023-03-10 12:30:00.12"),
+        (MomentTexts(MomentForm.TIMESTAMP), True, "2023-03-10 12%3A30%3A00.12"),
+        (MomentTexts(MomentForm.SQL), False, "2023-03-10 12%3A30%3A00"),
+        (MomentTexts(MomentForm.SQL), True, "2023-03-10 12%3A30%3A00"),
+        (MomentTexts(MomentForm.SQL, "Asia/Kolkata"), False, "2023-03-10 18%3A00%3A00"),
+    ],
+)
+def test_a_moment_makes_a_folder_of_the_tables_form(how, encoded, expected):
+    column = pa.array([MOMENT, None], pa.timestamp("us", "UTC"))
+    made = paths(pa.table({"p": column}), "p", moments=how, url_encode=encoded)
+    assert made == [expected, "__HIVE_DEFAULT_PARTITION__"]
+    assert form_of(expected) is how.form
+
+
+def test_a_timestamp_shows_at_least_one_digit_of_its_second():
+    column = pa.array([MOMENT // 10**6 * 10**6], pa.timestamp("us", "UTC"))
+    how = MomentTexts(MomentForm.TIMESTAMP)
+    assert paths(pa.table({"p": column}), "p", moments=how) == ["2023-03-10 12:30:00.0"]
+
+
+def test_a_moment_without_a_zone_is_told_as_a_number():
+    column = pa.array([MOMENT // 1000], pa.timestamp("ms"))
+    assert paths(pa.table({"p": column}), "p", moments=MomentTexts(MomentForm.SQL)) == [
+        str(MOMENT // 1000)
+    ]
 
 
 def test_rows_without_an_ordering_value_are_refused_with_their_number():

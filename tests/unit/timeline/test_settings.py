@@ -270,7 +270,6 @@ def test_settings_travel_between_processes() -> None:
     [
         ("hoodie.clean.partition.filter.regex", "a.*"),
         ("hoodie.cleaner.partition.filter.selected", "a"),
-        ("hoodie.static.overwrite.partition.paths", "a"),
         ("hoodie.avro.schema.externalTransformation", "true"),
         ("hoodie.schema.on.read.enable", "true"),
         ("hoodie.bootstrap.base.path", "old"),

@@ -70,7 +70,26 @@ slots = st.builds(
     batches=st.lists(st.builds(Batch, batch_id=texts, rows_inserted=st.integers(0, 9))).map(tuple),
     body=st.binary(max_size=20),
     plan=st.binary(max_size=20),
-    deletes=st.lists(texts, max_size=2).map(tuple),
+)
+DATA_FILES = ("a/b/f-0_1-0-1_20260102030405004.parquet", ".f-0_20260102030405004.log.1_1-0-1")
+SHOWN = (f".hoodie/timeline/{RT}_{CT}.commit", f".hoodie/timeline/{RT}.clean.requested")
+HOSTILE = (
+    ".hoodie/hoodie.properties",
+    ".hoodie/timeline/hoodie.properties",
+    f".hoodie/timeline/{OWN}.clean.requested",
+    ".hoodie/f-0_1-0-1_20260102030405004.parquet",
+    "../t/f-0_1-0-1_20260102030405004.parquet",
+    "/etc/f-0_1-0-1_20260102030405004.parquet",
+    "file:///etc/f-0_1-0-1_20260102030405004.parquet",
+    "s3://bucket/f-0_1-0-1_20260102030405004.parquet",
+    "a//f-0_1-0-1_20260102030405004.parquet",
+    "a/./f-0_1-0-1_20260102030405004.parquet",
+    "a\\b/f-0_1-0-1_20260102030405004.parquet",
+    "a",
+    "",
+    "a/",
+    "a/.hoodie_partition_metadata",
+    "a/data.parquet",
 )
 
 
@@ -90,7 +109,34 @@ def resealed(**changes: object) -> bytes:
 def test_every_slot_comes_back(slot: Slot):
     if slot.kind is SlotKind.PLAN:
         slot = replace(slot, completion_time=slot.requested_time)
+    if slot.kind is SlotKind.CLEAN:
+        slot = replace(slot, deletes=DATA_FILES)
+    elif slot.kind in (SlotKind.VOID, SlotKind.UNSAVEPOINT, SlotKind.NOOP):
+        slot = replace(slot, deletes=SHOWN)
     assert decoded(encode_slot(slot)) == slot
+
+
+@pytest.mark.spec("SLOT-11")
+@pytest.mark.parametrize("path", [*HOSTILE, *SHOWN])
+def test_a_clean_deletes_data_files_only(path: str):
+    with pytest.raises(CorruptTableError) as refused:
+        decoded(encode_slot(replace(SLOT, kind=SlotKind.CLEAN, deletes=(DATA_FILES[0], path))))
+    assert refused.value.kind == "hostile_slot"
+    assert "hoodoo table end-slot" in str(refused.value)
+
+
+@pytest.mark.parametrize("path", [*HOSTILE, *DATA_FILES])
+@pytest.mark.parametrize("kind", SlotKind)
+def test_another_slot_deletes_files_of_its_instant_only(path: str, kind: SlotKind):
+    if kind is not SlotKind.CLEAN:
+        with pytest.raises(CorruptTableError):
+            decoded(encode_slot(replace(SLOT, kind=kind, deletes=(path,))))
+
+
+@pytest.mark.parametrize("time", ["../hoodie.properties", "2026/01", "x", "9" * 18, "-1"])
+def test_a_slot_has_times_where_times_belong(time: str):
+    with pytest.raises(CorruptTableError):
+        decoded(resealed(rt=time))
 
 
 def test_a_plan_tells_no_completion_time():

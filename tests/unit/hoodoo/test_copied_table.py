@@ -1,0 +1,60 @@
+"""A table copied beside living writers is recognised as a copy, and can be adopted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from timeline.errors import WriterDisagreementError
+from timeline.registry import adopt_copy
+
+MANY = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.lock.provider": "filesystem",
+}
+
+
+def rows(*keys: str) -> pa.Table:
+    return pa.table({"id": list(keys), "v": [1] * len(keys)})
+
+
+@pytest.mark.parametrize("told", [MANY, {}], ids=["many", "one"])
+def test_a_copy_beside_a_living_writer_says_how_to_adopt_it(
+    tmp_path: Path, told: dict[str, str]
+) -> None:
+    original = hoodoo.create_table(
+        tmp_path / "a", schema=rows("a").schema, record_key="id", properties=told
+    )
+    with original:
+        original.upsert(rows("a"))
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with hoodoo.open_table(tmp_path / "b", properties=told) as copy:
+            assert copy.to_arrow().num_rows == 1
+            with pytest.raises(WriterDisagreementError, match="hoodoo table adopt") as refused:
+                copy.upsert(rows("b"))
+            assert refused.value.kind == "copied_table"
+            assert refused.value.fields["address"].endswith("/a")
+            assert len(adopt_copy(copy.core.context)) == 1
+            copy.upsert(rows("b"))
+            original.upsert(rows("c", "d"))
+            assert adopt_copy(copy.core.context) == []
+            assert (copy.to_arrow().num_rows, original.to_arrow().num_rows) == (2, 3)
+
+
+def test_a_second_path_to_the_same_table_is_no_copy(tmp_path: Path) -> None:
+    with hoodoo.create_table(
+        tmp_path / "a" / "t", schema=rows("a").schema, record_key="id"
+    ) as original:
+        original.upsert(rows("a"))
+        context = original.core.context
+        entry = context.pin.entry
+        assert entry is not None
+        entry["address"] = "file:/another/way/t"
+        original.core._registration.beat()
+        with hoodoo.open_table(tmp_path / "a" / "t") as same:
+            same.upsert(rows("b"))
+            assert adopt_copy(same.core.context) == []

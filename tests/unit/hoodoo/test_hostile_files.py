@@ -1,0 +1,176 @@
+"""Files below .hoodie that nobody of ours made: refused before they are read or carried out."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.undoing.ending_slots import end_slot, find_bad_slot
+
+ROW = pa.table({"id": ["a"], "v": [1]})
+SLOTS = ".hoodie/.hoodoo/slots"
+
+
+def made(path: Path) -> hoodoo.Table:
+    table = hoodoo.create_table(path / "t", schema=ROW.schema, record_key="id")
+    table.upsert(ROW)
+    return table
+
+
+def forged(path: Path, number: int, **changes: Any) -> Path:
+    """A slot that takes the next number, made of the newest one, with a fitting trailer."""
+    folder = path / "t" / SLOTS
+    newest = max(folder.iterdir())
+    document = {**json.loads(newest.read_bytes().partition(b"\n")[0]), "n": number, **changes}
+    line = json.dumps(document).encode()
+    target = folder / f"{number:020d}"
+    target.write_bytes(line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
+    return target
+
+
+def sparse(path: Path, size_bytes: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+
+
+def heads(path: Path) -> int:
+    return len(list((path / "t" / SLOTS).iterdir()))
+
+
+@pytest.mark.parametrize(
+    "deletes",
+    [[".hoodie/hoodie.properties"], ["../outside_1-0-1_20260102030405004.parquet"], ["folder"]],
+)
+def test_a_forged_clean_deletes_nothing_and_is_ended(tmp_path: Path, deletes: list[str]) -> None:
+    with made(tmp_path) as table:
+        forged(tmp_path, heads(tmp_path) + 1, kind="clean", action="clean", deletes=deletes)
+    (tmp_path / "t" / "folder").mkdir()
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(CorruptTableError) as refused:
+            table.upsert(ROW)
+        assert refused.value.kind == "hostile_slot"
+        assert (tmp_path / "t/.hoodie/hoodie.properties").exists()
+        context = table.core.context
+        found = find_bad_slot(context)
+        assert found.number == heads(tmp_path)
+        end_slot(context, found.number)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.upsert(pa.table({"id": ["b"], "v": [2]}))
+        assert table.to_arrow().num_rows == 2
+        with pytest.raises(InvalidInputError):
+            find_bad_slot(table.core.context)
+        with pytest.raises(InvalidInputError):
+            end_slot(table.core.context, 1)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_clean_of_a_folder_or_through_a_link_is_ended(tmp_path: Path, kind: str) -> None:
+    name = "f-0_1-0-1_20260102030405004.parquet"
+    made(tmp_path).close()
+    if kind == "folder":
+        (tmp_path / "t" / name).mkdir()
+        path = name
+    else:
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / name).write_bytes(b"mine")
+        (tmp_path / "t" / "part").symlink_to(tmp_path / "outside")
+        path = f"part/{name}"
+    forged(tmp_path, heads(tmp_path) + 1, kind="clean", action="clean", deletes=[path])
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(hoodoo.HoodooError):
+            table.upsert(ROW)
+        end_slot(table.core.context, find_bad_slot(table.core.context).number)
+    if kind == "link":
+        assert (tmp_path / "outside" / name).read_bytes() == b"mine"
+        (tmp_path / "t" / "part").unlink()
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.upsert(ROW)
+
+
+def test_a_slot_of_gigabytes_is_not_read_and_is_ended(tmp_path: Path) -> None:
+    made(tmp_path).close()
+    number = heads(tmp_path) + 1
+    sparse(tmp_path / "t" / SLOTS / f"{number:020d}", 3 << 30)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(CorruptTableError) as refused:
+            table.upsert(ROW)
+        assert refused.value.kind == "file_too_large"
+        assert refused.value.fields["path"].endswith(f"{number:020d}")
+        end_slot(table.core.context, number)
+        table.upsert(ROW)
+
+
+def test_an_owed_file_outside_of_the_table_is_left_alone(tmp_path: Path) -> None:
+    outside = tmp_path / "f-0_1-0-1_20260102030405004.parquet"
+    outside.write_bytes(b"mine")
+    with made(tmp_path) as table:
+        owed = tmp_path / "t/.hoodie/.hoodoo/owed"
+        owed.mkdir()
+        document = {"floor": "20260102030405004", "paths": [f"../{outside.name}", "/etc/passwd"]}
+        (owed / f"{1:020d}").write_text(json.dumps(document))
+        table.services.clean()
+    assert outside.read_bytes() == b"mine"
+
+
+LARGE = [
+    ".hoodie/hoodie.properties",
+    ".hoodie/.hoodoo/table.json",
+    ".hoodie/.hoodoo/writers/x.json",
+    ".hoodie/.hoodoo/readers/x.json",
+    ".hoodie/.hoodoo/owed/00000000000000000001",
+    ".hoodie/.hoodoo/boundary/00000000000000000001",
+    ".hoodie/timeline/20260102030405004.commit.requested",
+    ".hoodie/timeline/20260102030405004_20260102030405007.commit",
+    ".hoodie/timeline/history/manifest_1",
+    ".hoodie/timeline/history/_version_",
+    ".hoodie/timeline/history/00000000000000001_00000000000000002_0.parquet",
+    ".hoodie/archived/.commits_.archive.1_1-0-1",
+    ".hoodie/.schema/20260102030405004.schemacommit",
+    ".hoodie/.index_defs/index.json",
+    ".hoodie/.temp/20260102030405004/MARKERS0",
+    ".hoodie/.heartbeat/20260102030405004",
+    ".hoodie/.bucket_index/consistent_hashing_metadata/p/00000000000000.hashing_meta",
+    ".hoodie/metadata/.hoodie/hoodie.properties",
+    ".hoodie/anything",
+]
+
+
+@pytest.mark.parametrize("path", LARGE)
+def test_a_file_that_is_too_large_for_its_kind_is_refused_by_its_path(
+    tmp_path: Path, path: str
+) -> None:
+    with made(tmp_path) as table:
+        storage = table.core.context.world.storage
+        sparse(tmp_path / "t" / path, 3 << 30)
+        with pytest.raises(CorruptTableError) as refused:
+            storage.read(path)
+        assert refused.value.kind == "file_too_large"
+        assert refused.value.fields["path"] == path
+        os.truncate(tmp_path / "t" / path, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("hoodoo.publish.lock", "none"),
+        ("hoodoo.reader.lease.ms", "1000"),
+        ("hoodoo.clock.max.ahead.ms", "999999999"),
+        ("hoodoo.storage.durability", "relaxed"),
+    ],
+)
+def test_a_tables_own_file_loosens_nothing(tmp_path: Path, key: str, text: str) -> None:
+    made(tmp_path).close()
+    with (tmp_path / "t/.hoodie/hoodie.properties").open("a") as file:
+        file.write(f"{key}={text}\n")
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert key not in table.properties
+        table.upsert(ROW)

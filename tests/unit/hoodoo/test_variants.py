@@ -1,0 +1,167 @@
+"""A variant is shown as JSON, taken as JSON, and else moved byte for byte; other types say raw."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.variant_utils import VariantUtils
+
+import hoodoo
+from hoodoo.assembly import Layers
+from hoodoo.cli.app import main
+from hoodoo.verify import verify_at
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+from timeline.model.schema import avro_to_arrow, told_type
+from timeline.model.variant import encode_variant, variant_json
+from timeline.properties.properties_file import update_properties
+
+AVRO = {
+    "type": "record",
+    "name": "t_record",
+    "namespace": "hoodie.t",
+    "fields": [
+        {"name": "id", "type": ["null", "string"], "default": None},
+        {
+            "name": "v",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "variant",
+                    "logicalType": "variant",
+                    "fields": [
+                        {"name": "metadata", "type": "bytes"},
+                        {"name": "value", "type": "bytes"},
+                    ],
+                },
+            ],
+            "default": None,
+        },
+        {
+            "name": "d",
+            "type": ["null", {"type": "fixed", "name": "d", "size": 12, "logicalType": "duration"}],
+            "default": None,
+        },
+    ],
+}
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=80)
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(value=VALUES)
+def test_json_becomes_a_variant_that_spark_reads_and_that_is_shown_as_the_same_json(
+    value: Any,
+) -> None:
+    metadata, data = encode_variant(json.dumps(value))
+    assert json.loads(variant_json(metadata, data)) == value
+    assert json.loads(VariantUtils.to_json(data, metadata)) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x0c\xff", "-1"),
+        (b"\x20\x02\x85\xff\xff\xff", "-1.23"),
+        (b"\x2c\x01\x00\x00\x00", '"1970-01-02"'),
+        (b"\x30\xff\xff\xff\xff\xff\xff\xff\xff", '"1969-12-31T23:59:59.999999Z"'),
+        (b"\x34\x01\x00\x00\x00\x00\x00\x00\x00", '"1970-01-01T00:00:00.000001"'),
+        (b"\x38\x00\x00\xc0\x7f", '"NaN"'),
+        (b"\x3c\x02\x00\x00\x00\x01\x02", '"AQI="'),
+        (b"\x50" + bytes(range(16)), '"00010203-0405-0607-0809-0a0b0c0d0e0f"'),
+    ],
+)
+def test_types_that_json_lacks_are_shown_as_texts(data: bytes, text: str) -> None:
+    assert variant_json(b"\x01\x00\x00", data) == text
+
+
+@given(metadata=st.binary(max_size=12), data=st.binary(max_size=24))
+def test_bytes_that_are_no_variant_raise_nothing_but_damage(metadata: bytes, data: bytes) -> None:
+    with suppress(CorruptTableError):
+        variant_json(metadata, data)
+
+
+def a_table(path: Path, table_type: str) -> hoodoo.Table:
+    schema = avro_to_arrow(json.dumps(AVRO))
+    options = {"hoodie.compact.inline": "false"}
+    with hoodoo.create_table(
+        path, schema=schema, record_key="id", table_type=table_type, name="t", properties=options
+    ) as made:
+        told = {"hoodie.table.create.schema": json.dumps(AVRO)}
+        update_properties(made.core.context.world.storage, told, now="20261127000000000")
+    return hoodoo.open_table(path, properties=options)
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_variants_are_written_as_json_and_moved_byte_for_byte(
+    tmp_path: Path, table_type: str
+) -> None:
+    odd = {"metadata": b"\x01\x01\x00\x01a", "value": b"\x02\x01\x00\x00\x02\x0c\x07"}
+    with a_table(tmp_path / "t", table_type) as table:
+        table.insert([{"id": "a", "v": '{"x": [1, 2.50, "é"]}', "d": b"d" * 12}])
+        table.upsert([{"id": "b", "v": odd, "d": None}, {"id": "c", "v": None, "d": None}])
+        table.upsert(table.look_up(["b"]))
+        if table_type == "MERGE_ON_READ":
+            table.services.compact()
+        table.services.cluster()
+        found = {row["id"]: row["v"] for row in table.to_arrow().to_pylist()}
+        assert (found["b"], found["c"]) == (odd, None)
+        assert variant_json(found["a"]["metadata"], found["a"]["value"]) == '{"x":[1,2.50,"é"]}'
+        with pytest.raises(InvalidInputError) as caught:
+            table.upsert([{"id": "a", "v": "{not json", "d": None}])
+        assert caught.value.kind == "bad_variant"
+    printed = CliRunner().invoke(main, ["read", str(tmp_path / "t"), "-o", "ndjson"])
+    rows = [json.loads(line) for line in printed.stdout.splitlines()]
+    texts = {row["id"]: row["v"] for row in rows}
+    assert texts == {"a": '{"x":[1,2.50,"é"]}', "b": '{"a":7}', "c": None}
+    shown = CliRunner().invoke(main, ["read", str(tmp_path / "t"), "-o", "table"])
+    assert '{"a":7}' in shown.stdout
+    assert verify_at(tmp_path / "t", Layers(), all_columns=True).problems == ()
+
+
+def test_a_shredded_variant_is_refused_by_kind(tmp_path: Path) -> None:
+    with a_table(tmp_path / "t", "COPY_ON_WRITE") as table:
+        table.insert([{"id": "a", "v": "1", "d": None}])
+        base = next(one.base_file for one in table.file_slices() if one.base_file)
+        file = tmp_path / "t" / base.path
+        rows = pq.read_table(file)
+        parts = [*rows.column("v").combine_chunks().flatten(), pa.array([1], pa.int64())]
+        typed = pa.StructArray.from_arrays(parts, ["metadata", "value", "typed_value"])
+        pq.write_table(rows.set_column(rows.schema.get_field_index("v"), "v", typed), file)
+        with pytest.raises(UnsupportedTableError) as caught:
+            table.to_arrow()
+        assert caught.value.kind == "shredded_variant"
+    assert "shredded_variant" in {one.kind for one in verify_at(tmp_path / "t", Layers()).problems}
+
+
+def test_a_type_without_a_decoder_is_labelled_raw(tmp_path: Path) -> None:
+    told = {each.name: told_type(each) for each in avro_to_arrow(json.dumps(AVRO))}
+    assert told == {"id": None, "v": "VARIANT", "d": "raw duration"}
+    with a_table(tmp_path / "t", "COPY_ON_WRITE") as table:
+        table.insert([{"id": "a", "v": "1", "d": b"d" * 12}])
+    shown = CliRunner().invoke(main, ["table", "show", str(tmp_path / "t")])
+    types = {one["name"]: one["type"] for one in json.loads(shown.stdout)["columns"]}
+    assert types["d"] == "fixed_size_binary[12] (raw duration)"
+    assert types["v"].endswith("(VARIANT)")
+    read = CliRunner().invoke(main, ["read", str(tmp_path / "t")])
+    assert "raw duration" in read.stderr
