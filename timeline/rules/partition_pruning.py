@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from itertools import islice, product
@@ -38,6 +38,7 @@ _GROUP: Final = 50  # paths that are asked about together
 _OF_PATH: Final = -1  # the meta column, in place of a field's number
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_CLOCK: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?")
 _GREGORIAN: Final = date(1582, 10, 15)  # Spark's writers name earlier days by another calendar
 _ZONE_MS: Final = 18 * 3_600_000  # the greatest offset of a zone
 _DAY_MS: Final = 86_400_000
@@ -325,6 +326,11 @@ def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | N
         return [_Range(each, each) for each in texts]
     if text == DEFAULT_PARTITION:
         return [None]
+    if pa.types.is_timestamp(kind) and (told := _clock(unquote(text))) is not None:
+        # Java Hudi tells the clock of the process that wrote, which no property names.
+        per = _PER_SECOND[kind.unit]
+        low, high = (told - _ZONE_MS) * per // 1_000, (told + 1_000 + _ZONE_MS) * per // 1_000
+        return [_Range(low, high, closed=False)]
     try:
         values = [(value, _scalar(value, kind)) for value in _parsed(text, kind) or ()]
     except (pa.ArrowException, ValueError, OverflowError):
@@ -356,6 +362,17 @@ def _parsed(text: str, kind: pa.DataType) -> list[Any] | None:
         moments = [divmod(int(text) * _PER_SECOND[kind.unit], per) for per in (1_000, 1_000_000)]
         return None if any(rest for _, rest in moments) else [moment for moment, _ in moments]
     return None
+
+
+def _clock(text: str) -> int | None:
+    """The milliseconds since 1970 that a clock shows, a fraction left out; None for no time."""
+    if not _CLOCK.fullmatch(text):
+        return None
+    try:
+        seconds = datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return int(seconds) * 1_000 if text >= _GREGORIAN.isoformat() else None
 
 
 def _times(one: PartitionField, text: str) -> list[_Range | None] | None:

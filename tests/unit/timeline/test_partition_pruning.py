@@ -289,3 +289,12 @@ def test_times_of_an_unknown_zone_keep_the_days_beside() -> None:
 def test_a_folder_of_another_form_is_kept() -> None:
     p = PartitionField(name="p", type=pa.int32())
     assert kept_of(["p=1", "x", "1", "2"], pc.field("p") == 1, p) == ["p=1", "x", "1"]
+
+
+def test_moments_of_an_unknown_clock_keep_the_folders_of_a_day() -> None:
+    t = PartitionField(name="t", type=pa.timestamp("us", "UTC"))
+    paths = [f"2024-05-{day:02} 12%3A00%3A00" for day in range(1, 31)]
+    paths += ["2024-05-20 12:00:00.5", "1715083200000000", "1715083200000", "soon"]
+    noon = datetime(2024, 5, 7, 12, tzinfo=UTC)
+    condition = pc.field("t") == pa.scalar(noon, t.type)
+    assert kept_of(paths, condition, t) == [paths[6], *paths[-3:]]
