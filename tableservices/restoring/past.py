@@ -13,14 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from timeline.active import ActiveTimeline
+from timeline.codecs.boundary import decode_boundary
 from timeline.codecs.history_rows import HistoryInstant
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.history import ARCHIVED_WRITES
-from timeline.model.filenames import parse_log_file_name
+from timeline.model.filenames import instant_file_name, parse_log_file_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.operations import TableType
+from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime
+from timeline.places import slot_path
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import retained_since
@@ -32,6 +35,7 @@ __all__ = [
     "refuse_archived_since",
     "refuse_cleaned",
     "refuse_foreign_upkeep",
+    "refuse_moving",
     "refuse_old_logs",
     "refuse_savepointed",
     "savepoint_times",
@@ -195,6 +199,34 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
             kind="archived_since",
             requested_time=target.requested_time,
             archived=later[-1],
+        )
+
+
+def refuse_moving(
+    context: TableContext, timeline: ActiveTimeline, needed: Iterable[Instant]
+) -> None:
+    """
+    Pass when no archive is moving any of these instants, or died while it did.
+
+    A cut says what moves before it moves (GC-1): its owner may come back after a savepoint or a
+    restore, and archive what was saved or taken away. Outside: slots that were not read yet.
+
+    Raises:
+        InvalidInputError: One is named by the last cut and still on the timeline.
+    """
+    slots = context.chain.newest_first()
+    cut = next((slot for slot in slots if slot.kind is SlotKind.CUT), None)
+    if cut is None:
+        return
+    named = decode_boundary(cut.body, path=slot_path(cut.number)).completed
+    moving = timeline.file_names.intersection(named)
+    met = [one.requested_time for one in needed if instant_file_name(one) in moving]
+    if met:
+        raise InvalidInputError(
+            "an archive is moving it, or died while it did; run 'hoodoo services run --service "
+            f"archive TABLE', then choose an instant that is still on the timeline: {met[0]}",
+            kind="being_archived",
+            requested_time=met[0],
         )
 
 

@@ -18,6 +18,7 @@ from tableservices.restoring.past import (
     refuse_archived_since,
     refuse_cleaned,
     refuse_foreign_upkeep,
+    refuse_moving,
     refuse_old_logs,
     refuse_savepointed,
     savepoint_times,
@@ -128,6 +129,7 @@ def _gone(
         refuse_cleaned(context, snapshot, target)
     instants = after(timeline, target, context.config.table_type)
     refuse_savepointed(held, frozenset(one.requested_time for one in instants))
+    refuse_moving(context, timeline, (target, *instants))
     refuse_old_logs(context, instants)
     if not force:
         refuse_living(context, instants)
@@ -175,7 +177,7 @@ def restore(
         InstantNotFoundError: No such write on the active timeline, or files of that state
             were cleaned.
         InvalidInputError: A later savepoint holds what would go, a writer is alive, later
-            writes are archived, or their logs are of version 6.
+            writes are archived or just being so, or their logs are of version 6.
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: The table is not written by this release.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.

@@ -16,6 +16,7 @@ from tableservices.restoring.past import (
     files_kept,
     refuse_cleaned,
     refuse_foreign_upkeep,
+    refuse_moving,
     savepoint_times,
 )
 from timeline.active import ActiveTimeline
@@ -112,7 +113,7 @@ def savepoint(
     Raises:
         InstantNotFoundError: No such write on the active timeline, or files of that state
             were cleaned.
-        InvalidInputError: The write has a savepoint already.
+        InvalidInputError: The write has a savepoint already, or is being archived.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
         BudgetSpentError: The table was restored in every attempt.
@@ -154,6 +155,7 @@ def _draft(
     else:
         target = completed_write(timeline, requested_time)
     _refuse_second(savepoint_times(timeline), target)
+    refuse_moving(context, timeline, [target])
     refuse_cleaned(context, snapshot, target)
     kept = files_kept(context, snapshot, target)
     who = context.world.ids.identity()
@@ -202,6 +204,7 @@ def _take(
             return None
         target = completed_write(turn.timeline, draft.requested_time)
         _refuse_second(savepoint_times(turn.timeline), target)
+        refuse_moving(context, turn.timeline, [target])
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         refuse_cleaned(context, now, target)  # a clean since may have taken what was listed
         return turn.slot(

@@ -12,13 +12,16 @@ import pytest
 from tableservices.archiving.execute import ArchiveMemory, ArchiveReceipt, archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
+from tableservices.restoring.restore import restore
+from tableservices.restoring.savepoints import savepoint
 from tests.unit.tableservices.plain_bench import Bench
 from tests.unit.timeline.engine import Behind
 from timeline.boundary import boundary_number
 from timeline.codecs.history_rows import parse_manifest
 from timeline.context import TableContext
-from timeline.errors import MissingFileError
+from timeline.errors import InstantNotFoundError, InvalidInputError, MissingFileError
 from timeline.model.instant import Action
+from timeline.model.slot import SlotKind
 from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.ids import ProcessIdentity
 from timeline.registry import enter
@@ -406,3 +409,29 @@ def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
     assert boundary_number(bench.storage) >= 8
     first = int(bench.storage.names(SLOTS)[0])
     assert first == boundary_number(bench.storage) + 1
+
+
+@pytest.mark.spec("GC-1")
+@pytest.mark.parametrize("act", [savepoint, restore])
+def test_what_a_cut_off_archive_moves_is_neither_saved_nor_restored_to(act: Any) -> None:
+    """Else its owner, or who finishes it, archives what was saved or taken away."""
+    for after in range(10):
+        bench = Bench()
+        times = bench.commits(5)
+        context = bench.open(Dying(bench.storage, 10_000))
+        context.world.storage.left = after  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):
+            archive(context, RULES)
+        heir = bench.open(bench.storage)
+        cut = [one for one in heir.chain.newest_first() if one.kind is SlotKind.CUT]
+        if cut and heir.active().find(times[0]) is not None:
+            break
+    else:
+        pytest.fail("no archive died between its slot and its moves")
+    with pytest.raises(InvalidInputError) as caught:
+        act(heir, times[0])
+    assert caught.value.kind == "being_archived"
+    archive(heir, RULES)
+    with pytest.raises(InstantNotFoundError):
+        act(heir, times[0])
+    assert act(heir, left(bench)[0]) is not None
