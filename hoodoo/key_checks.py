@@ -55,7 +55,10 @@ def keys_of_table(
             class of the table's owner makes them (``keys_of_others``).
     """
     config = context.config
-    keys = key_spec_of(settings or _told_by_table(config), config)
+    try:
+        keys = key_spec_of(settings or _told_by_table(config), config)
+    except SettingError as error:
+        raise UnsupportedTableError(error.message, kind="keys_of_others", feature="keys") from error
     if not (keys.record_key_fields or keys.partition_fields) or _by_strange_class(config):
         raise UnsupportedTableError(
             "keys and folders of this table are not made of its columns by a key generator that "

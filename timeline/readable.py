@@ -12,6 +12,7 @@ from timeline.model.table_config import TableConfig
 from timeline.rules.keys import KeyGenerator
 
 __all__ = [
+    "ELSEWHERE",
     "refuse_behind_metadata_table",
     "refuse_old_version",
     "refuse_unreadable",
@@ -20,6 +21,11 @@ __all__ = [
 
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
+)
+#: What can be done with a table that is not written here for what it is.
+ELSEWHERE = (
+    "it can be read, so write it with the engine that made it, or copy its rows into a new table "
+    "('hoodoo read' into a file, 'hoodoo write --key ...' from it)"
 )
 _BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 
@@ -40,7 +46,8 @@ def refuse_unreadable(config: TableConfig) -> None:
         )
     if config.base_file_format.upper() != "PARQUET":
         raise UnsupportedTableError(
-            f"this release handles Parquet base files only: {config.base_file_format}",
+            "this release handles Parquet base files only; read the table with Java Hudi, which "
+            f"can copy its rows into a table of Parquet files: {config.base_file_format}",
             kind="base_file_format",
         )
 
@@ -101,7 +108,7 @@ def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = Fal
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"
         raise UnsupportedTableError(
-            f"this release does not write {what}; it reads the table",
+            f"this release does not write {what}; {ELSEWHERE}",
             kind="not_writable",
             feature=what,
         )

@@ -73,7 +73,12 @@ def _way_out(version: int) -> str:
     """What to do about a table of a version that is not read."""
     if version > max(LAYOUT_OF_VERSION):
         return "it was written by something newer, use a newer release"
-    return "convert the table"
+    if version > min(LAYOUT_OF_VERSION):
+        return "let Java Hudi 1.0.2 or later upgrade it (one write)"
+    return (
+        "let Java Hudi 0.14.1 or 0.15.0 upgrade it to version 6 (one write, or hudi-cli: upgrade "
+        "table --toVersion SIX), then upgrade it here ('hoodoo table upgrade')"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

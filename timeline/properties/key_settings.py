@@ -79,7 +79,7 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     split = [field.partition(":") for field in values.get("partition_fields", ())]
     values["partition_fields"] = tuple(name.strip() for name, _, _ in split)
     values["partition_types"] = tuple(kind.strip().upper() or None for _, _, kind in split)
-    values["timestamp_keys"] = timestamp_keys_of(properties)
+    values["timestamp_keys"] = _times_unless_unknown(properties)
     values["time_properties"] = {
         option.key: found[1].strip()
         for option in TIME_OPTIONS.values()
@@ -87,6 +87,17 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     }
     for field in _MADE_OF:
         values.pop(field, None)
+
+
+def _times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
+    """None, too, where the table alone speaks of times, and not well: reading needs none of it."""
+    try:
+        return timestamp_keys_of(properties)
+    except SettingError:
+        found = (properties.find(option) for option in TIME_OPTIONS.values())
+        if all(one is None or one[2] == TABLE_LAYER for one in found):
+            return None
+        raise
 
 
 def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
@@ -248,6 +259,8 @@ def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
     if generator is KeyGenerator.CUSTOM and None in types:
         types = settings.partition_types
     bare = settings.complex_key_bare
+    if generator is KeyGenerator.CUSTOM:
+        _refuse_unknown_types(config, types)
     return KeySpec(
         record_key_fields=config.record_key_fields,
         partition_fields=config.partition_fields,
@@ -272,6 +285,28 @@ def stored_times_of(config: TableConfig) -> TimestampKeys | None:
         return None
 
 
+def _refuse_unknown_types(config: TableConfig, types: tuple[str | None, ...]) -> None:
+    """A CUSTOM generator makes folders by the type of each field, which old tables do not keep."""
+    known = {KeyGenerator.SIMPLE.value, KeyGenerator.TIMESTAMP.value}
+    told = types or (None,) * len(config.partition_fields)
+    unknown = [
+        name for name, kind in zip(config.partition_fields, told, strict=False) if kind not in known
+    ]
+    if unknown:
+        key = KEY_OPTIONS["partition_fields"].key
+        example = ",".join(f"{name}:SIMPLE" for name in config.partition_fields)
+        raise SettingError(
+            "the table's key generator is CUSTOM, and nothing says how these partition fields "
+            f"become folders: {unknown}; say it as the table's other writers do, SIMPLE or "
+            f"TIMESTAMP for each: {key}={example}",
+            kind="setting_missing",
+            key=key,
+            value="",
+            layer=TABLE_LAYER,
+            suggestion=example,
+        )
+
+
 def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
     """
     Refuse time formats other than those the table keeps: rows would get other folders.
@@ -282,7 +317,7 @@ def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
     kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
     if not kept or settings.timestamp_keys is None:
         return
-    theirs = timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept))
+    theirs = _times_unless_unknown(PropertySet().with_layer(TABLE_LAYER, kept))
     if theirs is not None and theirs != settings.timestamp_keys:
         raise SettingError(
             "the table's folders of times were made otherwise, and rows would get others; leave "

@@ -14,7 +14,8 @@ from typing import Final
 
 from timeline.errors import SettingError
 from timeline.properties.known_keys import hudi_keys
-from timeline.properties.options import PropertySet, redact
+from timeline.properties.options import TABLE_LAYER, PropertySet, redact
+from timeline.readable import ELSEWHERE
 
 __all__ = [
     "UNSUPPORTED",
@@ -185,6 +186,8 @@ def refuse_unsupported(
     if not found:
         return
     listed = "; ".join(f"{one.reason}: {one.key}={one.value} (from {one.layer})" for one in found)
+    if any(one.layer == TABLE_LAYER for one in found):
+        listed += f". The table itself says so: {ELSEWHERE}"
     raise SettingError(
         listed,
         kind="unsupported_setting",

@@ -365,7 +365,7 @@ def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpe
 def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
     if spec.times is None:
         raise InvalidInputError(
-            "folders are made of times, and nothing says how; set "
+            "folders are made of times, and the table does not say in full how; set "
             "hoodie.keygen.timebased.timestamp.type and hoodie.keygen.timebased.output.dateformat "
             f"as other writers of the table do: column={name!r}",
             kind="no_time_format",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -12,7 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    SettingError,
+    UnsupportedTableError,
+)
 from timeline.model.zones import TimelineZone
 from timeline.rules.keys import KeySpec
 from timeline.rules.moment_texts import MomentForm, MomentTexts
@@ -176,3 +182,96 @@ def test_folders_of_several_forms_are_refused(tmp_path: Path):
         with pytest.raises(UnsupportedTableError) as caught:
             table.upsert([{"id": "b", "at": AT, "v": 2}])
         assert caught.value.kind == "mixed_partition_paths"
+
+
+TIMES = {
+    "hoodie.table.keygenerator.type": "TIMESTAMP",
+    "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+    "hoodie.keygen.timebased.output.dateformat": "yyyy/MM/dd",
+}
+
+
+def with_properties(table: Path, **changed: str | None) -> None:
+    """The table's own file, with keys changed or gone."""
+    file = table / ".hoodie/hoodie.properties"
+    own = dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
+    own |= {key.replace("__", "."): value or "" for key, value in changed.items()}
+    file.write_text("".join(f"{key}={value}\n" for key, value in own.items() if value))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hoodie__keygen__timebased__timestamp__type": None},
+        {"hoodie__keygen__timebased__output__dateformat": None},
+        {"hoodie__keygen__timebased__timestamp__type": "STARDATE"},
+        {"hoodie__keygen__timebased__timestamp__type": "DATE_STRING"},
+        {"hoodie__keygen__timebased__output__dateformat": "QQQQ~"},
+        {"hoodie__keygen__timebased__timezone": "Mars/Base"},
+    ],
+)
+def test_a_read_needs_no_settings_of_a_key_generator(
+    tmp_path: Path, changed: dict[str, str | None]
+):
+    rows = [{"id": "a", "at": 1_700_000_000_000}]
+    schema = pa.schema([("id", pa.string()), ("at", pa.int64())])
+    address = tmp_path / "t"
+    with hoodoo.create_table(
+        address, schema=schema, record_key="id", partition_by="at", properties=TIMES
+    ) as table:
+        table.upsert(rows)
+    with_properties(address, **changed)
+    with hoodoo.open_table(address) as table:
+        assert table.to_arrow(filter=[("at", "=", 1_700_000_000_000)]).to_pylist() == rows
+        assert len(table.file_slices()) == 1
+        with pytest.raises(InvalidInputError) as caught:
+            table.upsert(rows)
+        assert caught.value.kind == "no_time_format"
+    with_properties(address, hoodie__keygen__timebased__timezone=None)
+    told = {key: value for key, value in TIMES.items() if "timebased" in key}
+    with hoodoo.open_table(address, properties=told) as table:
+        assert table.upsert(rows).rows_updated == 1
+
+
+def test_a_custom_generator_without_types_is_told_what_to_say(tmp_path: Path):
+    address = tmp_path / "t"
+    rows = [{"id": "a", "day": "x", "hour": 1}]
+    with table_of(tmp_path, "day") as table:
+        table.upsert(rows)
+    with_properties(address, hoodie__table__keygenerator__type="CUSTOM")
+    with hoodoo.open_table(address) as table:
+        assert table.to_arrow(["id"]).num_rows == 1
+        with pytest.raises(SettingError) as caught:
+            table.upsert(rows)
+    said = {caught.value.fields["key"]: caught.value.fields["suggestion"]}
+    with hoodoo.open_table(address, properties=said) as table:
+        assert table.upsert(rows).rows_updated == 1
+
+
+@pytest.mark.parametrize(("version", "release"), [(3, "0.15.0"), (5, "0.15.0"), (7, "1.0.2")])
+def test_an_old_table_names_the_release_that_upgrades_it(
+    tmp_path: Path, version: int, release: str
+):
+    table_of(tmp_path, "day").close()
+    with_properties(tmp_path / "t", hoodie__table__version=str(version))
+    with pytest.raises(UnsupportedTableError, match=re.escape(release)):
+        hoodoo.open_table(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hoodie__table__keygenerator__type": "USER_PROVIDED"},
+        {"hoodie__allow__operation__metadata__field": "true"},
+    ],
+)
+def test_a_table_that_is_only_read_names_a_next_step(
+    tmp_path: Path, changed: dict[str, str | None]
+):
+    with table_of(tmp_path, "day") as table:
+        table.upsert([row("a", "x")])
+    with_properties(tmp_path / "t", **changed)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.to_arrow(["id"]).num_rows == 1
+        with pytest.raises(HoodooError, match="copy its rows into a new table"):
+            table.upsert([row("a", "x")])
