@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import hoodoo
+
 pytestmark = pytest.mark.spark
 
 OPERATION = "hoodie__datasource__write__operation"
@@ -58,3 +60,38 @@ def test_an_insert_that_drops_known_keys_takes_a_deleted_one_for_new(
         (3, "tue", 10, 3.0),
         (4, "mon", 11, 8.0),
     ]
+
+
+@pytest.mark.parametrize("index", ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE"])
+def test_keys_that_only_logs_hold_are_replaced_and_deleted(
+    save: Any, rows: Any, path: str, index: str
+) -> None:
+    """A bucket writer put them there, before the table was written without buckets."""
+    one = {**BUCKETS, "hoodie__bucket__index__num__buckets": "1"}
+    save(START[:2], **one)
+    save([(4, "mon", 10, 4.0), (5, "mon", 10, 5.0)], **one)
+    properties = Path(path, ".hoodie", "hoodie.properties")
+    kept = [line for line in properties.read_text().splitlines() if "index" not in line]
+    properties.write_text("\n".join(kept) + "\n")
+    other = {**MERGE_ON_READ, "hoodie__index__type": index}
+    changed = save([(1, "mon", 11, 7.0), (4, "mon", 11, 8.0), (6, "mon", 11, 9.0)], **other)
+    assert (changed.rows_updated, changed.rows_inserted) == (2, 1)
+    deleting = {**other, OPERATION: "delete"}
+    assert save([(5, "mon")], columns="id long, day string", **deleting).rows_deleted == 1
+    assert rows() == [
+        (1, "mon", 11, 7.0),
+        (2, "mon", 10, 2.0),
+        (4, "mon", 11, 8.0),
+        (6, "mon", 11, 9.0),
+    ]
+
+
+def test_a_range_of_partial_updates_tells_whole_rows(save: Any, rows: Any, path: str) -> None:
+    since = save(START, **MERGE_ON_READ).completion_time
+    with hoodoo.open_table(path) as table:
+        table.upsert([{"id": 1, "day": "mon", "at": 12}], partial=True)
+    asked = {
+        "hoodie__datasource__query__type": "incremental",
+        "hoodie__datasource__read__begin__instanttime": since,
+    }
+    assert rows(**asked) == [(1, "mon", 12, 1.0)]

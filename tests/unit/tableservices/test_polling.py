@@ -44,13 +44,36 @@ STEPS = st.lists(
     ),
     max_size=12,
 )
-KINDS = st.builds(
-    Features,
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Features):
+    """Also writers of buckets that publish beside each other."""
+
+    non_blocking: bool = False
+
+    @property
+    def properties(self) -> dict[str, object]:
+        mode = "hoodie.write.concurrency.mode"
+        told = {mode: "NON_BLOCKING_CONCURRENCY_CONTROL"} if self.non_blocking else {}
+        return {**super().properties, **told}
+
+
+PLAIN = st.builds(
+    Kind,
     appends=st.booleans(),
     version=st.sampled_from([9, 8]),
     by_event=st.booleans(),
     index=st.sampled_from(["SIMPLE", "BUCKET"]),
 )
+BESIDE = st.builds(
+    Kind,
+    appends=st.just(True),
+    by_event=st.booleans(),
+    index=st.just("BUCKET"),
+    non_blocking=st.just(True),
+)
+KINDS = st.one_of(PLAIN, BESIDE)
 
 
 @dataclass
@@ -93,7 +116,7 @@ def sorted_rows(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
 class Story:
     """A table, its steps, and a reader who polls between them."""
 
-    def __init__(self, kind: Features) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.kind, self.clock, self.storage = kind, StillClock(), MemoryStorage()
         self.table = create(self.storage, kind, self.clock)
         self.reader = Reader(kind.by_event)
@@ -136,7 +159,7 @@ class Story:
     def partial(self, told: Sequence[Row]) -> None:
         there = {(row["p"], row["id"]) for row in self.table.to_arrow().to_pylist()}
         rows = [row for row in told if (row["p"], row["id"]) in there]
-        if rows:
+        if rows and not self.kind.non_blocking:
             self.table.upsert(self.rows_of(rows).select(["id", "p", "ts", "v"]), partial=True)
 
     def delete(self, told: Sequence[Row]) -> None:
@@ -178,7 +201,7 @@ for _name in ("plan", "finish", "compact", "join logs", "cluster", "archive"):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(kind=KINDS, steps=STEPS)
-def test_range_after_range_tells_the_table(kind: Features, steps: list[tuple[Any, ...]]) -> None:
+def test_range_after_range_tells_the_table(kind: Kind, steps: list[tuple[Any, ...]]) -> None:
     story = Story(kind)
     for step in steps:
         story.act(step)
