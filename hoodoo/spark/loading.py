@@ -295,7 +295,7 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         core.context,
         changed.snapshot,
         changed.slices,
-        filter=changed.condition,
+        among=changed.condition,
         with_hoodie_columns=True,
         base_filter=changed.base_condition,
         visible=changed.visible,

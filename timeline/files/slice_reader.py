@@ -58,6 +58,7 @@ class SliceRead:
         finds_keys: Whether the filter asks for computed keys, not for what files show instead.
         visible: The instants whose log blocks count in the snapshot that is read.
         whole_visible: Of an incremental read: those that count in whole slices (``FileSlice``).
+        whole_filter: Rows of whole slices that come out, whenever they were written.
         history: What columns were called when files were written, in a table with column ids.
         folders: Columns that files leave out, because the folder's name tells them.
     """
@@ -71,6 +72,7 @@ class SliceRead:
     finds_keys: bool = False
     visible: Container[InstantTime]
     whole_visible: Container[InstantTime] | None = None
+    whole_filter: pc.Expression | None = None
     history: SchemaHistory | None = None
     folders: FolderColumns | None = None
 
@@ -236,12 +238,14 @@ def merged_slice_rows(
     if partial is None or read.whole_visible is None:
         return rows.select(names)
     told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
-    there = replace(read, visible=read.whole_visible, base_filter=None, filter=None)
+    there = replace(read, visible=read.whole_visible, base_filter=None, filter=read.whole_filter)
     whole = merge_slice(storage, events, _whole(one), there)
     if whole is None:
         return told.select(names)
-    wanted = pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial)
-    return pa.concat_tables([told.select(names), whole.table.filter(wanted).select(names)])
+    filled = whole.table.filter(pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial))
+    if read.whole_filter is not None:
+        filled = filled.filter(read.whole_filter)
+    return pa.concat_tables([told.select(names), filled.select(names)])
 
 
 def _whole(one: FileSlice) -> FileSlice:

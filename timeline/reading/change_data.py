@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from timeline.codecs.instant_avro import decode_restore
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.files.change_reader import ChangeRead, ChangeSource, ChangeUnit, read_changes
@@ -23,7 +24,11 @@ from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.filenames import parse_base_file_name, parse_log_file_name
+from timeline.model.filenames import (
+    instant_file_name,
+    parse_base_file_name,
+    parse_log_file_name,
+)
 from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join, listed
@@ -35,7 +40,7 @@ from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive, retained_since
 from timeline.reading.view import FileSystemView
-from timeline.reading.withdrawal import ended_times
+from timeline.reading.withdrawal import ended_times, withdrawn_in
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
 __all__ = [
@@ -92,7 +97,8 @@ def plan_changes(
 
     Raises:
         InstantNotFoundError: A file that tells a change was cleaned (``changes_cleaned``);
-            the field ``path`` names it.
+            the field ``path`` names it. Or a restore took back what had completed before the
+            range begins (``changes_taken_back``).
         InvalidInputError: No such column.
         SnapshotExpiredError: A restore or a clean came meanwhile.
 
@@ -104,6 +110,7 @@ def plan_changes(
     groups = PastSlices(context, snapshot)
     chosen = None if partitions is None else frozenset(listed(partitions, "partitions"))
     with whole(context, snapshot):
+        _refuse_taken_back(context, snapshot, since)
         units = [
             unit
             for write in _writes_between(context, snapshot, since, until)
@@ -126,6 +133,37 @@ def refuse_filtered_images(condition: object) -> None:
             "a filter would have to choose between the row before and after; leave it out, or "
             "choose partitions by their paths",
             kind="unsupported_query",
+        )
+
+
+def _refuse_taken_back(context: TableContext, snapshot: Snapshot, since: InstantTime) -> None:
+    """
+    Refuse a range that goes on from a state which a restore, or a rollback by name, took back.
+
+    Its reader holds rows that are gone, and the files that would tell so are deleted.
+    Outside: 1 get per restore since then, the slots where there was a rollback.
+    """
+    later = [
+        one
+        for one in snapshot.active.instants
+        if one.completed and (one.completion_time or one.requested_time) > since
+    ]
+    taken: set[InstantTime] = set()
+    for one in later:
+        if one.action is Action.RESTORE:
+            path = context.instant_path(instant_file_name(one))
+            taken.update(decode_restore(context.world.storage.read(path)).instants_to_rollback)
+    if any(one.action is Action.ROLLBACK for one in later):
+        slots = context.chain.newest_first()
+        taken |= withdrawn_in(slot for slot in slots if (slot.completion_time or "") > since)
+    seen = min((time for time in taken if time < since), default=None)
+    if seen is not None:
+        raise InstantNotFoundError(
+            "a restore took back writes that the reader of this range may have seen; begin anew, from "
+            f"'earliest' or from a new copy of the table: since={since}, taken back: {seen}",
+            kind="changes_taken_back",
+            since=since,
+            requested_time=seen,
         )
 
 

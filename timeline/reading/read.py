@@ -208,6 +208,7 @@ def plan_scan(
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
             whole_visible=whole_visible,
+            whole_filter=wanted,
             history=schema_history(context.world.storage, snapshot),
             folders=folders,
         ),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hoodoo.table import Table
 from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
+from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.operations import WriteOperation
 from timeline.storage.memory import MemoryStorage
 from timeline.writing.local_workload import LocalWorkload
@@ -36,6 +39,7 @@ STEPS = st.lists(
         st.tuples(st.just("partial"), ROWS),
         st.tuples(st.just("delete"), ROWS),
         st.tuples(st.just("overwrite"), ROWS),
+        st.tuples(st.sampled_from(["savepoint", "restore", "roll back"])),
         st.tuples(
             st.sampled_from(["plan", "finish", "compact", "join logs", "cluster", "archive"])
         ),
@@ -93,7 +97,14 @@ class Reader:
                 held = self.rows.get(key)
                 if held is None or self._order(held) <= self._order(row):
                     self.rows[key] = row
-        for change in table.changes(self.since, images=True).read_all().to_pylist():
+        try:
+            changes = table.changes(self.since, images=True).read_all().to_pylist()
+        except InstantNotFoundError as error:
+            if error.kind != "changes_taken_back":
+                raise
+            self.images.clear()
+            changes = table.changes("earliest", images=True).read_all().to_pylist()
+        for change in changes:
             if change["before"] is not None:
                 self.images.remove(change["before"])
             if change["after"] is not None:
@@ -170,6 +181,26 @@ class Story:
         self.only_rows = False
         self.table.insert_overwrite(self.rows_of(told))
 
+    def savepoint(self) -> None:
+        if not self.table.savepoints and self.table.to_arrow().num_rows:
+            self.table.savepoint()
+
+    def restore(self) -> None:
+        for one in self.table.savepoints:
+            self.only_rows = False
+            self.table.restore(one.requested_time)
+            self.table.delete_savepoint(one.requested_time)
+            self.planned = None
+
+    def roll_back(self) -> None:
+        """The newest write, where nothing forbids it."""
+        writes = [one for one in self.table.timeline if one.action in ("commit", "deltacommit")]
+        newest = max((one.requested_time for one in writes if not one.archived), default=None)
+        if newest is not None:
+            with suppress(HoodooError):
+                self.table.rollback(newest)
+                self.only_rows = False
+
     def poll(self) -> None:
         self.reader.poll(self.table, rows=self.only_rows)
 
@@ -210,3 +241,23 @@ def test_range_after_range_tells_the_table(kind: Kind, steps: list[tuple[Any, ..
     assert sorted_rows(story.reader.images) == table
     if story.only_rows:
         assert sorted_rows(list(story.reader.rows.values())) == table
+
+
+@pytest.mark.parametrize("how", ["restore", "roll_back"])
+@pytest.mark.parametrize("appends", [True, False])
+def test_images_do_not_go_on_from_a_state_that_was_taken_back(appends: bool, how: str) -> None:
+    story = Story(Kind(appends=appends))
+    story.upsert([{"id": "a", "p": "x", "ts": 1}])
+    story.savepoint()
+    kept = story.table.timeline[-1].completion_time
+    story.upsert([{"id": "b", "p": "x", "ts": 1}])
+    story.poll()
+    story.act((how,))
+    with pytest.raises(InstantNotFoundError) as refused:
+        story.table.changes(story.reader.since, images=True)
+    assert refused.value.kind == "changes_taken_back"
+    assert story.table.changes(kept, images=True).read_all().num_rows == 0
+    story.poll()
+    story.upsert([{"id": "c", "p": "x", "ts": 1}])
+    story.poll()  # from the restore's own completion on
+    assert sorted_rows(story.reader.images) == sorted_rows(story.table.to_arrow().to_pylist())

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.timeline.engine import heard, new_table, rows_of, upsert
+import pyarrow as pa
+
+from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
+from timeline.model.operations import TableType, WriteOperation
 from timeline.reading.incremental import ChangedRows, changed_since
 from timeline.table import Table
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import write
 
 
 def written(*versions: int) -> tuple[Table, list[str]]:
@@ -59,3 +64,14 @@ def test_a_range_is_a_value():
     assert isinstance(changed, ChangedRows)
     assert replace(changed, cleaned=True).base_condition is None
     assert "_hoodie_commit_time" in str(changed.base_condition)
+
+
+def test_a_filter_of_a_range_chooses_among_partially_updated_rows_as_well():
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    since = upsert(table, [{"id": k, "p": "x", "ts": 1, "v": n} for n, k in enumerate("ab")])
+    plan = planned(table, WriteOperation.UPSERT)
+    partial = replace(plan, rules=replace(plan.rules, partial_columns=()))
+    rows = pa.Table.from_pylist([{"id": k, "p": "x", "ts": 2} for k in "ab"])
+    write(table.context, partial, LocalWorkload(table.context.world, rows))
+    found = table.changes(since.completion_time, filter=[("v", "=", 1)]).read_all()
+    assert found.select(["id", "ts", "v"]).to_pylist() == [{"id": "b", "ts": 2, "v": 1}]
