@@ -7,7 +7,7 @@ table has the same Spark schema whichever Spark reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from timeline.errors import InvalidInputError
+from timeline.model.schema import HUDI_TYPE
 
 __all__ = ["arrow_schema_of", "spark_schema_of"]
 
@@ -36,12 +37,14 @@ def arrow_schema_of(schema: Any) -> pa.Schema:
     """
     apart = next((name for name in _names_of(schema) if name.startswith(_TAKEN_APART)), None)
     if apart is not None:
-        raise _unsupported(f"a Hudi table has no {apart}")
+        advice = "write to_json of it, which a VARIANT column takes" if apart == "variant" else ""
+        raise _unsupported(advice or f"a Hudi table has no {apart}")
     try:
         found: pa.Schema = to_arrow_schema(schema, **_ZONE)
     except Exception as error:  # Spark's own, of another class in each version
         raise _unsupported(error) from error
-    return pa.schema([_in_utc(each) for each in found])
+    fields = zip(found, schema.fields, strict=True)
+    return pa.schema([_with_hudi_type(_in_utc(each), field.metadata) for each, field in fields])
 
 
 def spark_schema_of(schema: pa.Schema) -> Any:
@@ -65,6 +68,12 @@ def _unsupported(why: object) -> InvalidInputError:
         f"a column's type cannot be written; cast it to a plain type first: {why}",
         kind="unsupported_type",
     )
+
+
+def _with_hudi_type(field: pa.Field, metadata: Mapping[str, Any] | None) -> pa.Field:
+    """The field with what Spark's metadata says of Hudi's type, for example ``VECTOR(3)``."""
+    told = (metadata or {}).get(HUDI_TYPE)
+    return field if told is None else field.with_metadata({HUDI_TYPE: str(told)})
 
 
 def _in_utc(field: pa.Field) -> pa.Field:

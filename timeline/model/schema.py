@@ -44,6 +44,7 @@ from timeline.model.evolution import (
 __all__ = [
     "COMMIT_TIME_COLUMN",
     "FILE_NAME_COLUMN",
+    "HUDI_TYPE",
     "IS_DELETED_COLUMN",
     "KEY_COLUMN",
     "META_COLUMNS",

@@ -193,3 +193,15 @@ def test_the_avro_form_is_hudi_s() -> None:
     text = '{"type":"record","name":"r","namespace":"n","fields":[{"name":"a","type":%s},{"name":"b","type":["null","vector_int8_2"]}]}'  # fmt: skip
     kind = pa.list_(pa.field("element", pa.int8()), 2)
     assert avro_to_arrow(text % once) == pa.schema([("a", kind), ("b", kind)])
+
+
+def test_spark_declares_a_vector_in_the_metadata_of_a_column_and_reads_an_array() -> None:
+    from pyspark.sql.types import ArrayType, ByteType, StringType, StructField, StructType
+
+    from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
+
+    declared = {"hudi_type": "VECTOR(2, INT8)"}
+    fields = [StructField("id", StringType()), StructField("b", ArrayType(ByteType()), True, declared)]  # fmt: skip
+    schema = TableSchema.from_arrow(arrow_schema_of(StructType(fields)), "t").arrow
+    assert schema.field("b").type == pa.list_(pa.field("element", pa.int8()), 2)
+    assert spark_schema_of(schema)["b"].dataType == ArrayType(ByteType())
