@@ -314,11 +314,12 @@ def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
     Raises:
         SettingError: ``kind`` ``setting_against_table``.
     """
-    kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
-    if not kept or settings.timestamp_keys is None:
-        return
-    theirs = _times_unless_unknown(PropertySet().with_layer(TABLE_LAYER, kept))
-    if theirs is not None and theirs != settings.timestamp_keys:
+    theirs = None if settings.timestamp_keys is None else stored_times_of(config)
+    if (
+        theirs is not None
+        and settings.timestamp_keys is not None
+        and theirs != settings.timestamp_keys
+    ):
         raise SettingError(
             "the table's folders of times were made otherwise, and rows would get others; leave "
             f"{_TIME_PREFIX}* out: {settings.timestamp_keys} against the table's {theirs}",

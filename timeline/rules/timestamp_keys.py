@@ -139,6 +139,8 @@ def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Arra
     pattern = parse_date_pattern(keys.output_format)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     zone = keys.output_zone
+    if is_text and not keys.kind.reads_text:
+        column, is_text = _numbers_in(column, keys, name), False
     if is_text or (pa.types.is_null(column.type) and keys.kind.reads_text):
         times, offsets = _read_texts(pc.cast(column, pa.string()), keys, name)
         local = _local(times, zone, name) if zone is not None else times + offsets
@@ -254,10 +256,21 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     return whole
 
 
+def _numbers_in(texts: Any, keys: TimestampKeys, name: str) -> Any:
+    """
+    Texts of whole numbers as these numbers.
+
+    Spark SQL declares the partition column of such a table as text, and writes numbers into it.
+    """
+    try:
+        return pc.cast(texts, pa.int64())
+    except pa.ArrowInvalid:
+        _read_numbers(texts, keys, name)  # refuses by name
+        raise
+
+
 def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Times]:
     """Times of texts and, in milliseconds, the offset of the zone each was read in."""
-    if not keys.kind.reads_text:
-        _read_numbers(texts, keys, name)  # refuses by name
     patterns = [parse_date_pattern(one) for one in keys.input_formats]
     if texts.null_count:
         texts = pc.fill_null(texts, _text_of_nothing(patterns[0], keys))

@@ -206,3 +206,18 @@ def test_a_column_of_codes_is_read_by_its_dictionary() -> None:
     column = pa.array(["2024-03-09", None, "2024-03-10"]).dictionary_encode()
     found = folders(column, TEXT, "dd", input_formats=("yyyy-MM-dd",))
     assert found == ["09", "01", "10"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (TimestampType.EPOCHMILLISECONDS, "1705311000000"),
+        (TimestampType.UNIX_TIMESTAMP, "1705311000"),
+    ],
+)
+def test_a_text_of_a_number_counts_as_the_number(kind: TimestampType, text: str) -> None:
+    keys = TimestampKeys(kind=kind, output_format="yyyy/MM/dd/HH")
+    made = timestamp_folders(pa.array([text]), keys, name="p").to_pylist()
+    assert made == ["2024/01/15/09"]
+    with pytest.raises(InvalidInputError, match="DATE_STRING for texts"):
+        timestamp_folders(pa.array([text, "2024-01-15"]), keys, name="p")
