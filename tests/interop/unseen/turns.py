@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import json
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +37,16 @@ Rows = list[dict[str, Any]]
 #: Meta columns that say which engine wrote a row, not which row it is.
 VOLATILE = ("_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name")
 
-#: Retention that archives after a handful of commits.
+#: Retention that archives after a handful of commits. Archiving beyond a savepoint is left out:
+#: on merge-on-read tables Java 1.2.0 then shows older values of rows itself.
 SHORT: Mapping[str, str] = {
     "hoodie.clean.commits.retained": "1",
     "hoodie.keep.min.commits": "2",
     "hoodie.keep.max.commits": "3",
-    "hoodie.archive.beyond.savepoint": "true",
 }
+
+#: Columns that make keys and folders of the random tables.
+KEY = ("id", "region", "at")
 
 #: Begins the line of a table whose steps ended early because an engine refuses by name.
 STOPPED = "stopped:"
@@ -85,7 +89,12 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     batches = [list(step.rows) for step in made.steps if isinstance(step, Write) and step.rows]
 
     def rows() -> Rows:
-        return [dict(row) for row in rng.choice(batches)]
+        # Of two rows with one key and one ordering value Java keeps either.
+        return list(
+            {
+                json.dumps([row.get(k) for k in KEY]): dict(row) for row in rng.choice(batches)
+            }.values()
+        )
 
     kinds = ("upsert", "upsert", "upsert", "delete", "insert_overwrite", "clean", "compact")
     steps: list[tuple[str, Rows]] = []
@@ -205,7 +214,10 @@ class _OurHands:
     def take(self, what: str, rows: Rows) -> None:
         """One step."""
         if rows:
-            getattr(self.table, what)(_arrow(rows, self.table.schema))
+            sent = _arrow(rows, self.table.schema)
+            if what == "delete":  # Java's operation drops the ordering values of the rows
+                sent = sent.select([name for name in (*KEY, "year") if name in sent.schema.names])
+            getattr(self.table, what)(sent)
         elif what == "savepoint":
             self._saved = str(self.table.savepoint().requested_time)
         elif what == "restore":
