@@ -3,7 +3,8 @@ Java Hudi and this engine take the same steps on two copies of one table.
 
 Java makes a table. A copy is made of it. Then Java goes on with the copy and this engine with
 the table: the same rows, the same services, the same savepoint and restore. After each step
-both tables hold the same rows, and each engine reads the other's result alike.
+both engines read this engine's table alike, and where the rows cannot depend on the moment of a
+compaction the copy of Java has the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import hoodoo
 from tableservices.upgrade import upgrade
 from tests.interop.java import JavaOracle, JavaRefusedError
 from tests.interop.unseen.answers import differences
-from tests.interop.unseen.recipe import COMMON, Recipe, Write, ask_newer, make
+from tests.interop.unseen.recipe import COMMON, WRITE, Recipe, Write, ask_newer, make
 from tests.interop.unseen.walks import walk
 from tests.interop.values import comparable, encoded, same
 from timeline.errors import HoodooError
@@ -84,7 +85,9 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     if release == "1.2.0":
         conf["hoodie.write.table.version"] = rng.choice(("9", "9", "8"))
     conf["hoodie.metadata.enable"] = "false"
-    conf.pop("hoodie.parquet.outputtimestamptype", None)  # refused by name
+    # The first is refused by name; of the second not every write of Java tells the table.
+    for key in ("hoodie.parquet.outputtimestamptype", WRITE + "drop.partition.columns"):
+        conf.pop(key, None)
     recipe = replace(made, name=f"foreign_{release.replace('.', '')}_{seed}", conf=conf)
     batches = [list(step.rows) for step in made.steps if isinstance(step, Write) and step.rows]
 
@@ -135,6 +138,10 @@ def take_turns(java: JavaOracle, judge: JavaOracle, told: ForeignTable, folder: 
     shutil.copytree(path, twin)
     conf = {key: text for key, text in {**COMMON, **told.recipe.conf, **SHORT}.items() if text}
     theirs, ours = _JavaHands(java, twin, conf), _OurHands(path, conf)
+    # By event time a row may come back behind a delete, which depends on what is compacted by then.
+    alike = conf[WRITE + "table.type"] == "COPY_ON_WRITE" or not conf.get(
+        WRITE + "precombine.field"
+    )
     try:
         if account["table_version"] == 6:
             ours.upgrade()
@@ -147,10 +154,11 @@ def take_turns(java: JavaOracle, judge: JavaOracle, told: ForeignTable, folder: 
                     return [f"{STOPPED} {name}: {error}"]
                 continue  # nothing to compact, to restore, ...
             ours.take(what, rows)
-            if apart := _apart(ours.read(), java.read(twin, conf=reading)):
-                return [f"{name}: {apart}"]
-        if apart := _apart(ours.read(), judge.read(path, conf=reading)):
-            return [f"java reads our result differently: {apart}"]
+            shown = ours.read()
+            if apart := _apart(shown, judge.read(path, conf=reading)):
+                return [f"{name}: java reads our table differently: {apart}"]
+            if alike and (apart := _apart(shown, java.read(twin, conf=reading))):
+                return [f"{name}: java's own copy differs: {apart}"]
         again = _JavaHands(judge, path, conf)
         again.take(*told.steps[-1])
         if apart := _apart(ours.read(), judge.read(path, conf=reading)):
