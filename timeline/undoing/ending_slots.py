@@ -20,7 +20,7 @@ from timeline.errors import (
 )
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.model.times import EARLIEST
+from timeline.model.times import EARLIEST, InstantTime, WallMs, instant_time, wall_ms
 from timeline.places import OURS, SLOTS, slot_path
 from timeline.ports.storage import ObjectMissingError
 
@@ -92,7 +92,7 @@ def end_slot(context: TableContext, number: int) -> BadSlot:
     with world.lock.acquire(f"end slot {number}"):
         found = find_bad_slot(context, number)
         identity = world.ids.identity()
-        time = _time_before(context, number)
+        time = _time_after_those_before(context, number)
         nothing = Slot(
             number=number,
             table_id=context.identity.ensure(world),
@@ -131,14 +131,18 @@ def _why_bad(context: TableContext, number: int) -> str | None:
     return None
 
 
-def _time_before(context: TableContext, number: int) -> str:
-    """The newest time of the slot before, so that times still ascend with the numbers."""
-    path = slot_path(number - 1)
-    try:
-        before = decode_slot(context.world.storage.read(path), path=path, number=number - 1)
-    except (ObjectMissingError, CorruptTableError):
-        return EARLIEST
-    return before.newest_time
+def _time_after_those_before(context: TableContext, number: int) -> InstantTime:
+    """A time above those of the slots before, so that times still ascend with the numbers."""
+    for earlier in range(number - 1, 0, -1):
+        path = slot_path(earlier)
+        try:
+            before = decode_slot(context.world.storage.read(path), path=path, number=earlier)
+        except ObjectMissingError:
+            break  # collected, with all before it
+        except CorruptTableError:
+            continue
+        return instant_time(WallMs(wall_ms(before.newest_time) + 1))
+    return EARLIEST
 
 
 def _keep(context: TableContext, path: str, number: int) -> None:

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from hoodoo.assembly import Layers
+from hoodoo.verify import verify_at
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
@@ -66,6 +68,7 @@ def test_a_forged_clean_deletes_nothing_and_is_ended(tmp_path: Path, deletes: li
     with hoodoo.open_table(tmp_path / "t") as table:
         table.upsert(pa.table({"id": ["b"], "v": [2]}))
         assert table.to_arrow().num_rows == 2
+        assert not verify_at(tmp_path / "t", Layers()).problems
         with pytest.raises(InvalidInputError):
             find_bad_slot(table.core.context)
         with pytest.raises(InvalidInputError):
