@@ -20,7 +20,13 @@ __all__ = ["delete_found", "key_columns"]
 
 
 def key_columns(config: TableConfig) -> tuple[str, ...]:
-    """Columns that tell the key and partition of a row; a field inside a struct comes with it."""
+    """
+    Columns that tell the key and partition of a row; a field inside a struct comes with it.
+
+    Without key fields the meta columns do.
+    """
+    if not config.record_key_fields:
+        return KEY_COLUMN, PARTITION_COLUMN
     names = (*config.record_key_fields, *config.partition_fields)
     return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
