@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from hoodoo.spark.local_session import local_session
 from tests.interop import golden_tables
+from timeline.model.schema import META_COLUMNS
 
 pytestmark = pytest.mark.spark
 
 DATA = Path(__file__).resolve().parents[1] / "unit" / "timeline" / "data"
+FOUND = Path(__file__).resolve().parents[1] / "interop" / "found"
 QUERY = "hoodie.datasource.query.type"
 BEGIN = "hoodie.datasource.read.begin.instanttime"
 END = "hoodie.datasource.read.end.instanttime"
@@ -86,3 +90,40 @@ def test_renamed_columns_are_read_by_our_tasks(spark: Any, tmp_path: Path) -> No
     df = spark.read.format("hoodoo").load(str(path)).select("id", "a2", "w", "gone")
     rows = sorted(tuple(row) for row in df.collect())
     assert rows == [("a", 1, "3", None), ("b", 20, "text", 9)]
+
+
+@pytest.mark.parametrize(
+    "name", ["trips_logical_types_json_cow_read_v6", "trips_logical_types_json_mor_read_v8"]
+)
+def test_moments_of_older_writers_are_java_s(spark: Any, tmp_path: Path, name: str) -> None:
+    account = json.loads((FOUND / f"{name}.json").read_text(encoding="utf-8"))
+    with zipfile.ZipFile(FOUND / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    df = spark.read.format("hoodoo").load(str(tmp_path / name))
+    texts = [
+        F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS") if "ts_" in column else F.col(column)
+        for column in account["columns"]
+    ]
+    found = sorted([list(row) for row in df.select(*texts).collect()], key=str)
+    told = [
+        [f"{one}.000000" if at > 1 and "." not in one else one for at, one in enumerate(row)]
+        for row in account["snapshot"]
+    ]
+    assert found == sorted(told, key=str)
+    late = df.where("ts_millis >= timestamp'2020-01-01 00:00:00Z'").count()
+    assert late == sum(row[2] >= "2020-01-01" for row in told)
+
+
+def test_vectors_are_arrays_and_are_written_back(spark: Any, tmp_path: Path) -> None:
+    with zipfile.ZipFile(FOUND / "vector_mor.zip") as archive:
+        archive.extractall(tmp_path)
+    path = str(tmp_path / "vector_mor")
+    df = spark.read.format("hoodoo").load(path).drop(*META_COLUMNS)
+    before = {row["id"]: row.asDict() for row in df.collect()}
+    assert before[1]["embedding3"] == [3] * 128
+    changed = df.where("id = 2").withColumn("name", F.lit("changed"))
+    changed.write.format("hoodoo").options(
+        **{"hoodie.metadata.enable": "false", "hoodie.datasource.write.operation": "upsert"}
+    ).mode("append").save(path)
+    after = {row["id"]: row.asDict() for row in spark.read.format("hoodoo").load(path).drop(*META_COLUMNS).collect()}  # fmt: skip
+    assert after == {1: before[1], 2: before[2] | {"name": "changed"}}
