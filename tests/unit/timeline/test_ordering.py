@@ -144,8 +144,3 @@ def test_a_type_without_a_text_is_refused_by_its_column(array: pa.Array, kind: s
         java_texts(array, "id", kind)
     assert refused.value.kind == kind
     assert refused.value.fields == {"column": "id", "type": str(array.type)}
-
-
-def test_a_moment_is_a_key_and_no_folder() -> None:
-    with pytest.raises(InvalidInputError):
-        java_texts(pa.array([5], pa.timestamp("us")), "id", "unsupported_partition_type")

@@ -432,8 +432,8 @@ def typed_group(
     field = pa.field("n", pa.struct([("o", kind)])) if nested else pa.field("o", kind)
     own = pa.schema([("id", pa.string()), field])
     schema = TableSchema.from_arrow(own, "t")
-    own = schema.arrow  # moments of milliseconds become those of microseconds, as in a table
-    field = own.field(field.name)
+    if kind == pa.timestamp("ms", "UTC"):  # as Java's tables have it; ours have microseconds
+        schema = TableSchema.from_avro(schema.avro_json.replace("timestamp-micros", "timestamp-millis"))
     value = {"o": base} if nested else base
     table = pa.table(
         {**{name: ["k"] for name in with_meta(own).names[:5]}, "id": ["k"],
