@@ -433,7 +433,9 @@ def typed_group(
     own = pa.schema([("id", pa.string()), field])
     schema = TableSchema.from_arrow(own, "t")
     if kind == pa.timestamp("ms", "UTC"):  # as Java's tables have it; ours have microseconds
-        schema = TableSchema.from_avro(schema.avro_json.replace("timestamp-micros", "timestamp-millis"))
+        schema = TableSchema.from_avro(
+            schema.avro_json.replace("timestamp-micros", "timestamp-millis")
+        )
     value = {"o": base} if nested else base
     table = pa.table(
         {**{name: ["k"] for name in with_meta(own).names[:5]}, "id": ["k"],
