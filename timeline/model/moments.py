@@ -18,7 +18,7 @@ from timeline.errors import InvalidInputError
 from timeline.model.times import EARLIEST, InstantTime, wall_ms
 from timeline.model.zones import TimelineZone
 
-__all__ = ["Moment", "instant_named", "parse_time_travel", "range_of"]
+__all__ = ["Moment", "instant_named", "moment_text", "parse_time_travel", "range_of"]
 
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
 Moment: TypeAlias = str | int | date | datetime | np.datetime64
@@ -113,6 +113,21 @@ def range_of(
                 f"{error}; 'earliest' is the beginning", kind="instant_time", value=_told(since)
             ) from None
     return start, parse_time_travel(until, zone) if until is not None else None
+
+
+def moment_text(value: object) -> str | None:
+    """A date, datetime or numpy int as a property says it; None for what is none of these."""
+    if (digits := _digits_of(value)) is not None:
+        return digits or None
+    if isinstance(value, str):
+        return None
+    try:
+        moment = _read(value)
+    except (InvalidInputError, ValueError):
+        return None
+    if moment.utcoffset() is not None:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(sep=" ")
 
 
 def _is_beginning(text: str) -> bool:

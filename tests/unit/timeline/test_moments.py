@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, SettingError
 from timeline.model.moments import instant_named, parse_time_travel, range_of
 from timeline.model.times import EARLIEST
 from timeline.model.zones import UTC_ZONE, TimelineZone
+from timeline.properties.settings import ReadSettings
 
 BERLIN = TimelineZone("Europe/Berlin", ZoneInfo("Europe/Berlin"))
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -128,3 +129,26 @@ def test_an_empty_end_is_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         range_of("earliest", "", UTC_ZONE)
     assert caught.value.kind == "instant_time"
+
+
+@pytest.mark.parametrize(
+    ("value", "time"),
+    [
+        (datetime(2026, 7, 1, 12, 0, 0, 5000), "20260701120000005"),
+        (datetime(2026, 7, 1, 12, tzinfo=UTC), "20260701140000000"),
+        (date(2026, 7, 1), "20260701000000000"),
+        (pd.Timestamp("2026-07-01 12:00:00.123456789", tz="Asia/Tokyo"), "20260701050000123"),
+        (np.datetime64("2026-07-01T12:00"), "20260701120000000"),
+        (20260701120000123, "20260701120000123"),
+        (np.int64(20260701120000123), "20260701120000123"),
+    ],
+)
+def test_an_option_takes_a_moment_as_a_value(value: Any, time: str) -> None:
+    settings = ReadSettings.from_properties({"as.of.instant": value})
+    assert parse_time_travel(str(settings.as_of), BERLIN) == time
+
+
+@pytest.mark.parametrize("value", ["", "  ", None, pd.NaT, [1], object()])
+def test_an_option_without_a_moment_is_refused(value: Any) -> None:
+    with pytest.raises(SettingError):
+        ReadSettings.from_properties({"as.of.instant": value})
