@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from timeline.errors import InvalidInputError
 from timeline.model.schema import HUDI_TYPE
 
-__all__ = ["arrow_schema_of", "spark_schema_of"]
+__all__ = ["arrow_schema_of", "carried_schema", "spark_schema_of"]
 
 # Newer Sparks leave the zone out unless told, which would make two types one.
 _ZONE: Final[dict[str, str]] = (
@@ -51,6 +51,22 @@ def spark_schema_of(schema: pa.Schema) -> Any:
     """The Spark schema of Arrow columns, every column nullable."""
     plain = pa.schema([pa.field(each.name, _plain(each.type)) for each in schema])
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)
+
+
+def carried_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema that Spark takes rows in from a task: it knows no lists of fixed size."""
+    return pa.schema([each.with_type(_carried(each.type)) for each in schema])
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_fixed_size_list(kind) or types.is_list(kind):
+        return pa.list_(pa.field("element", _carried(kind.value_type)))
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _carried(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_carried(each.type)) for each in kind])
+    return kind
 
 
 def _names_of(kind: Any) -> Iterator[str]:

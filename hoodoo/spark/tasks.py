@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from hoodoo.spark.carried import TaskFailedError, error_to_json
+from hoodoo.spark.schemas import carried_schema
 from lockproviders.slot_stores import decides_elsewhere
 from timeline.errors import HoodooError, UnavailableError
 from timeline.files.append import write_task
@@ -105,7 +106,7 @@ class StorageAddress:
 
 def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
     """What ``PrepareRows`` gives: the table's columns, key, partition path, order, error."""
-    own = () if rules.operation is WriteOperation.DELETE else tuple(schema)
+    own = () if rules.operation is WriteOperation.DELETE else tuple(carried_schema(schema))
     return pa.schema(
         [
             *own,
@@ -147,7 +148,7 @@ class PrepareRows:
             own = normalise(rows, self.schema)
             if self.rules.for_java:
                 refuse_null_elements(own)
-            columns.extend(own.columns)
+            columns.extend(own.cast(carried_schema(self.schema)).columns)
         order = pa.array(np.arange(position, position + rows.num_rows))
         columns.extend([keys, paths, order, pa.nulls(rows.num_rows, pa.string())])
         return pa.Table.from_arrays(columns, schema=shape)
