@@ -14,9 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoodoo
+from hoodoo.assembly import plan_of
 from hoodoo.table import Table
-from timeline.errors import InvalidInputError, WriterDisagreementError
+from timeline.errors import InvalidInputError, SchemaConflictError, WriterDisagreementError
+from timeline.model.operations import WriteOperation
 from timeline.rules.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
+from timeline.writing.local_workload import LocalWorkload
+from timeline.writing.write import prepared, write_prepared
 
 ZONED = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 WHEN = ZONED.replace(tzinfo=None)
@@ -197,6 +201,24 @@ def test_without_partitions_every_index_looks_in_one_place(tmp_path: Path) -> No
         everywhere = {**many, "hoodie.index.type": "GLOBAL_SIMPLE"}
         with hoodoo.open_table(tmp_path / "t", properties=everywhere) as other:
             other.upsert(rows("a", pa.string(), 2))
+        assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}]
+
+
+def test_rows_prepared_for_another_key_type_are_written_again(tmp_path: Path) -> None:
+    """Two first writes of a table: one was prepared before the other gave the column its type."""
+    made = {"record_key": ["id"]}
+    with (
+        hoodoo.create_table(tmp_path / "t", **made) as table,
+        hoodoo.open_table(tmp_path / "t") as other,
+    ):
+        before = table.core.context.snapshot()
+        other.upsert(rows(7.0, pa.float64()))
+        plan = plan_of(table.settings, table.config, WriteOperation.UPSERT)
+        workload = LocalWorkload(table.core.context.world, rows(7, pa.int64(), 2))
+        work = prepared(table.core.context, plan, workload, before)
+        with pytest.raises(SchemaConflictError, match="write the rows again"):
+            write_prepared(work)
+        table.upsert(rows(7, pa.int64(), 2))
         assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}]
 
 
