@@ -11,6 +11,7 @@ __all__ = [
     "HEARTBEATS",
     "HISTORY",
     "HOODIE",
+    "LOCKS",
     "MARKERS",
     "METADATA_TABLE",
     "OURS",
@@ -42,6 +43,7 @@ TIMELINE = ".hoodie/timeline"
 HISTORY = ".hoodie/timeline/history"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
+LOCKS = ".hoodie/.locks"
 SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
 METADATA_TABLE = ".hoodie/metadata"
 OURS = ".hoodie/.hoodoo"
@@ -72,6 +74,7 @@ _BYTES_MAX = (
     (TIMELINE, 256 * _MIB),
     (MARKERS, 64 * _MIB),
     (HEARTBEATS, _MIB),
+    (LOCKS, _MIB),
     (SCHEMAS, 64 * _MIB),
     (METADATA_TABLE, 2_048 * _MIB),
     (f"{HOODIE}/", 512 * _MIB),  # instants of layout 1, definitions of indexes, bucket metadata

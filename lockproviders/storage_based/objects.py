@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from timeline.errors import UnavailableError, UnsafeSetupError
+from timeline.errors import CorruptTableError, UnavailableError, UnsafeSetupError
+from timeline.places import LOCKS, check_size
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.storage.object_address import ObjectAddress
 from timeline.storage.object_answers import Fate, fate_of, unavailable
@@ -60,13 +61,17 @@ class ConditionalObject:
         Raises:
             UnavailableError: No answer.
             UnsafeSetupError: Access is refused, or there is no such bucket.
+            CorruptTableError: It is too large for a lock file.
         """
         import obstore
 
         try:
             found = obstore.get(self._client, self._key)
-            data = found.bytes().to_bytes()
             meta = found.meta
+            check_size(f"{LOCKS}/{self._key.rpartition('/')[2]}", meta["size"])
+            data = found.bytes().to_bytes()
+        except CorruptTableError:
+            raise
         except Exception as error:
             fate = fate_of(error)
             if fate is Fate.MISSING:

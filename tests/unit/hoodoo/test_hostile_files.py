@@ -141,6 +141,7 @@ LARGE = [
     ".hoodie/.index_defs/index.json",
     ".hoodie/.temp/20260102030405004/MARKERS0",
     ".hoodie/.heartbeat/20260102030405004",
+    ".hoodie/.locks/table_lock.json",
     ".hoodie/.bucket_index/consistent_hashing_metadata/p/00000000000000.hashing_meta",
     ".hoodie/metadata/.hoodie/hoodie.properties",
     ".hoodie/anything",
