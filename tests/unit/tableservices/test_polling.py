@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.operations import WriteOperation
+from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
 from timeline.writing.local_workload import LocalWorkload
 
@@ -127,8 +129,9 @@ def sorted_rows(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
 class Story:
     """A table, its steps, and a reader who polls between them."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind, self.clock, self.storage = kind, StillClock(), MemoryStorage()
+    def __init__(self, kind: Kind, storage: Storage | None = None) -> None:
+        self.kind, self.clock = kind, StillClock()
+        self.storage = MemoryStorage() if storage is None else storage
         self.table = create(self.storage, kind, self.clock)
         self.reader = Reader(kind.by_event)
         self.only_rows = True  # neither deleted nor replaced
@@ -230,7 +233,12 @@ for _name in ("plan", "finish", "compact", "join logs", "cluster", "archive"):
     setattr(Story, _name.replace(" ", "_"), _service(_name))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+_NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
+
+
+@settings(
+    max_examples=500 if _NIGHTLY else 15, deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(kind=KINDS, steps=STEPS)
 def test_range_after_range_tells_the_table(kind: Kind, steps: list[tuple[Any, ...]]) -> None:
     story = Story(kind)

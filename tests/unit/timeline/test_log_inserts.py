@@ -341,7 +341,7 @@ KEYS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True)
 STEPS = st.lists(st.tuples(st.sampled_from(["log", "upsert", "delete"]), KEYS), max_size=7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(steps=STEPS, lookup=st.sampled_from(list(LOOKUPS.values())), lying=st.booleans())
 def test_no_key_is_twice_and_none_is_lost_whatever_lies_in_logs(
     steps: list[tuple[str, list[str]]], lookup: LookupRules, lying: bool
