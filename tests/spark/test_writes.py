@@ -341,3 +341,29 @@ def test_a_conflict_redoes_the_overlapping_file_group_only(
         (3, "tue", 12, 33.0),
         (4, "tue", 20, 4.0),
     ]
+
+
+def test_a_batch_without_rows_changes_no_schema(
+    save: Any, rows: Any, spark: Any, path: str
+) -> None:
+    save(THREE)
+    with hoodoo.open_table(path) as table:
+        before = table.schema
+    for operation in ("upsert", "insert", "delete", "insert_overwrite"):
+        save([], columns="id string, other double", **{OPERATION: operation})
+        assert hoodoo.spark.last_receipt(spark).schema_changes == ()
+    with hoodoo.open_table(path) as table:
+        assert table.schema == before
+    assert rows() == THREE
+    save([], **{OPERATION: "insert_overwrite_table"})
+    assert rows() == []
+
+
+def test_columns_of_nothing_take_the_tables_types(
+    save: Any, rows: Any, spark: Any, path: str
+) -> None:
+    save(THREE)
+    df = spark.sql("select 4L id, 'wed' day, 10L at, null amount")
+    df.write.format("hoodoo").options(**OPTIONS).mode("append").save(path)
+    assert hoodoo.spark.last_receipt(spark).schema_changes == ()
+    assert (4, "wed", 10, None) in rows()
