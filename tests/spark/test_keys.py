@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo
 
@@ -32,6 +33,60 @@ def test_rows_without_keys_are_added_and_never_found_again(spark: Any, tmp_path:
         found = table.core.pin().to_arrow(with_hoodie_columns=True)
         keys = found.column("_hoodie_record_key").to_pylist()
     assert len(keys) == len(set(keys)) == 6
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE"])
+def test_rows_that_were_read_are_written_back_without_key_fields(
+    spark: Any, tmp_path: Path, table_type: str
+) -> None:
+    path = tmp_path / "t"
+    options = {
+        "hoodie__table__name": "t",
+        "hoodie__datasource__write__table__type": table_type,
+        "hoodie__datasource__write__partitionpath__field": "region",
+    }
+    save(spark, path, [("a", "eu", 1, 1.0), ("b", "eu", 1, 1.0), ("c", "us", 1, 1.0)], **options)
+
+    def read() -> Any:
+        return spark.read.format("hoodoo").load(str(path))
+
+    def write_back(df: Any, operation: str) -> None:
+        named = {"hoodie.datasource.write.operation": operation}
+        df.write.format("hoodoo").options(**named).mode("append").save(str(path))
+
+    changed = read().where("id <> 'b'").withColumn("val", F.lit(9.0))
+    assert "_hoodie_record_key" in changed.columns
+    write_back(changed, "upsert")
+    write_back(read().where("id = 'c'").select("_hoodie_record_key", "region"), "delete")
+    rows = read().select("id", "val").collect()
+    assert sorted(map(tuple, rows)) == [("a", 9.0), ("b", 1.0)]
+    write_back(spark.createDataFrame([("d", "eu", 1, 1.0)], COLUMNS), "upsert")
+    assert read().count() == 3
+
+
+def test_keys_and_folders_are_made_of_the_types_of_the_table(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    options = {
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "p",
+    }
+
+    def write(rows: list[tuple[Any, ...]], columns: str, operation: str = "upsert") -> None:
+        named = {**options, "hoodie.datasource.write.operation": operation}
+        df = spark.createDataFrame(rows, columns)
+        df.write.format("hoodoo").options(**named).mode("append").save(str(path))
+
+    write([(7.0, 1.0, "a")], "id double, p double, v string")
+    write([(7, 1, "b")], "id int, p long, v string")
+    stored = spark.read.format("hoodoo").load(str(path))
+    names = ["_hoodie_record_key", "_hoodie_partition_path", "v"]
+    assert [tuple(row) for row in stored.select(*names).collect()] == [("7.0", "1.0", "b")]
+    write([(7, 1)], "id int, p int", "delete")
+    assert spark.read.format("hoodoo").load(str(path)).count() == 0
+    write([(7, 1, "b")], "id int, p int, v string")
+    write([(1,)], "p int", "delete_partition")
+    assert spark.read.format("hoodoo").load(str(path)).count() == 0
 
 
 def test_keys_that_files_do_not_store_are_found_again(spark: Any, tmp_path: Path) -> None:
