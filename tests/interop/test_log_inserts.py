@@ -10,14 +10,10 @@ import pytest
 import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.mor import BUCKET, COMMON, EVENT_TIME, JAVA, arrow, row
-from tests.interop.values import comparable, encoded
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 DDL = "id string, p string, ts bigint, val string, _hoodie_is_deleted boolean"
-#: New keys go into logs, of small file groups or of new ones.
-INTO_LOGS = {"hoodie.index.type": "INMEMORY"}
-INDEXES = ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE", "GLOBAL_BLOOM"]
 
 
 def told(version: str, index: dict[str, str]) -> dict[str, str]:
@@ -29,26 +25,6 @@ def told(version: str, index: dict[str, str]) -> dict[str, str]:
         "hoodie.write.table.version": version,
         "hoodie.table.timeline.timezone": "UTC",
     }
-
-
-@pytest.mark.parametrize("version", ["8", "9"])
-@pytest.mark.parametrize("index", INDEXES)
-def test_an_upsert_replaces_and_a_delete_removes_what_java_inserted_into_a_log(
-    java_oracle: Callable[..., JavaOracle], tmp_path: Path, index: str, version: str
-) -> None:
-    java, path = java_oracle("1.2.0"), tmp_path / "t"
-    conf = told(version, INTO_LOGS)
-    java.write(path, [row("a", 10, "first")], schema=DDL, conf=conf)
-    java.write(path, [row("b", 10, "log"), row("c", 10, "log")], conf=conf)
-    with hoodoo.open_table(path, properties={**COMMON, "hoodie.index.type": index}) as table:
-        assert all(one.log_files for one in table.file_slices())
-        table.upsert(arrow([row("a", 20, "ours"), row("b", 20, "ours"), row("d", 20, "ours")]))
-        table.delete(arrow([row("c", 30, None)]).select(["id", "p"]))
-        found = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
-    assert [(one["id"], one["val"]) for one in found] == [(key, "ours") for key in "abd"]
-    assert comparable(java.read(path)) == found
-    java.service(path, "compact", conf=conf)
-    assert sorted(one["id"] for one in java.read(path)) == ["a", "b", "d"]
 
 
 def test_keys_of_buckets_are_found_by_a_writer_without_them(
