@@ -39,6 +39,12 @@ JAVA = {
     "hoodie.archive.automatic": "false",
     "hoodie.compact.inline": "false",
 }
+KEEP = {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.compact.inline.max.delta.commits": "1",
+}
 
 
 def rows(value: int) -> list[dict[str, object]]:
@@ -157,6 +163,68 @@ def test_java_and_hoodoo_go_back_on_one_table(
         assert theirs() == ours() == state(1, 2, 6, 10, 11)
     found = verify_at(path, Layers())
     assert found.ok, found.problems
+
+
+@pytest.mark.parametrize(
+    ("table_type", "version"),
+    [
+        ("COPY_ON_WRITE", "1.2.0"),
+        ("MERGE_ON_READ", "1.2.0"),
+    ],
+)
+def test_rows_below_an_archive_are_there_after_a_restore_by_either(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, table_type: str, version: str
+) -> None:
+    """Savepoints keep every write that is left: Java's line is the first of them (fmt 6.3)."""
+    java, path = java_oracle(version), tmp_path / "t"
+    layout = {} if version == "1.2.0" else {"hoodie.write.table.version": "8"}
+    archives = {**layout, **KEEP}
+    conf = {**JAVA, **KEEP, "hoodie.datasource.write.table.type": table_type}
+    with hoodoo.create_table(
+        path,
+        schema=SCHEMA,
+        record_key="id",
+        partition_by="p",
+        table_type=table_type,
+        properties={**ALONE, **archives, "hoodie.archive.automatic": "false"},
+    ) as table:
+
+        def both() -> list[tuple[str, int]]:
+            found = table.to_arrow(columns=["id", "v"]).to_pylist()
+            ours = sorted((row["id"], row["v"]) for row in found)
+            told = java.read(path, columns=["id", "v"], meta=False)
+            assert ours == sorted((row["id"], row["v"]) for row in told)
+            return ours
+
+        def write(value: int, *, of: slice) -> str:
+            batch = pa.Table.from_pylist(rows(value)[of], SCHEMA)
+            return table.upsert(batch).requested_time
+
+        write(1, of=slice(None))
+        saved = write(2, of=slice(1))
+        table.savepoint(saved)
+        wanted = both()
+        for value in (3, 4, 5):
+            java.write(path, rows(value), conf=conf)
+        java.service(path, "archive", conf=conf)
+        assert len(java.timeline(path, archived=True)) > len(java.timeline(path))
+        java.service(path, "restore", saved, conf=conf)
+        assert both() == wanted
+        assert verify_at(path, Layers()).problems == ()
+        if table_type == "MERGE_ON_READ":
+            table.services.compact()
+            assert both() == wanted
+        for value in (6, 7, 8):
+            write(value, of=slice(None))
+        table.services.archive()
+        assert table.restore(saved) is not None
+        assert both() == wanted
+        if table_type == "MERGE_ON_READ":
+            java.service(path, "compact", conf=conf)
+            assert both() == wanted
+        java.write(path, rows(9)[2:], conf=conf)
+        assert both() == sorted([*wanted, ("only9", 9)])
+        assert verify_at(path, Layers()).problems == ()
 
 
 @pytest.mark.slow
