@@ -34,7 +34,7 @@ __all__ = ["MomentRepair", "doubtful_moments", "repair_moments"]
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 _RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label
 #: A thousandth of any moment up to the year 2243.
-_EARLY: Final = pa.scalar(100 * 86_400_000, pa.int64())
+_EARLY: Final = 100 * 86_400_000  # ``pa.scalar`` would import pandas
 _ROWS_MAX: Final = 500_000  # held in memory at once, and written by one write
 
 

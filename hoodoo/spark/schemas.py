@@ -37,7 +37,9 @@ def arrow_schema_of(schema: Any) -> pa.Schema:
     """
     apart = next((name for name in _names_of(schema) if name.startswith(_TAKEN_APART)), None)
     if apart is not None:
-        advice = "write to_json of it, which a VARIANT column takes" if apart == "variant" else ""
+        advice = ""
+        if apart == "variant":
+            advice = "a variant is written as its JSON text (to_json), which a VARIANT column takes"
         raise _unsupported(advice or f"a Hudi table has no {apart}")
     try:
         found: pa.Schema = to_arrow_schema(schema, **_ZONE)
