@@ -275,20 +275,21 @@ def _refuse_nesting(
     """
     Refuse a partition inside of another: no engine looks for partitions below one.
 
-    Outside: 1 list of each new partition that was not listed yet; at most 2 stats of each folder
-    above one whose values have slashes.
+    Outside: 1 list of each new partition that was not listed yet, side by side; at most 2 stats of
+    each folder above one whose values have slashes. Nothing before the first write of a table.
     """
     every, storage = set(touched), context.world.storage
     fields = rules.keys.partition_fields
     if not fields or rules.keys.url_encode:
         return
-    for path in touched:
-        if path in view.marked:
-            continue
-        view.slices(path)
+    written = view.snapshot.newest_write is not None or view.snapshot.archived_write is not None
+    new = [path for path in touched if path not in view.marked]
+    if written:
+        view.latest_slices(new)
+    for path in new:
         above = [join(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
         outer = every.intersection(above)
-        if path.count("/") >= len(fields):
+        if written and path.count("/") >= len(fields):
             ending = context.config.partition_metafile_ending
             outer |= {one for one in above if is_partition(storage, one, ending)}
         if outer or path in view.parents:
