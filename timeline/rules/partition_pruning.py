@@ -32,7 +32,7 @@ from timeline.rules.timestamp_keys import TimestampKeys, span_of_folder
 
 __all__ = ["PartitionField", "PartitionPruner"]
 
-_OLD_DEFAULT: Final = "default"  # of Hudi below 0.12
+_DEFAULTS: Final = (DEFAULT_PARTITION, "default")  # the second of Hudi below 0.12
 _GUARANTEES_MAX: Final = 64  # of one path
 _GROUP: Final = 50  # paths that are asked about together
 _OF_PATH: Final = -1  # the meta column, in place of a field's number
@@ -186,6 +186,9 @@ class PartitionPruner:
         named: dict[int, list[_Range | None]] = {}
         if PARTITION_COLUMN in self.named:
             named[_OF_PATH] = [_prefixed(path) if below else _Range(path, path)]
+        if not named and (text := self._plain_text(path)) is not None:
+            told = {0: _Range(text, text)}
+            return [told, {0: _prefixed(text)}] if below else [told]
         levels = path.split("/")
         ways = list(islice(self._splits(levels, 0, 0, below=below), _GUARANTEES_MAX))
         if not ways or len(ways) == _GUARANTEES_MAX:
@@ -208,6 +211,16 @@ class PartitionPruner:
             if len(found) >= _GUARANTEES_MAX:
                 return None
         return found
+
+    def _plain_text(self, path: str) -> str | None:
+        """The text that a path of one level spells, in a table of one text field; None for others."""
+        one = self.fields[0] if len(self.fields) == 1 else None
+        if one is None or one.name not in self.named or path in _DEFAULTS:
+            return None
+        if "/" in path or "%" in path or "=" in path:
+            return None
+        plain = not self.hive_style and not self.url_encode and not one.from_folder
+        return path if plain and one.times is None and _is_text(one.type) else None
 
     def _splits(
         self, levels: Sequence[str], start: int, number: int, *, below: bool
@@ -321,7 +334,7 @@ def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | N
     kind = one.type
     if _is_text(kind):
         texts = {text, unquote(text)} if percent and "%" in text else {text}
-        if text in (DEFAULT_PARTITION, _OLD_DEFAULT):
+        if text in _DEFAULTS:
             return [None, *(_Range(each, each) for each in {"", *texts})]
         return [_Range(each, each) for each in texts]
     if text == DEFAULT_PARTITION:
