@@ -422,7 +422,12 @@ def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
     def clean(turn: Turn) -> Slot:
         time = turn.draw(other.context, Residue.SLOT_REQUESTED)
         return turn.slot(
-            other.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=("x/a.parquet",)
+            other.context,
+            SlotKind.CLEAN,
+            Action.CLEAN,
+            time,
+            nonce="n",
+            deletes=("x/a-0_0-0-0_20260101000000000.parquet",),
         )
 
     assert take_turn(other.context, "clean", clean)[0] is not None
