@@ -18,7 +18,9 @@ import pytest
 from tests.interop.java import JavaOracle
 from tests.interop.unseen.turns import foreign_table, take_turns
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(10_800)]
+# Options of Java alone are given to both engines; ours tells that they do nothing here.
+_FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(10_800), _FOR_JAVA]
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 #: Release of the Java Hudi that makes the tables -> how many, in CI and at night.

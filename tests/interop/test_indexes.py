@@ -16,7 +16,9 @@ from tests.interop.values import comparable, encoded
 from timeline.index.record_index import open_record_index
 from timeline.rules.bucketing import RemainderShares, bucket_of
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+# Options of Java alone are given to both engines; ours tells that they do nothing here.
+_FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600), _FOR_JAVA]
 
 SCHEMA = pa.schema(
     [

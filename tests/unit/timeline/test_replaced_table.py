@@ -346,16 +346,19 @@ def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, lim
     storage = Swapped(MemoryStorage())
     handle = opened(old_handle(storage, far=far), limits=limits, clock=StillClock(OLD_MS))
     storage.at = SLOTS
+    data = "y/a-0_0-0-0_20260101000000000.parquet"
+    storage.inner.create(data, b"of the other table")
 
     def decide(turn: Turn) -> Slot:
         time = turn.draw(handle.context, Residue.SLOT_REQUESTED)
         return turn.slot(
-            handle.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=(PROPERTIES,)
+            handle.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=(data,)
         )
 
     with pytest.raises(TableReplacedError):
         take_turn(handle.context, "clean", decide)
-    assert storage.inner.stat(PROPERTIES) is not None
+    assert storage.inner.stat(data) is not None
+    storage.inner.delete(data)
     goes_on(storage)
 
 

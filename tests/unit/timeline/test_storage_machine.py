@@ -215,7 +215,7 @@ def test_logged_values_are_escaped_and_secrets_masked(caplog: pytest.LogCaptureF
         LoggingEvents().emit("storage.call", path="p")
     here = [r for r in caplog.records if r.thread == threading.get_ident()]
     assert [(r.levelname, r.getMessage()) for r in here] == [
-        ("WARNING", 'publish.refused path="a\\nb\\u001b" db_password=*** fencing_token=3'),
+        ("WARNING", 'publish.refused path="a\\nb\\u001b" db_password="***" fencing_token=3'),
         ("DEBUG", 'storage.call path="p"'),
     ]
 

@@ -128,7 +128,9 @@ def test_other_table_versions_are_unsupported(version: str) -> None:
     assert refused.value.fields["table_version"] == int(version)
 
 
-@pytest.mark.parametrize(("version", "advice"), [("5", "convert"), ("10", "a newer release")])
+@pytest.mark.parametrize(
+    ("version", "advice"), [("5", "0.14.1 or 0.15.0 upgrade it"), ("10", "a newer release")]
+)
 def test_a_version_that_is_not_read_comes_with_what_to_do(version: str, advice: str) -> None:
     with pytest.raises(UnsupportedTableError, match=advice):
         TableConfig.from_properties(changed(hoodie__table__version=version))

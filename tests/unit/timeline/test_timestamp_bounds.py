@@ -115,8 +115,6 @@ def test_what_is_stored_is_read_as_a_number(column: pa.Array, time: str) -> None
     [
         (pa.array([True]), MILLIS),
         (pa.array([b"x"]), MILLIS),
-        (pa.array(["1"]), MILLIS),
-        (pa.array(["1"]), TimestampType.SCALAR),
         (pa.array([1]), TimestampType.DATE_STRING),
         (pa.array([1]), TimestampType.MIXED),
     ],
