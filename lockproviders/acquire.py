@@ -3,7 +3,7 @@ Waiting for a lock: the lock port over any provider's client.
 
 Providers answer "free or not" once; this file owns the waiting, so that all of them wait
 alike: jittered polling, and one total deadline over the retries that Hudi multiplies to
-55 minutes (concurrency 7.1). Invariants:
+55 minutes. Invariants:
 
 - No wait is longer than ``hoodoo.lock.deadline.ms``, whatever the Hudi keys multiply to.
 - At least one try is made, also with a deadline of 0.

@@ -1,7 +1,7 @@
 """
 The lease: one holding of the lock, with its end, its renewal and its alarm.
 
-The holder must know by itself when it may no longer act (concurrency 7.3; the Java
+The holder must know by itself when it may no longer act (the Java
 providers go on after losing theirs). Invariants:
 
 - ``assert_held`` is a look at local state, cheap enough to precede every timeline write.

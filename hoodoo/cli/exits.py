@@ -1,7 +1,7 @@
 """
 Exit codes: what a script may rely on, in one place.
 
-Sorted by what the caller does next, like the errors they come from (style 8).
+Sorted by what the caller does next, like the errors they come from.
 """
 
 from __future__ import annotations

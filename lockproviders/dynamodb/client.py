@@ -2,7 +2,7 @@
 The lock in a DynamoDB table that Java Hudi writers use, too: the very same rows.
 
 A holder is alive as long as it changes the row's version number; whoever waits measures that
-on his own monotonic clock (concurrency 7.2, proven against Java's provider). Invariants:
+on his own monotonic clock (proven against Java's provider). Invariants:
 
 - One conditional write takes the lock. An answer that never came is looked up in the row by
   the version number, which is drawn anew for every attempt (F10, F14, F16).

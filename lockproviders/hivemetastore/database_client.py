@@ -3,7 +3,7 @@ The Hive Metastore's lock by its database, for writers that reach no Thrift serv
 
 Opt-in by its own name: it writes into tables that belong to the metastore. The rows are the
 ones the metastore writes, so its Thrift clients and Java's writers respect them and theirs are
-respected (concurrency 7.2, run both ways). How the tables are written is ``rows.py``;
+respected (run both ways). How the tables are written is ``rows.py``;
 this file holds the state between tries:
 
 - A refused try leaves no row: nobody queues, as in ``hivemetastore``, whose head says why.

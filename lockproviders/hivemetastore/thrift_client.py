@@ -7,7 +7,7 @@ and takes away the rows that are silent for its hive.txn.timeout. Invariants:
 - **Nobody waits in the metastore's queue.** A request that is queued is taken back at once,
   as Java does, and asked again later; acquire.py polls with jitter. Staying queued would
   hand over faster, but Java's writers, which never stay, were then refused 64 times of 64
-  (concurrency 7.1), and a waiter that dies in the queue blocks everybody for a time-out.
+ , and a waiter that dies in the queue blocks everybody for a time-out.
 - After a refusal the rows are read first, and while there are any nothing is asked: waiters
   do not put rows before each other's or before Java's.
 - A request without an answer may be granted later. Its nonce is remembered, looked for in the
@@ -16,7 +16,7 @@ and takes away the rows that are silent for its hive.txn.timeout. Invariants:
   of ``hoodie.write.lock.heartbeat_interval_ms`` or the server's time-out, what is shorter.
 - The lock id is the fencing token: ids are drawn in order, and a request is granted only when
   all earlier ones for the table are gone.
-- One connection, one mutex: renewal comes from another thread (concurrency 7.3).
+- One connection, one mutex: renewal comes from another thread.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 The lock in the table's own object store: Java Hudi's lock file, replaced on conditions.
 
 Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLockProvider``
-(concurrency 7.2). Invariants:
+. Invariants:
 
 - Every change is one conditional request that no client repeats by itself; "it has changed"
   and no answer at all are both looked up by owner and nonce before anything is concluded

@@ -10,7 +10,7 @@ A provider's test file is a subclass that says how its client is built and what 
         capabilities = ENTRY.capabilities
         make_client = staticmethod(make_client)
 
-What is claimed is tested; what is not claimed is skipped and shown (style A13). The suite
+What is claimed is tested; what is not claimed is skipped and shown. The suite
 starts threads and, for ``between_processes``, processes; it takes a few seconds.
 """
 

@@ -2,7 +2,7 @@
 The lock in ZooKeeper, the very one that Java's ``ZookeeperBasedLockProvider`` takes.
 
 A waiter is an ephemeral, numbered node in the queue under the lock's node; the first one
-holds the lock, and a node dies with the session of its maker (concurrency 7.2). Invariants:
+holds the lock, and a node dies with the session of its maker. Invariants:
 
 - One acquire has one node; a waiter watches only the one ahead, is woken when it goes, and
   removes its node however the acquire ends. So the server's fairness is kept.

@@ -1,5 +1,5 @@
 """
-What the cleaner deletes: a pure decision from the facts of one snapshot (concurrency 6.4, CLN-2).
+What the cleaner deletes: a pure decision from the facts of one snapshot (CLN-2).
 
 Theory of operation. Every file group is a row of slices, oldest first. Each reason to keep
 something says from which slice on everything stays; the smallest answer wins and the

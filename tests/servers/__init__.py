@@ -11,7 +11,7 @@ __all__ = ["server_missing"]
 
 
 def server_missing(why: str) -> NoReturn:
-    """Skip the test that needs a server which is not here; where CI runs, fail it (style A13)."""
+    """Skip the test that needs a server which is not here; where CI runs, fail it."""
     if os.environ.get("HOODOO_SERVERS") == "required":
         pytest.fail(f"{why}; HOODOO_SERVERS=required", pytrace=False)
     pytest.skip(why)

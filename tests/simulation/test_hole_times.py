@@ -1,7 +1,7 @@
 """
 Holes of times: collisions, wrong clocks, windows by requested time, snapshots that are too new.
 
-Numbers of holes are those of the list of correctness holes (concurrency 10.2). Every test
+Numbers of holes are those of the list of correctness holes (docs/spec/holes.md). Every test
 plays one written interleaving, and plays it again with a mutant that must be found.
 """
 

@@ -3,7 +3,7 @@ What an instant touches: file groups and claimed partitions, the input of confli
 
 A claim is a promise about whole partitions (an overwrite, a delete of partitions): file
 ids alone cannot express it, because another writer may add new file groups meanwhile
-(concurrency 10.2 hole 9).
+(docs/spec/holes.md, hole 9).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Options: the ``hoodie.*`` texts a user writes, each known to come from one layer
 An ``Option`` describes one key (default, other spellings, what is accepted); a
 ``PropertySet`` holds what was said and by whom. Kept apart from the typed settings,
 because every package declares its own options with these two, and because a wrong text
-must be reported with the layer that brought it (style A10).
+must be reported with the layer that brought it.
 """
 
 from __future__ import annotations

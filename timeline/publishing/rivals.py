@@ -2,7 +2,7 @@
 Rivals: what became visible beside a write, as the conflict rules see it.
 
 Ours come from commit slots, which tell everything; instants of another engine have no
-slot and are read from their commit metadata (FOR-2, concurrency 3.3).
+slot and are read from their commit metadata (FOR-2).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ _CLAIMING = frozenset(
 
 
 def claim_of(metadata: CommitMetadata) -> Claim:
-    """What a commit touched, read from its metadata (concurrency 3.3)."""
+    """What a commit touched, read from its metadata."""
     touched = []
     inserting = set()
     for partition_path, stats in metadata.partition_to_write_stats.items():
