@@ -1,8 +1,8 @@
 """
 The lock in the table's own object store: Java Hudi's lock file, replaced on conditions.
 
-Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLockProvider``
-. Invariants:
+Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLockProvider``.
+Invariants:
 
 - Every change is one conditional request that no client repeats by itself; "it has changed"
   and no answer at all are both looked up by owner and nonce before anything is concluded

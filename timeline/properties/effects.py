@@ -1,9 +1,9 @@
 """
-What becomes of each key of Hudi's: done, refused, warned of, or without effect here by design.
+The effect of each of Hudi's keys: done, refused, warned about, or none by design.
 
-Two literal tables. A key of ``WARNED`` asks for something that is not done, and its user is told
-so. A key of ``WITHOUT_EFFECT`` changes no row, no file and no promise here, whatever it says. A
-pattern that ends in ``*`` stands for a family; the longest pattern that fits a key counts.
+Two literal tables. A key of ``WARNED`` asks for something that hoodoo does not do; the user gets a
+warning. A key of ``WITHOUT_EFFECT`` changes no row, no file and no promise, whatever its value. A
+pattern that ends in ``*`` matches a family; the longest matching pattern counts.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ WARNED: Final = _patterns(
             "hoodie.metadata.*",
         ),
         (
-            "no catalog is told of the table, register it with the catalog's own tools",
+            "hoodoo syncs no catalog, register the table with the catalog's own tools",
             """hoodie.datasource.hive_sync.* hoodie.datasource.meta.sync.*
             hoodie.datasource.meta_sync.* hoodie.meta.sync.* hoodie.meta_sync.*
             hoodie.datasource.partition_extractor_class hoodie.table.partition_extractor_class
             hoodie.spark.polaris.catalog.class hoodie.gcp.*""",
         ),
         (
-            "nobody is called after a commit, listen to the event publish.done",
+            "hoodoo calls no program after a commit, listen to the event publish.done",
             "hoodie.write.commit.callback.*",
         ),
         (
@@ -132,7 +132,7 @@ WARNED: Final = _patterns(
             "hoodie.datasource.write.streaming.*",
         ),
         (
-            "a range shows what its files still tell, and is never made by a full scan",
+            "a range returns the changes in its files, and never falls back to a full scan",
             "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
         ),
         (
@@ -159,7 +159,7 @@ WARNED: Final = _patterns(
         ("blobs are shown as stored", "hoodie.read.blob.inline.mode"),
         ("holes of a timeline are resolved by its slots", "hoodie.read.timeline.holes.*"),
         (
-            "a service that fails behind a write is told as a warning, the write stands",
+            "a failed service after a write is a warning, the write is committed",
             "hoodie.fail.writes.on.inline.table.service.exception hoodie.fail.on.timeline.archiving",
         ),
         (
@@ -320,7 +320,7 @@ WITHOUT_EFFECT: Final = _patterns(
             hoodie.layout.optimize.curve.build.method""",
         ),
         (
-            "the protocol orders times, looks for conflicts and waits by itself",
+            "the commit protocol does this without a setting",
             """hoodie.time.generator.* hoodie.write.concurrency.async.conflict.detector.*
             hoodie.write.concurrency.early.conflict.check.commit.conflict
             hoodie.consistency.check.* hoodie.optimistic.consistency.guard.*

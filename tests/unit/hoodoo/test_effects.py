@@ -95,7 +95,7 @@ def test_keys_of_one_reason_are_told_together() -> None:
         "hoodie.datasource.hive_sync.database": "default",
     }
     (text,) = told(**said)
-    assert text.startswith("no effect here, no catalog is told")
+    assert text.startswith("no effect here, hoodoo syncs no catalog")
     assert text.endswith(
         "hoodie.datasource.hive_sync.enable (from code), hoodie.datasource.hive_sync.table (from code)"
     )
