@@ -67,7 +67,6 @@ class ForeignTable:
 
     recipe: Recipe
     steps: Sequence[tuple[str, Rows]]  # what to do, and rows where it needs some
-    zone: str  # of the timeline: LOCAL or UTC
 
 
 def foreign_table(seed: int, release: str) -> ForeignTable:
@@ -80,8 +79,7 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     """
     rng = random.Random(f"foreign/{release}/{seed}")
     made = walk(seed, release)
-    zone = rng.choice(("LOCAL", "UTC"))
-    conf = {**made.conf, "hoodie.table.timeline.timezone": zone}
+    conf = {**made.conf, "hoodie.table.timeline.timezone": rng.choice(("LOCAL", "UTC"))}
     if release == "1.2.0":
         conf["hoodie.write.table.version"] = rng.choice(("9", "9", "8"))
     conf["hoodie.metadata.enable"] = "false"
@@ -111,7 +109,7 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
         steps += [("clean", []), ("archive", []), ("restore", [])]
         steps += [(rng.choice(("compact", "clean", "cluster")), [])] if rng.random() < 0.5 else []
     steps += [("upsert", rows())]
-    return ForeignTable(recipe=recipe, steps=steps, zone=zone)
+    return ForeignTable(recipe=recipe, steps=steps)
 
 
 def take_turns(java: JavaOracle, judge: JavaOracle, told: ForeignTable, folder: Path) -> list[str]:
