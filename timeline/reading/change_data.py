@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from timeline.model.instant import Action
 from timeline.model.operations import TableType
 from timeline.model.paths import check_relative_path, join, listed
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
+from timeline.model.slot import SlotKind
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.reading.leased_scan import whole
 from timeline.reading.pending_plans import pending_compactions
@@ -140,22 +142,30 @@ def _refuse_taken_back(context: TableContext, snapshot: Snapshot, since: Instant
     """
     Refuse a range that goes on from a state which a restore, or a rollback by name, took back.
 
-    Its reader holds rows that are gone, and the files that would tell so are deleted.
-    Outside: 1 get per restore since then, the slots where there was a rollback.
+    Its reader holds rows that are gone, and the files that would tell so are deleted. A write
+    that completed after ``since`` was in none of its ranges. Where no slot tells when one
+    completed, its requested time decides.
+    Outside: 1 get per restore since then, and the slots since then where there was one, or a
+    rollback.
     """
     later = [
         one
         for one in snapshot.active.instants
-        if one.completed and (one.completion_time or one.requested_time) > since
+        if one.action in (Action.RESTORE, Action.ROLLBACK)
+        and one.completed
+        and (one.completion_time or one.requested_time) > since
     ]
+    if not later:
+        return
     taken: set[InstantTime] = set()
     for one in later:
         if one.action is Action.RESTORE:
             path = context.instant_path(instant_file_name(one))
             taken.update(decode_restore(context.world.storage.read(path)).instants_to_rollback)
-    if any(one.action is Action.ROLLBACK for one in later):
-        slots = context.chain.newest_first()
-        taken |= withdrawn_in(slot for slot in slots if (slot.completion_time or "") > since)
+    newest = context.chain.newest_first()
+    slots = list(takewhile(lambda slot: slot.completion_time > since, newest))
+    taken |= withdrawn_in(slots)
+    taken -= {slot.requested_time for slot in slots if slot.kind is SlotKind.COMMIT}
     seen = min((time for time in taken if time < since), default=None)
     if seen is not None:
         raise InstantNotFoundError(

@@ -18,8 +18,10 @@ from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.operations import WriteOperation
+from timeline.places import SLOTS
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
 from timeline.writing.local_workload import LocalWorkload
 
 Row = dict[str, Any]
@@ -269,3 +271,30 @@ def test_images_do_not_go_on_from_a_state_that_was_taken_back(appends: bool, how
     story.upsert([{"id": "c", "p": "x", "ts": 1}])
     story.poll()  # from the restore's own completion on
     assert sorted_rows(story.reader.images) == sorted_rows(story.table.to_arrow().to_pylist())
+
+
+def test_images_go_on_where_what_was_taken_back_completed_after_the_range_began() -> None:
+    story = Story(Kind(appends=False))
+    story.upsert([{"id": "a", "p": "x", "ts": 1}])
+    began = len(story.table.timeline)
+    story.beside([{"id": "b", "p": "x", "ts": 1}], [{"id": "c", "p": "y", "ts": 1}])
+    slow, quick = sorted(story.table.timeline[began:], key=lambda one: one.requested_time)
+    assert slow.requested_time < story.reader.since == quick.completion_time
+    story.table.savepoint(quick.requested_time)
+    story.table.restore(quick.requested_time)
+    assert story.table.to_arrow()["id"].to_pylist() == ["a", "c"]
+    assert story.table.changes(story.reader.since, images=True).read_all().num_rows == 0
+
+
+def test_images_read_no_slots_from_before_the_range() -> None:
+    story = Story(Kind(appends=False))
+    for number in range(20):
+        story.upsert([{"id": "a", "p": "x", "ts": number}])
+    since = story.table.timeline[-1].completion_time
+    receipt = story.table.upsert(story.rows_of([{"id": "b", "p": "y", "ts": 1}]))
+    story.table.rollback(receipt.requested_time)
+    observed = ObservedStorage(story.storage)
+    reader = open_again(observed, story.kind, story.clock, name="reader", first_id=1_000_003)
+    assert reader.changes(since, images=True).read_all().num_rows == 0
+    slots = [one for one in observed.operations() if one.startswith(f"read {SLOTS}")]
+    assert len(slots) < 10
