@@ -30,7 +30,7 @@ from timeline.model.zones import LOCAL
 from timeline.places import TABLE_FACTS, WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
-from timeline.properties.agreement import AGREED_BY
+from timeline.properties.agreement import AGREED_BY, AGREED_BY_WRITERS_OF_ROWS
 from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
 
 __all__ = [
@@ -83,6 +83,7 @@ class Registration:
 
     context: TableContext
     ticker: Ticker
+    agreement: Mapping[str, str]
     buckets: str
 
     def writes_to(self, buckets: str) -> None:
@@ -92,17 +93,17 @@ class Registration:
         Outside: 2 lists, 1 get per entry and list, 1 put; nothing when it is told already.
 
         Raises:
-            WriterDisagreementError: They meet those of a writer that seems alive.
+            WriterDisagreementError: They meet those of a writer that seems alive, or it differs
+                in what only writers of rows must have alike.
         """
         if buckets in ("", self.buckets):
             return
         context, pin = self.context, self.context.pin
-        who = context.world.ids.identity().writer_id
-        _refuse_met(context, buckets, who)
+        refuse_disagreement(context, self.agreement, buckets)
         before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}
         raise_pin(context)
         try:
-            _refuse_met(context, buckets, who)
+            refuse_disagreement(context, self.agreement, buckets)
         except WriterDisagreementError:
             pin.entry = before
             raise_pin(context)
@@ -271,7 +272,7 @@ def enter(
         world.storage.delete(pin.path)
         pin.entry = None
         raise
-    registration = Registration(context, _NoTicker(), buckets)
+    registration = Registration(context, _NoTicker(), agreement, buckets)
     registration.ticker = world.executor.every(
         context.limits.heartbeat.interval_ms, registration.beat
     )
@@ -396,19 +397,18 @@ class _NoTicker:
         """Nothing runs yet."""
 
 
-def _living(context: TableContext, own_id: str) -> list[RegisteredWriter]:
-    return [other for other in registered_writers(context, but=own_id) if other.alive]
-
-
 def _compare(
     context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
 ) -> None:
-    living = _living(context, own_id)
+    living = [other for other in registered_writers(context, but=own_id) if other.alive]
     _refuse_copy(context, living)
     for other in living:
+        compared = {*agreement, *other.agreement}
+        if not (buckets and other.buckets):
+            compared -= AGREED_BY_WRITERS_OF_ROWS
         differences = {
             key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}
-            for key in sorted({*agreement, *other.agreement})
+            for key in sorted(compared)
             if agreement.get(key, "") != other.agreement.get(key, "")
         }
         if differences:
@@ -424,17 +424,12 @@ def _compare(
                 other=other.text,
                 differences=differences,
             )
-    _refuse_met(context, buckets, own_id, living)
+    _refuse_met(context, buckets, living)
 
 
-def _refuse_met(
-    context: TableContext,
-    buckets: str,
-    own_id: str,
-    living: Sequence[RegisteredWriter] | None = None,
-) -> None:
+def _refuse_met(context: TableContext, buckets: str, living: Sequence[RegisteredWriter]) -> None:
     """OWN-1: who has buckets for itself must be the only one that writes to them."""
-    for other in _living(context, own_id) if living is None else living:
+    for other in living:
         met = met_buckets(buckets, other.buckets)
         if met:
             silence = context.limits.heartbeat.tolerated_ms

@@ -10,7 +10,7 @@ from timeline.properties.option_table import WRITE_OPTIONS
 from timeline.properties.setting_names import IndexType
 from timeline.properties.settings import WriteSettings
 
-__all__ = ["AGREED_BY", "agreement", "agreement_of"]
+__all__ = ["AGREED_BY", "AGREED_BY_WRITERS_OF_ROWS", "agreement", "agreement_of"]
 
 AGREED_BY: Mapping[str, str] = {
     "mode": WRITE_OPTIONS["concurrency_mode"].key,
@@ -26,6 +26,9 @@ AGREED_BY: Mapping[str, str] = {
     "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
 }
 """What a user has to set for what is compared."""
+
+AGREED_BY_WRITERS_OF_ROWS = frozenset({"index"})
+"""Services look up no key, and the table does not keep the index that its writers use."""
 
 
 def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from hoodoo.assembly import plan_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, SchemaConflictError, WriterDisagreementError
 from timeline.model.operations import WriteOperation
+from timeline.registry import registered_writers
 from timeline.rules.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.write import prepared, write_prepared
@@ -192,6 +193,40 @@ def test_writers_that_look_in_other_places_are_refused(tmp_path: Path) -> None:
             pytest.raises(WriterDisagreementError, match="index"),
         ):
             other.upsert(row)
+
+
+@pytest.mark.spec("REG-1")
+@pytest.mark.parametrize("index", ["SIMPLE", "GLOBAL_SIMPLE"])
+def test_services_run_beside_writers_with_another_index(tmp_path: Path, index: str) -> None:
+    many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
+    kinds = ({}, {"hoodie.index.type": "GLOBAL_SIMPLE"})
+    table_of(tmp_path, pa.string(), partition_by=["v"], properties=many).close()
+    with hoodoo.open_table(tmp_path / "t", properties={**many, "hoodie.index.type": index}) as one:
+        one.upsert(rows("a", pa.string()))
+        for kind in kinds:
+            with hoodoo.open_table(tmp_path / "t", properties={**many, **kind}) as worker:
+                worker.services.clean()
+                entered = registered_writers(one.core.context)
+                assert sorted(each.buckets for each in entered) == ["", "all"]
+                if kind.get("hoodie.index.type", "SIMPLE") == index:
+                    worker.upsert(rows("b", pa.string()))
+                    continue
+                with pytest.raises(WriterDisagreementError, match="index"):  # it turns out to write
+                    worker.upsert(rows("b", pa.string()))
+                entered = registered_writers(one.core.context)
+                assert sorted(each.buckets for each in entered) == ["", "all"]
+                one.upsert(rows("c", pa.string()))  # the worker is in no writer's way
+
+
+@pytest.mark.spec("REG-1")
+def test_a_writer_enters_beside_services_with_another_index(tmp_path: Path) -> None:
+    many = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
+    with table_of(tmp_path, pa.string(), partition_by=["v"], properties=many) as worker:
+        worker.services.clean()
+        everywhere = {**many, "hoodie.index.type": "GLOBAL_SIMPLE"}
+        with hoodoo.open_table(tmp_path / "t", properties=everywhere) as writer:
+            writer.upsert(rows("a", pa.string()))
+            assert worker.services.clean() is None
 
 
 def test_without_partitions_every_index_looks_in_one_place(tmp_path: Path) -> None:
