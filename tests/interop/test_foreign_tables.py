@@ -1,8 +1,8 @@
 """
 Tables that Java Hudi makes at random are read, written and serviced here as Java does it.
 
-`HOODOO_FOREIGN_SEED` makes the tables again that a failure names; `HOODOO_FOREIGN_TABLES` sets
-how many are made with each release.
+`HOODOO_FOREIGN_SEED` and `HOODOO_FOREIGN_ZONE` make the tables again that a failure names;
+`HOODOO_FOREIGN_TABLES` sets how many are made with each release.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def test_both_engines_take_the_same_steps_on_tables_made_by_java(
     drawn = random.SystemRandom().randrange(1_000_000) if NIGHTLY else 1
     seed = int(os.environ.get("HOODOO_FOREIGN_SEED", drawn))
     some = int(os.environ.get("HOODOO_FOREIGN_TABLES", TABLES[release][NIGHTLY]))
-    zone = os.environ.get("TZ") or (ZONES[seed % len(ZONES)] if NIGHTLY else ZONES[0])
-    print(f"HOODOO_FOREIGN_SEED={seed} TZ={zone}")
+    zone = os.environ.get("HOODOO_FOREIGN_ZONE") or (
+        ZONES[seed % len(ZONES)] if NIGHTLY else ZONES[0]
+    )
+    print(f"HOODOO_FOREIGN_SEED={seed} HOODOO_FOREIGN_ZONE={zone}")
     monkeypatch.setenv("TZ", zone)
     java, judge = java_oracle(release, zone), java_oracle(NEWEST, zone)
     found, stopped = {}, {}

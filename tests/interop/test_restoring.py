@@ -170,6 +170,7 @@ def test_java_and_hoodoo_go_back_on_one_table(
     [
         ("COPY_ON_WRITE", "1.2.0"),
         ("MERGE_ON_READ", "1.2.0"),
+        ("MERGE_ON_READ", "1.0.2"),
     ],
 )
 def test_rows_below_an_archive_are_there_after_a_restore_by_either(

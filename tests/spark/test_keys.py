@@ -35,7 +35,7 @@ def test_rows_without_keys_are_added_and_never_found_again(spark: Any, tmp_path:
     assert len(keys) == len(set(keys)) == 6
 
 
-@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE"])
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_rows_that_were_read_are_written_back_without_key_fields(
     spark: Any, tmp_path: Path, table_type: str
 ) -> None:

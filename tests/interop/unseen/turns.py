@@ -55,7 +55,6 @@ STOPPED = "stopped:"
 #: Kinds of error by which this engine refuses a table or a step by name.
 REFUSED_BY_NAME = frozenset(
     {
-        "consistent_hashing",
         "metadata_table_on",
     }
 )
@@ -97,7 +96,9 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
             }.values()
         )
 
-    kinds = ("upsert", "upsert", "upsert", "delete", "insert_overwrite", "clean", "compact")
+    kinds = ["upsert", "upsert", "upsert", "delete", "clean", "compact"]
+    if conf.get("hoodie.index.bucket.engine") != "CONSISTENT_HASHING":  # refused by name there
+        kinds.append("insert_overwrite")
     steps: list[tuple[str, Rows]] = []
     for _ in range(rng.randint(2, 4)):
         what = rng.choice(kinds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -140,6 +141,45 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(LocalStorage, "open_input", open_input)
     monkeypatch.setattr(LocalStorage, "list", listed)
     return paths
+
+
+class CountedBytes(io.BytesIO):
+    """A data file that counts the bytes that are read."""
+
+    total = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        CountedBytes.total += len(data)
+        return data
+
+
+def test_row_groups_that_cannot_match_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 200_000
+    wide = pa.table({"id": [f"{i:06d}" for i in range(count)], "n": range(count)})
+    small = {
+        "hoodie.parquet.block.size": str(1 << 20),
+        "hoodie.bloom.index.filter.type": "SIMPLE",  # lies in the footer, which is always read
+        "hoodie.index.bloom.num_entries": "100",
+    }
+    with hoodoo.create_table(
+        tmp_path / "t", schema=wide.schema, record_key="id", properties=small
+    ) as table:
+        table.bulk_insert(wide)
+
+    def open_input(self: LocalStorage, path: str) -> Any:
+        return pa.PythonFile(CountedBytes((tmp_path / "t" / path).read_bytes()), mode="r")
+
+    monkeypatch.setattr(LocalStorage, "open_input", open_input)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        read = {}
+        for name, condition in (("all", None), ("one", [("n", "=", 7)]), ("few", [("n", "<", 99)])):
+            CountedBytes.total = 0
+            read[name] = table.to_arrow(filter=condition).num_rows, CountedBytes.total
+    assert [rows for rows, _ in read.values()] == [count, 1, 99]
+    assert max(read["one"][1], read["few"][1]) < read["all"][1] / 2, read
 
 
 @pytest.mark.parametrize("kind", KINDS)

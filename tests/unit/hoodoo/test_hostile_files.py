@@ -15,6 +15,7 @@ import hoodoo
 from hoodoo.assembly import Layers
 from hoodoo.verify import verify_at
 from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.places import check_size
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
 ROW = pa.table({"id": ["a"], "v": [1]})
@@ -124,41 +125,48 @@ def test_an_owed_file_outside_of_the_table_is_left_alone(tmp_path: Path) -> None
     assert outside.read_bytes() == b"mine"
 
 
-LARGE = [
-    ".hoodie/hoodie.properties",
-    ".hoodie/.hoodoo/table.json",
-    ".hoodie/.hoodoo/writers/x.json",
-    ".hoodie/.hoodoo/readers/x.json",
-    ".hoodie/.hoodoo/owed/00000000000000000001",
-    ".hoodie/.hoodoo/boundary/00000000000000000001",
-    ".hoodie/timeline/20260102030405004.commit.requested",
-    ".hoodie/timeline/20260102030405004_20260102030405007.commit",
-    ".hoodie/timeline/history/manifest_1",
-    ".hoodie/timeline/history/_version_",
-    ".hoodie/timeline/history/00000000000000001_00000000000000002_0.parquet",
-    ".hoodie/archived/.commits_.archive.1_1-0-1",
-    ".hoodie/.schema/20260102030405004.schemacommit",
-    ".hoodie/.index_defs/index.json",
-    ".hoodie/.temp/20260102030405004/MARKERS0",
-    ".hoodie/.heartbeat/20260102030405004",
-    ".hoodie/.locks/table_lock.json",
-    ".hoodie/.bucket_index/consistent_hashing_metadata/p/00000000000000.hashing_meta",
-    ".hoodie/metadata/.hoodie/hoodie.properties",
-    ".hoodie/anything",
-]
+#: A file of each kind -> the most MiB that one may have.
+LARGE = {
+    ".hoodie/hoodie.properties": 16,
+    ".hoodie/.hoodoo/table.json": 16,
+    ".hoodie/.hoodoo/writers/x.json": 1,
+    ".hoodie/.hoodoo/readers/x.json": 1,
+    ".hoodie/.hoodoo/owed/00000000000000000001": 256,
+    ".hoodie/.hoodoo/boundary/00000000000000000001": 256,
+    ".hoodie/timeline/20260102030405004.commit.requested": 256,
+    ".hoodie/timeline/20260102030405004_20260102030405007.commit": 256,
+    ".hoodie/timeline/history/manifest_1": 64,
+    ".hoodie/timeline/history/_version_": 1,
+    ".hoodie/timeline/history/00000000000000001_00000000000000002_0.parquet": 2048,
+    ".hoodie/archived/.commits_.archive.1_1-0-1": 2048,
+    ".hoodie/.schema/20260102030405004.schemacommit": 64,
+    ".hoodie/.index_defs/index.json": 512,
+    ".hoodie/.temp/20260102030405004/MARKERS0": 64,
+    ".hoodie/.heartbeat/20260102030405004": 1,
+    ".hoodie/.locks/table_lock.json": 1,
+    ".hoodie/.bucket_index/consistent_hashing_metadata/p/00000000000000.hashing_meta": 512,
+    ".hoodie/metadata/.hoodie/hoodie.properties": 2048,
+    ".hoodie/anything": 512,
+    ".hoodie/.hoodoo/slots/00000000000000000001": 512,
+}
 
 
-@pytest.mark.parametrize("path", LARGE)
-def test_a_file_that_is_too_large_for_its_kind_is_refused_by_its_path(
-    tmp_path: Path, path: str
-) -> None:
+@pytest.mark.parametrize(("path", "mib"), LARGE.items())
+def test_a_file_may_be_as_large_as_its_kind_and_no_larger(path: str, mib: int) -> None:
+    check_size(path, mib << 20)
+    with pytest.raises(CorruptTableError) as refused:
+        check_size(path, (mib << 20) + 1)
+    assert refused.value.kind == "file_too_large"
+    assert refused.value.fields["path"] == path
+
+
+def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
+    path = ".hoodie/.index_defs/index.json"
     with made(tmp_path) as table:
-        storage = table.core.context.world.storage
         sparse(tmp_path / "t" / path, 3 << 30)
         with pytest.raises(CorruptTableError) as refused:
-            storage.read(path)
+            table.core.context.world.storage.read(path)
         assert refused.value.kind == "file_too_large"
-        assert refused.value.fields["path"] == path
         os.truncate(tmp_path / "t" / path, 0)
 
 

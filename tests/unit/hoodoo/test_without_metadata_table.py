@@ -13,7 +13,13 @@ import pytest
 import hoodoo
 from tableservices.orphans import Orphan, remove_orphans
 from tests.interop import golden_tables
-from timeline.errors import HoodooError, MetadataTableOnError, Reaction
+from timeline.errors import (
+    HoodooError,
+    LockTimeoutError,
+    MetadataTableOnError,
+    Reaction,
+    WriterDisagreementError,
+)
 from timeline.properties.properties_file import load_config
 from timeline.storage.local import LocalStorage
 
@@ -70,19 +76,27 @@ def no_partition(table: hoodoo.Table) -> None:
     table.delete_partitions([])
 
 
-def no_rows_found(table: hoodoo.Table) -> None:
+def unknown_filter(table: hoodoo.Table) -> None:
     table.delete_where([("unknown", "==", 1)])
 
 
 @pytest.mark.parametrize(
-    "write", [wrong_type, missing_column, null_key, no_partition, no_rows_found]
+    ("write", "kind"),
+    [
+        (wrong_type, "schema_mismatch"),
+        (missing_column, "missing_column"),
+        (null_key, "null_key"),
+        (no_partition, "no_partition"),
+        (unknown_filter, "filter"),
+    ],
 )
 def test_a_write_that_is_refused_for_its_rows_leaves_it(
-    path: Path, write: Callable[[hoodoo.Table], None]
+    path: Path, write: Callable[[hoodoo.Table], None], kind: str
 ) -> None:
     before = state(path)
-    with hoodoo.open_table(path, properties=OFF) as table, pytest.raises(HoodooError):
+    with hoodoo.open_table(path, properties=OFF) as table, pytest.raises(HoodooError) as refused:
         write(table)
+    assert refused.value.kind == kind
     assert state(path) == before
 
 
@@ -104,7 +118,7 @@ def test_a_write_that_does_not_get_the_lock_leaves_it(path: Path) -> None:
     with hoodoo.open_table(path) as other, other.core.context.world.lock.acquire("held"):
         options = {**OFF, "hoodie.write.lock.client.num_retries": "0"}
         options |= {"hoodie.write.lock.wait_time_ms": "1", "hoodie.write.lock.num_retries": "0"}
-        with hoodoo.open_table(path, properties=options) as table, pytest.raises(HoodooError):
+        with hoodoo.open_table(path, properties=options) as table, pytest.raises(LockTimeoutError):
             table.upsert([row()])
     assert state(path) == before
 
@@ -118,7 +132,7 @@ def test_a_writer_that_differs_from_a_living_one_leaves_it(path: Path) -> None:
         hoodoo.open_table(path, properties={**OFF, **mode, **lazy}) as table,
     ):
         other.join_writers()
-        with pytest.raises(HoodooError):
+        with pytest.raises(WriterDisagreementError):
             table.upsert([row()])
     assert state(path) == before
 

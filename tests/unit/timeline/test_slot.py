@@ -125,12 +125,23 @@ def test_a_clean_deletes_data_files_only(path: str):
     assert "hoodoo table end-slot" in str(refused.value)
 
 
+ENDING = (SlotKind.VOID, SlotKind.UNSAVEPOINT, SlotKind.NOOP)
+
+
 @pytest.mark.parametrize("path", [*HOSTILE, *DATA_FILES])
-@pytest.mark.parametrize("kind", SlotKind)
-def test_another_slot_deletes_files_of_its_instant_only(path: str, kind: SlotKind):
-    if kind is not SlotKind.CLEAN:
-        with pytest.raises(CorruptTableError):
-            decoded(encode_slot(replace(SLOT, kind=kind, deletes=(path,))))
+@pytest.mark.parametrize("kind", ENDING)
+def test_what_ends_an_instant_deletes_files_of_that_instant_only(path: str, kind: SlotKind):
+    with pytest.raises(CorruptTableError) as refused:
+        decoded(encode_slot(replace(SLOT, kind=kind, deletes=(path,))))
+    assert refused.value.kind == "hostile_slot"
+
+
+@pytest.mark.parametrize("path", [*HOSTILE, *DATA_FILES, *SHOWN])
+@pytest.mark.parametrize("kind", [k for k in SlotKind if k not in (*ENDING, SlotKind.CLEAN)])
+def test_any_other_slot_deletes_nothing(path: str, kind: SlotKind):
+    with pytest.raises(CorruptTableError) as refused:
+        decoded(encode_slot(replace(SLOT, kind=kind, deletes=(path,))))
+    assert refused.value.kind == "hostile_slot"
 
 
 @pytest.mark.parametrize("time", ["../hoodie.properties", "2026/01", "x", "9" * 18, "-1"])

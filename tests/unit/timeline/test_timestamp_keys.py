@@ -55,6 +55,7 @@ def test_a_scalar_has_its_own_unit_and_seconds_by_default() -> None:
     assert folders(days, scalar, "yyyyMMdd", scalar_unit=TimeUnit.DAYS) == ["20240309"]
     assert folders([28_333_333], scalar, "yyyy-MM", scalar_unit=TimeUnit.MINUTES) == ["2023-11"]
     assert folders([1_700_000_000], scalar, "yyyy-MM") == ["2023-11"]
+    assert folders(["1700000000"], scalar, "yyyy-MM") == ["2023-11"]  # as Spark SQL declares it
     assert folders([None], scalar, "yyyy-MM-dd", scalar_unit=TimeUnit.DAYS) == ["1970-01-02"]
 
 
