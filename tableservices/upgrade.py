@@ -36,8 +36,8 @@ from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.key_settings import key_spec_of
 from timeline.properties.properties_file import (
-    METADATA_KEYS,
     load_config,
+    metadata_table_off,
     switch_metadata_table_off,
     update_properties,
 )
@@ -110,7 +110,7 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
         said |= _NEW_LAYOUT
         said["hoodie.table.initial.version"] = str(config.initial_version)
     if config.metadata_table_on:
-        said |= dict.fromkeys(METADATA_KEYS, "")
+        said |= metadata_table_off(config)
     if config.key_generator_type is not None:
         said["hoodie.table.keygenerator.type"] = config.key_generator_type
     changes: dict[str, str | None] = {
@@ -189,10 +189,11 @@ def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
     with context.world.lock.acquire("switch the metadata table off") as lease:
         look(context, lease)
         planned = plan_upgrade(context, without_metadata_table=True)
-        if planned is None or not load_config(storage).metadata_table_on:
+        before = load_config(storage)
+        if planned is None or not before.metadata_table_on:
             return {}
         switch_metadata_table_off(storage, now=instant_time(WallMs(context.world.clock.now_ms())))
-    return dict.fromkeys(METADATA_KEYS, "")
+    return metadata_table_off(before)
 
 
 def _compact_first(context: TableContext, files: FileRules) -> None:

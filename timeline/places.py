@@ -11,6 +11,7 @@ __all__ = [
     "HEARTBEATS",
     "HISTORY",
     "HOODIE",
+    "INDEX_DEFINITIONS",
     "LOCKS",
     "MARKERS",
     "METADATA_TABLE",
@@ -44,6 +45,7 @@ HISTORY = ".hoodie/timeline/history"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 LOCKS = ".hoodie/.locks"
+INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"  # of Java's metadata table
 SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
 METADATA_TABLE = ".hoodie/metadata"
 OURS = ".hoodie/.hoodoo"

@@ -19,7 +19,7 @@ from timeline.model.times import WallMs, instant_time
 from timeline.properties.properties_file import (
     keep_rows_elsewhere,
     load_config,
-    rows_may_lie_elsewhere,
+    rows_elsewhere_noted,
     update_properties,
 )
 from timeline.reading.read import view_of
@@ -125,7 +125,7 @@ def adopt_rows_elsewhere(context: TableContext) -> None:
     Outside: 1 get; if the table does not say so yet, the lock and the steps of fmt 1.3.
     """
     world = context.world
-    if rows_may_lie_elsewhere(load_config(world.storage)):
+    if rows_elsewhere_noted(load_config(world.storage)):
         return
     with world.lock.acquire("note that rows lie in other partitions"):
         keep_rows_elsewhere(world.storage, now=instant_time(WallMs(world.clock.now_ms())))

@@ -19,6 +19,7 @@ from timeline.errors import (
 )
 from timeline.model.table_config import TableConfig
 from timeline.places import (
+    INDEX_DEFINITIONS,
     METADATA_TABLE,
     PROPERTIES,
     PROPERTIES_BACKUP,
@@ -34,10 +35,11 @@ from timeline.ports.storage import (
 )
 
 __all__ = [
-    "METADATA_KEYS",
     "create_properties",
     "keep_rows_elsewhere",
     "load_config",
+    "metadata_table_off",
+    "rows_elsewhere_noted",
     "rows_may_lie_elsewhere",
     "switch_metadata_table_off",
     "update_properties",
@@ -46,7 +48,7 @@ __all__ = [
 _CREATE_TRIES = 5
 _ROWS_ELSEWHERE = "hoodoo.table.rows.may.lie.in.other.partitions"
 _RECORD_INDEX = "record_index"
-METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
+_METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 
 
 def load_config(storage: Storage) -> TableConfig:
@@ -154,15 +156,29 @@ def update_properties(
     return config
 
 
-def rows_may_lie_elsewhere(config: TableConfig) -> bool:
+def rows_may_lie_elsewhere(storage: Storage, config: TableConfig) -> bool:
     """
     Whether rows may lie in a partition whose path is not that of their partition columns.
 
-    A writer with a global index can update a row where it is. Ours write that down; Java Hudi's
-    record index does so unless told otherwise.
+    A writer with a global index can update a row where it is. Our writers note that. Java Hudi's
+    record index does so unless told otherwise. Its definition stays when Java drops that index or
+    switches the metadata table off; version 8 has no such definition.
+
+    Outside: 1 get where the table has definitions of indexes and notes nothing.
     """
-    told = config.raw.get(_ROWS_ELSEWHERE) == "true"
-    return told or _RECORD_INDEX in config.metadata_partitions
+    if rows_elsewhere_noted(config) or _RECORD_INDEX in config.metadata_partitions:
+        return True
+    if not config.raw.get("hoodie.table.index.defs.path"):
+        return False
+    try:
+        return f'"{_RECORD_INDEX}"'.encode() in storage.read(INDEX_DEFINITIONS)
+    except ObjectMissingError:
+        return False
+
+
+def rows_elsewhere_noted(config: TableConfig) -> bool:
+    """Whether the properties say that rows may lie elsewhere."""
+    return config.raw.get(_ROWS_ELSEWHERE, "").strip().lower() == "true"
 
 
 def keep_rows_elsewhere(storage: Storage, *, now: str) -> TableConfig:
@@ -170,14 +186,24 @@ def keep_rows_elsewhere(storage: Storage, *, now: str) -> TableConfig:
     return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
 
 
+def metadata_table_off(config: TableConfig) -> dict[str, str]:
+    """
+    The properties that change when the metadata table is switched off, as Java Hudi does (fmt 10).
+
+    A record index leaves the note that rows may lie elsewhere.
+    """
+    note = {_ROWS_ELSEWHERE: "true"} if _RECORD_INDEX in config.metadata_partitions else {}
+    return dict.fromkeys(_METADATA_KEYS, "") | note
+
+
 def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     """
-    Do what Java Hudi does with ``hoodie.metadata.enable=false`` (fmt 10).
+    Do what Java Hudi does with ``hoodie.metadata.enable=false``.
 
-    Both keys are emptied, then the metadata table's folder goes; a later Java writer builds
-    it anew. Call it under the lock.
+    The properties change (``metadata_table_off``), then the metadata table's folder goes; a later
+    Java writer builds it anew. Call it under the lock.
     """
-    config = update_properties(storage, dict.fromkeys(METADATA_KEYS, ""), now=now)
+    config = update_properties(storage, metadata_table_off(load_config(storage)), now=now)
     storage.delete_folder(METADATA_TABLE)
     return config
 

@@ -221,7 +221,7 @@ def pruner_of(
     """
     What chooses the partitions that may hold rows for a filter; None where all may.
 
-    Outside: 1 get where the filter names a partition column.
+    Outside: 1 get where the filter names a partition column, 1 more where indexes are defined.
 
     Raises:
         InvalidInputError: As of ``plan_scan``.
@@ -244,7 +244,7 @@ def pruner_of(
     # Whoever opened the table long ago may not know yet that rows can lie elsewhere.
     config = load_config(context.world.storage)
     fields: list[PartitionField | None] = [None for _ in config.partition_fields]
-    if not rows_may_lie_elsewhere(config):
+    if not rows_may_lie_elsewhere(context.world.storage, config):
         left_out = () if folders is None else folders.left_out
         made = [
             _field(config, schema, number, from_folder=name in left_out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
+from tests.interop import golden_tables
 from timeline.errors import InvalidInputError
 from timeline.storage.local import LocalStorage
 
@@ -307,3 +310,43 @@ def test_a_filter_on_one_of_many_partitions_costs_little_more_than_naming_it(
         calls.clear()
         hoodoo.open_table(tmp_path / "text").to_arrow(filter=[("p", "=", "p0007")])
         assert len(calls) <= named * 1.5
+
+
+def switch_off_here(path: Path) -> None:
+    told = {"hoodie.metadata.enable": "false"}
+    with hoodoo.open_table(path, properties=told) as table, pytest.warns(match="switched off"):
+        table.upsert([{"id": "new", "ts": 1, "val": 1.0, "name": "x", "region": "xx"}])
+
+
+def drop_as_java(path: Path) -> None:
+    """What Hudi 1.2 leaves when it writes without the metadata table."""
+    file = path / ".hoodie/hoodie.properties"
+    key = "hoodie.table.metadata.partitions="
+    lines = file.read_text().splitlines()
+    kept = [key if line.startswith(key) else line for line in lines]
+    file.write_text("\n".join(kept) + "\n")
+    shutil.rmtree(path / ".hoodie/metadata")
+
+
+@pytest.mark.parametrize(
+    ("name", "drop"),
+    [
+        ("v9_cow_mdt_record_index", switch_off_here),
+        ("v9_cow_mdt_record_index", drop_as_java),
+        ("v8_cow_mdt_record_index", switch_off_here),
+    ],
+)
+def test_rows_that_a_record_index_left_elsewhere_are_found_after_it_is_gone(
+    tmp_path: Path, name: str, drop: Callable[[Path], None]
+) -> None:
+    path = golden_tables.unpack(name, tmp_path)
+    for file in sorted((path / "region=eu").glob("*.parquet")):
+        held = pq.read_table(file, partitioning=None)
+        moved = pc.if_else(pc.equal(held["id"], "e00"), "us", held["region"])
+        number = held.schema.get_field_index("region")
+        pq.write_table(held.set_column(number, "region", moved), file)
+    drop(path)
+    with hoodoo.open_table(path) as table:
+        assert not table.config.metadata_table_on
+        found = table.to_arrow(filter=[("region", "=", "us")])
+        assert "e00" in found.column("id").to_pylist()

@@ -12,11 +12,20 @@ from timeline.errors import (
     TableNotFoundError,
 )
 from timeline.model.table_config import new_table_properties
-from timeline.places import METADATA_TABLE, PROPERTIES, PROPERTIES_BACKUP, TABLE_FACTS, TIMELINE
+from timeline.places import (
+    INDEX_DEFINITIONS,
+    METADATA_TABLE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TABLE_FACTS,
+    TIMELINE,
+)
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.properties_file import (
     create_properties,
     load_config,
+    rows_elsewhere_noted,
+    rows_may_lie_elsewhere,
     switch_metadata_table_off,
     update_properties,
 )
@@ -198,6 +207,29 @@ def test_switching_the_metadata_table_off_empties_its_keys_and_removes_it():
     config = switch_metadata_table_off(storage, now="later")
     assert not config.metadata_table_on
     assert storage.list(METADATA_TABLE) == []
+    assert not rows_may_lie_elsewhere(storage, config)
+
+
+def test_a_record_index_leaves_the_note_that_rows_may_lie_elsewhere():
+    storage = made()
+    on = {"hoodie.table.metadata.partitions": "files,record_index"}
+    update_properties(storage, on, now="now")
+    assert not rows_elsewhere_noted(load_config(storage))
+    config = switch_metadata_table_off(storage, now="later")
+    assert not config.metadata_table_on
+    assert rows_elsewhere_noted(config)
+
+
+def test_a_definition_of_a_record_index_tells_that_rows_may_lie_elsewhere():
+    storage = made()
+    defined = {"hoodie.table.index.defs.path": INDEX_DEFINITIONS}
+    config = update_properties(storage, defined, now="now")
+    assert not rows_may_lie_elsewhere(storage, config)
+    storage.create(INDEX_DEFINITIONS, b'{"indexDefinitions": {"column_stats": {}}}')
+    assert not rows_may_lie_elsewhere(storage, config)
+    storage.delete(INDEX_DEFINITIONS)
+    storage.create(INDEX_DEFINITIONS, b'{"indexDefinitions": {"record_index": {}}}')
+    assert rows_may_lie_elsewhere(storage, config)
 
 
 class LosingAnswers(Behind):
