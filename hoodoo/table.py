@@ -82,6 +82,7 @@ class Table(GoingBack):
 
     def __init__(self, core: CoreTable, properties: PropertySet, settings: WriteSettings) -> None:
         self._core = core
+        self._config = core.config
         self._properties = properties
         self._settings = settings
         self._buckets_kept = False
@@ -124,12 +125,13 @@ class Table(GoingBack):
 
     @property
     def config(self) -> TableConfig:
-        """The table's own configuration. Outside: 1 get while a metadata table is to be left."""
-        config = self._core.config
-        if not (config.metadata_table_on and self._core.context.limits.without_metadata_table):
-            return config
-        now = load_config(self._core.context.world.storage)
-        return replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
+        """The table's own configuration. Outside: 1 get until a metadata table is seen to be off."""
+        config = self._config
+        if config.metadata_table_on and self._core.context.limits.without_metadata_table:
+            now = load_config(self._core.context.world.storage)
+            config = replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
+            self._config = config
+        return config
 
     @property
     def properties(self) -> PropertySet:

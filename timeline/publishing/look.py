@@ -21,7 +21,6 @@ from timeline.model.table_config import TableConfig
 from timeline.model.times import InstantTime, WallMs
 from timeline.places import timeline_path
 from timeline.ports.lock import Lease, is_alone
-from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.queue import Line, Looked, read_table
 from timeline.publishing.second_look import ENDED_BY, assert_lease, may_show, still_stands
@@ -48,7 +47,7 @@ class Turn:
     owner: SlotOwner
     before: str = ""  # digest of the head slot, empty when there is none
     unshown: Slot | None = None  # the head, when its file is to be made beside the next slot
-    config: Callable[[], TableConfig]  # the table's properties now
+    config: Callable[[], TableConfig]  # the table's properties in this turn, got once
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
         """A time above everything in this turn (PUB-7)."""
@@ -133,12 +132,12 @@ def look(
         last = context.chain.deciding(head)
         gone = last is not None and _is_gone(context, last, timeline)
         if last is None or (is_settled(last, timeline, context.history) and not gone):
-            return replace(_turn(context, head, last, timeline, lease), config=config)
+            return _turn(context, head, last, timeline, lease, config=config)
         context.world.events.emit("publish.helped", number=last.number)
         if not last.foreign:
-            return replace(_helped(context, head, timeline, line, lease), config=config)
+            return _helped(context, head, timeline, line, lease, config=config)
         assert_lease(lease)
-        turn = replace(_turn(context, head, last, timeline, lease), config=config)
+        turn = _turn(context, head, last, timeline, lease, config=config)
         if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
             return turn  # past a savepoint: the first write of the timeline is older
         may = None if gone else _way_on(context, last, timeline, lease)
@@ -156,6 +155,8 @@ def _helped(
     timeline: ActiveTimeline,
     line: Line | None,
     lease: Lease | None,
+    *,
+    config: Callable[[], TableConfig],
 ) -> Turn:
     """The turn after what was not settled, in the order of the slots (HELP-1, PUB-3)."""
     left = unsettled(context, head, timeline)
@@ -164,7 +165,8 @@ def _helped(
         if slot is not unshown and (line is None or line.settled < slot.number):
             finish(context, slot)
             take_back_helped(context, slot, lease)
-    turn = _turn(context, head, left[-1], _with_shown(context, left, timeline), lease)
+    shown = _with_shown(context, left, timeline)
+    turn = _turn(context, head, left[-1], shown, lease, config=config)
     return replace(turn, unshown=unshown)
 
 
@@ -271,6 +273,8 @@ def _turn(
     last: Slot | None,
     timeline: ActiveTimeline,
     lease: Lease | None,
+    *,
+    config: Callable[[], TableConfig],
 ) -> Turn:
     top = context.chain.read(head) if head else None  # SLOT-8: may be another than the last
     times = [one.newest_time for one in (top, last) if one is not None]
@@ -281,7 +285,7 @@ def _turn(
         timeline=timeline,
         newest_time=newest,
         before=top.digest if top else "",
-        config=partial(load_config, context.world.storage),
+        config=config,
         owner=SlotOwner(
             host=who.host,
             pid=who.pid,

@@ -35,8 +35,8 @@ def without_metadata_table(
     """
     Take a slot in here: where the settings say so the metadata table is off by then.
 
-    Outside: nothing where they do not, else the turn's look at the properties; where the metadata
-    table is on the lock, if it was not had alone, and as ``switch_metadata_table_off``.
+    Outside: nothing where they do not, else the turn's look at the properties, if it has not looked
+    yet; where the metadata table is on the lock, if it was not had alone, and as ``switch_metadata_table_off``.
 
     Yields:
         The lease to take the slot with.

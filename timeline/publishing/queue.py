@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
@@ -57,9 +57,9 @@ def read_table(context: TableContext, *, asks_config: bool, until_still: bool = 
 
     Without the queue nobody waits ``until_still``: others go on publishing meanwhile.
 
-    Outside: as ``TableContext.look_with``.
+    Outside: as ``TableContext.look_with``; 1 get the first time the properties are asked for else.
     """
-    config = partial(load_config, context.world.storage)
+    config = cache(partial(load_config, context.world.storage))
     if asks_config:
         return context.look_with(config, until_still=until_still)
     return *context.look(), config
@@ -369,7 +369,7 @@ def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
     """
     if not is_far_and_ours(context):
         return read_table(context, asks_config=asks_config, until_still=False)
-    config = partial(load_config, context.world.storage)
+    config = cache(partial(load_config, context.world.storage))
     known = context.chain.known_head
     head, timeline, asked = context.look_at_once(config if asks_config else None)
     try:

@@ -60,6 +60,34 @@ def test_the_write_that_is_published_switches_it_off_and_says_so(path: Path) -> 
     assert keys(path) == sorted([*before, "new", "second"])
 
 
+@pytest.mark.parametrize("opened", ["while it is on", "when it is off"])
+def test_once_it_is_off_the_option_costs_no_further_get(
+    path: Path, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    read, asked = LocalStorage.read, list[str]()
+
+    def counted(storage: LocalStorage, name: str, *more: Any) -> bytes:
+        asked.extend([name] if name.endswith("hoodie.properties") else [])
+        return read(storage, name, *more)
+
+    def gets(table: hoodoo.Table) -> int:
+        asked.clear()
+        table.upsert([row(str(len(table.timeline)))])
+        return len(asked)
+
+    table = hoodoo.open_table(path, properties=OFF)
+    with pytest.warns(UserWarning, match=TOLD):
+        table.upsert([row()])
+    if opened == "when it is off":
+        table.close()
+        table = hoodoo.open_table(path, properties=OFF)
+    with table, hoodoo.open_table(path) as plain:
+        for one in (table, plain):
+            one.upsert([row()])
+        monkeypatch.setattr(LocalStorage, "read", counted)
+        assert gets(table) == gets(plain)
+
+
 def wrong_type(table: hoodoo.Table) -> None:
     table.upsert([{**row(), "val": [1.0]}])
 
