@@ -22,6 +22,7 @@ from timeline.properties.settings import WriteSettings
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.keys import KeyGenerator, KeySpec, addresses
 from timeline.writing.key_encoding import stored_forms
+from timeline.writing.moment_folders import folders_as_stored
 
 __all__ = ["Addresses", "addresses_of", "keys_of_table"]
 
@@ -52,7 +53,7 @@ def keys_of_table(
 
     Raises:
         UnsupportedTableError: Nobody can make the keys again: rows have none of their own, or a
-            class of the table's owner makes them (``keys_of_others``).
+            class of the table's owner makes them (``keys_of_others``); as ``folders_as_stored``.
     """
     config = context.config
     try:
@@ -68,6 +69,7 @@ def keys_of_table(
         )
     if config.drop_partition_columns:  # files name no folder but the one they lie in
         keys = replace(keys, partition_fields=(), partition_types=())
+    keys = folders_as_stored(context, snapshot, keys)
     if not keys.has_two_forms:
         return keys
     forms, asked = stored_forms(context, snapshot, keys), keys.prefixes_single_key

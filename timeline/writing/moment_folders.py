@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
@@ -23,7 +24,8 @@ from timeline.rules.moment_texts import NUMBERS, MomentForm, MomentTexts, form_o
 
 __all__ = ["folders_as_stored"]
 
-_SAMPLED = 8  # folders in which a row is looked for
+_SAMPLED = 8  # folders whose rows are asked for their zone
+_SECONDS = len("2023-03-10 12:30:00")
 
 
 def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> KeySpec:
@@ -32,8 +34,8 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
 
     Without folders they read as from a DataFrame of Java Hudi: the number that is stored.
 
-    Outside: once per opened table, where a partition column is a timestamp: 1 stat a partition,
-    at most 8 lists and the reads of their first rows.
+    Outside: where a partition column is a timestamp, until the zone is known: 1 stat a
+    partition, 1 list of each that is looked into, and the first rows of at most 8.
 
     Raises:
         UnsupportedTableError: The folders have several forms (``mixed_partition_paths``), or
@@ -55,7 +57,8 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
         known = _told(context, snapshot, keys, names)
         if known is None:
             return keys  # nothing is there yet
-        context.moment_texts[""] = known
+        if not known.or_zone:
+            context.moment_texts[""] = known
     return replace(keys, moments=known)
 
 
@@ -97,7 +100,7 @@ def _told(
     (form,) = forms
     if form is MomentForm.NUMBER:
         return NUMBERS
-    return MomentTexts(form, _zone(context, snapshot, form, samples[:_SAMPLED]))
+    return MomentTexts(form, *_zones(context, snapshot, form, samples))
 
 
 def _values(folders: FolderColumns, path: str, names: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -108,29 +111,53 @@ def _values(folders: FolderColumns, path: str, names: Iterable[str]) -> Iterable
     return [(name, text) for name in names if (text := values[name]) and text != DEFAULT_PARTITION]
 
 
-def _zone(
+def _zones(
     context: TableContext,
     snapshot: Snapshot,
     form: MomentForm,
     samples: list[tuple[str, str, str]],
-) -> str:
-    """The zone on whose clock rows of a partition have the moment that its folder shows."""
-    own = context.world.zone().name
-    zones = list(dict.fromkeys((own, "UTC")))
-    for path, name, text in samples:
+) -> list[str]:
+    """
+    The zones on whose clock rows of a partition have the moment that its folder shows.
+
+    Two where no partition with rows tells the own zone from UTC.
+    """
+    own = context.world.zone()
+    zones = ["UTC"] if own.agreed == "UTC" else [own.name, "UTC"]
+    seen = 0
+    for path, name, text in reversed(_telling(samples, zones)):  # the oldest are emptied first
         moment = _first_moment(context, snapshot, path, name)
-        if moment is not None:
-            zones = [one for one in zones if _shows(moment, MomentTexts(form, one), name, text)]
-    if not zones:
-        path, name, _ = samples[0]
-        raise UnsupportedTableError(
-            "the table's folders show moments on the clock of another zone than UTC and this "
-            f"process's, {own}; run this with TZ set to the zone of the table's other writers: "
-            f"column={name!r} folder={path!r}",
-            kind="partition_zone",
-            feature="folders of moments in another zone",
-        )
-    return zones[0]
+        if moment is None:
+            continue
+        zones = [one for one in zones if _shows(moment, MomentTexts(form, one), name, text)]
+        seen += 1
+        if not zones:
+            raise UnsupportedTableError(
+                "the table's folders show moments on the clock of another zone than UTC and this "
+                f"process's, {own.name}; run this with TZ set to the zone of the table's other "
+                f"writers: column={name!r} folder={path!r}",
+                kind="partition_zone",
+                feature="folders of moments in another zone",
+            )
+        if seen == _SAMPLED:
+            break
+    return zones
+
+
+def _telling(samples: list[tuple[str, str, str]], zones: list[str]) -> list[tuple[str, str, str]]:
+    """The samples whose text is that of different moments in the zones."""
+    if len(zones) == 1:
+        return samples
+    clocks = pa.array([text.replace("%3A", ":")[:_SECONDS] for _, _, text in samples])
+    moments = pc.strptime(clocks, format="%Y-%m-%d %H:%M:%S", unit="s", error_is_null=True)
+    moments = moments.cast(pa.timestamp("s", "UTC"))
+    name = samples[0][1]
+    try:
+        shown = [moment_texts(moments, MomentTexts(MomentForm.SQL, one), name) for one in zones]
+    except InvalidInputError:  # a zone that only the operating system knows
+        return samples
+    same = pc.fill_null(pc.equal(*shown), False).to_pylist()
+    return [one for one, alike in zip(samples, same, strict=True) if not alike]
 
 
 def _shows(moment: pa.Array, how: MomentTexts, name: str, text: str) -> bool:

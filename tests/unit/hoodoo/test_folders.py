@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
+from hoodoo.verify import verify
+from timeline.context import TableContext
 from timeline.errors import (
     HoodooError,
     InvalidInputError,
@@ -20,7 +22,7 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.zones import TimelineZone
-from timeline.rules.keys import KeySpec
+from timeline.rules.keys import KeySpec, partition_paths
 from timeline.rules.moment_texts import MomentForm, MomentTexts
 from timeline.writing.moment_folders import folders_as_stored
 
@@ -172,6 +174,65 @@ def test_the_zone_of_folders_is_found_by_a_row(tmp_path: Path):
     context = replace(table.core.context, world=world)
     keys = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_style=True)
     assert folders_as_stored(context, context.snapshot(), keys).moments == how
+
+
+def in_london(table: hoodoo.Table) -> TableContext:
+    zone = TimelineZone("Europe/London", ZoneInfo("Europe/London"))
+    return replace(table.core.context, world=replace(table.core.context.world, zone=lambda: zone))
+
+
+WINTER, SUMMER = (
+    dt.datetime(2023, 1, 1, 12, 30, tzinfo=dt.UTC),
+    dt.datetime(2023, 7, 1, 12, tzinfo=dt.UTC),
+)
+BY_MOMENT = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_style=True)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/London"])
+def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path, zone: str):
+    how = MomentTexts(MomentForm.TIMESTAMP, zone)
+    with table_of_moments(tmp_path, how) as table:
+        table.core.context.moment_texts[""] = how
+        winter = [{"id": f"{n}", "at": WINTER + dt.timedelta(n), "v": 1} for n in range(9)]
+        table.upsert([*winter, {"id": "s", "at": SUMMER, "v": 1}])
+    with hoodoo.open_table(tmp_path / "t") as table:
+        context = in_london(table)
+        assert folders_as_stored(context, context.snapshot(), BY_MOMENT).moments == how
+        assert context.moment_texts[""] == how
+
+
+def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
+    how = MomentTexts(MomentForm.TIMESTAMP, "UTC")
+    with table_of_moments(tmp_path, how) as table:
+        context = in_london(table)
+        keys = folders_as_stored(context, context.snapshot(), BY_MOMENT)
+        rows = pa.table({"id": ["a"], "at": [WINTER], "v": [1]}, MOMENTS)
+        assert partition_paths(rows, keys).to_pylist() == ["at=2023-01-01 12:30:00.0"]
+        rows = pa.table({"id": ["a"], "at": [SUMMER], "v": [1]}, MOMENTS)
+        with pytest.raises(UnsupportedTableError) as caught:
+            partition_paths(rows, keys)
+        assert caught.value.kind == "partition_zone"
+        table.core.context.moment_texts[""] = how  # as another writer, who knows it
+        table.upsert([{"id": "s", "at": SUMMER, "v": 1}])
+        context.moment_texts.clear()
+        keys = folders_as_stored(context, context.snapshot(), keys)
+        assert partition_paths(rows, keys).to_pylist() == ["at=2023-07-01 12:00:00.0"]
+
+
+def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
+    how = MomentTexts(MomentForm.SQL, "UTC")
+    with table_of_moments(tmp_path, how) as table:
+        zone = TimelineZone("Etc/UTC", ZoneInfo("Etc/UTC"))
+        world = replace(table.core.context.world, zone=lambda: zone)
+        context = replace(table.core.context, world=world)
+        assert folders_as_stored(context, context.snapshot(), BY_MOMENT).moments == how
+
+
+@pytest.mark.parametrize("form", [MomentForm.SQL, MomentForm.TIMESTAMP])
+def test_rows_in_folders_of_moments_need_no_repair(tmp_path: Path, form: MomentForm):
+    with table_of_moments(tmp_path, MomentTexts(form)) as table:
+        assert verify(table.core.context, all_columns=True).problems == ()
+        assert table.repair_keys().rows == 0
 
 
 def test_folders_of_several_forms_are_refused(tmp_path: Path):
