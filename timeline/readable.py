@@ -105,8 +105,12 @@ def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = Fal
     """
     refuse_old_version(config)
     refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
+    what = None
     if config.key_generator_type not in _KEY_GENERATORS:
         what = f"key generator {config.key_generator_type}"
+    elif config.slash_separated_dates:
+        what = "folders of dates with slashes"
+    if what is not None:
         raise UnsupportedTableError(
             f"this release does not write {what}; {ELSEWHERE}",
             kind="not_writable",

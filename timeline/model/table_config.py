@@ -66,6 +66,7 @@ _OF_WRITERS: Final = (
     "history_path",
 )
 
+_SLASH_SEPARATED_DATES: Final = "hoodie.datasource.write.slash.separated.date.partitioning"
 _WRITERS_TIMES_IN_LOGS = 8  # table version
 
 
@@ -123,6 +124,11 @@ class TableConfig:
         """What a partition's metadata file ends with: nothing, a text, or the base files' ending."""
         in_base_format = self.raw.get("hoodie.partition.metafile.use.base.format", "false")
         return ".parquet" if in_base_format.lower() == "true" else ""
+
+    @property
+    def slash_separated_dates(self) -> bool:
+        """Whether a value like ``2024-05-03`` has the folder ``2024/05/03``, since Hudi 1.2."""
+        return self.raw.get(_SLASH_SEPARATED_DATES, "").strip().lower() == "true"
 
     @property
     def may_have_old_logs(self) -> bool:

@@ -285,6 +285,8 @@ def _field(
         return None if times is None else PartitionField(name=name, type=inner, times=times)
     if generator not in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value):
         return None
+    if config.slash_separated_dates:
+        return None
     return PartitionField(name=name, type=inner)
 
 

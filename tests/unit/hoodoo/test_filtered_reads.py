@@ -17,7 +17,7 @@ import pytest
 
 import hoodoo
 from tests.interop import golden_tables
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.storage.local import LocalStorage
 
 SCHEMA = pa.schema(
@@ -350,3 +350,25 @@ def test_rows_that_a_record_index_left_elsewhere_are_found_after_it_is_gone(
         assert not table.config.metadata_table_on
         found = table.to_arrow(filter=[("region", "=", "us")])
         assert "e00" in found.column("id").to_pylist()
+
+
+def test_dates_with_slashes_in_folders_are_found_and_not_written(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("p", pa.string())])
+    row = {"id": "1", "p": "2018-08-31"}
+    with hoodoo.create_table(
+        tmp_path / "t", schema=schema, record_key="id", partition_by="p"
+    ) as table:
+        table.upsert([row])
+    (tmp_path / "t/2018/08").mkdir(parents=True)
+    (tmp_path / "t/2018-08-31").rename(tmp_path / "t/2018/08/31")
+    file = tmp_path / "t/.hoodie/hoodie.properties"
+    told = "hoodie.datasource.write.slash.separated.date.partitioning=true\n"
+    file.write_text(file.read_text() + told)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.to_arrow(filter=[("p", "=", "2018-08-31")]).to_pylist() == [row]
+        assert table.to_arrow(filter=[("p", ">", "2018-08-30")]).to_pylist() == [row]
+        assert table.to_arrow(filter=[("_hoodie_partition_path", "=", "2018/08/30")]).num_rows == 0
+        with pytest.raises(UnsupportedTableError) as refused:
+            table.upsert([row])
+        assert refused.value.kind == "not_writable"
+        assert table.to_arrow().to_pylist() == [row]
