@@ -308,7 +308,7 @@ class Table(TableSnapshot):
             with_hoodie_columns=with_hoodie_columns,
             base_filter=changed.base_condition,
             visible=changed.visible,
-            whole_visible=changed.whole_visible,
+            wholes=changed.wholes,
         )
         rows = scan(self._context, plan)
         batches = leased(self._context, changed.snapshot, rows, until=changed.until)

@@ -290,7 +290,7 @@ def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load
 def _changed(table: Table, settings: ReadSettings) -> Load:
     core = table.core
     start, end = settings.range_in(core.context.zone)
-    changed = changed_since(core.context, start, end)
+    changed = changed_since(core.context, start, end, ahead=True)
     plan = plan_scan(
         core.context,
         changed.snapshot,
@@ -299,7 +299,7 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         with_hoodie_columns=True,
         base_filter=changed.base_condition,
         visible=changed.visible,
-        whole_visible=changed.whole_visible,
+        wholes=changed.wholes,
     )
     lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
     assert_all_listed(core.context, changed.snapshot, lease)

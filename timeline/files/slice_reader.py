@@ -8,7 +8,7 @@ filter that the old one failed.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from timeline.files.blocks import find_blocks
 from timeline.files.log_files import LogRead, read_logs
 from timeline.files.parquet import filter_columns, read_base_file, read_batches
 from timeline.model.casting import misfit, promote
+from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.internal_schema import Renaming, SchemaHistory
 from timeline.model.schema import KEY_COLUMN
@@ -33,6 +34,7 @@ from timeline.rules.merging import Changes, MergeOutcome, merge_changes
 
 __all__ = [
     "SliceRead",
+    "Wholes",
     "assert_base_fits",
     "assert_logs_fit",
     "merge_slice",
@@ -41,6 +43,21 @@ __all__ = [
 ]
 
 _BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Wholes:
+    """
+    All that lies in the file groups of an incremental read at the end of its range.
+
+    Args:
+        visible: The instants whose log blocks count there.
+        of: The merged slice of a file group; None where a file of it was cleaned. Asked only
+            where logs of the range have partial updates.
+    """
+
+    visible: Container[InstantTime]
+    of: Callable[[FileGroupId], FileSlice | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +74,7 @@ class SliceRead:
         keys: How keys are computed in a table without meta columns; else None.
         finds_keys: Whether the filter asks for computed keys, not for what files show instead.
         visible: The instants whose log blocks count in the snapshot that is read.
-        whole_visible: Of an incremental read: those that count in whole slices (``FileSlice``).
+        wholes: Of an incremental read: what its partial updates need.
         whole_filter: Rows of whole slices that come out, whenever they were written.
         history: What columns were called when files were written, in a table with column ids.
         folders: Columns that files leave out, because the folder's name tells them.
@@ -71,7 +88,7 @@ class SliceRead:
     keys: VirtualKeys | None = None
     finds_keys: bool = False
     visible: Container[InstantTime]
-    whole_visible: Container[InstantTime] | None = None
+    wholes: Wholes | None = None
     whole_filter: pc.Expression | None = None
     history: SchemaHistory | None = None
     folders: FolderColumns | None = None
@@ -235,11 +252,11 @@ def merged_slice_rows(
     if read.filter is not None:
         rows = rows.filter(read.filter)
     names = list(read.columns)
-    if partial is None or read.whole_visible is None:
+    if partial is None or read.wholes is None:
         return rows.select(names)
     told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
-    there = replace(read, visible=read.whole_visible, base_filter=None, filter=read.whole_filter)
-    whole = merge_slice(storage, events, _whole(one), there)
+    there = replace(read, visible=read.wholes.visible, base_filter=None, filter=read.whole_filter)
+    whole = merge_slice(storage, events, _whole(one, read.wholes), there)
     if whole is None:
         return told.select(names)
     filled = whole.table.filter(pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial))
@@ -248,7 +265,7 @@ def merged_slice_rows(
     return pa.concat_tables([told.select(names), filled.select(names)])
 
 
-def _whole(one: FileSlice) -> FileSlice:
+def _whole(one: FileSlice, wholes: Wholes) -> FileSlice:
     """
     All of a file group at the end of a range that has partial updates.
 
@@ -258,8 +275,9 @@ def _whole(one: FileSlice) -> FileSlice:
     Raises:
         InstantNotFoundError: An older file was cleaned.
     """
-    if one.whole is not None:
-        return one.whole
+    found = wholes.of(one.file_group)
+    if found is not None:
+        return found
     raise InstantNotFoundError(
         "the range has partial updates of records whose other columns cannot be told any more, "
         f"because cleaning removed a file; begin the range later: {one.file_group}",

@@ -82,15 +82,13 @@ class FileSlice:
     """
     A base file and the log files on top of it; a slice of logs alone has no base file.
 
-    What an incremental read takes of a file group is a slice of the files of its range; ``whole``
-    is then all that lies there at the range's end.
+    What an incremental read takes of a file group is a slice of the files of its range.
     """
 
     file_group: FileGroupId
     base_instant_time: InstantTime
     base_file: BaseFile | None
     log_files: tuple[LogFile, ...] = ()
-    whole: FileSlice | None = None
 
     @property
     def size_bytes(self) -> int:

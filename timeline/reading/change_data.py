@@ -37,7 +37,7 @@ from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.slot import SlotKind
 from timeline.model.times import EARLIEST, InstantTime
 from timeline.reading.leased_scan import whole
-from timeline.reading.pending_plans import pending_compactions
+from timeline.reading.pending_plans import PendingCompactions, pending_compactions
 from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive, retained_since
@@ -336,13 +336,22 @@ def _cleaned(write: _Write, path: str) -> InstantNotFoundError:
 
 
 class PastSlices:
-    """The files of file groups, replaced ones included, as they were at any moment."""
+    """
+    The files of file groups, replaced ones included, as they were at any moment.
 
-    def __init__(self, context: TableContext, snapshot: Snapshot) -> None:
+    Args:
+        context: The table.
+        snapshot: Whose instants count.
+        plans: File group -> its pending compactions; None to read them.
+    """
+
+    def __init__(
+        self, context: TableContext, snapshot: Snapshot, plans: PendingCompactions | None = None
+    ) -> None:
         self._context = context
         self._snapshot = snapshot
         self._archived: Mapping[InstantTime, InstantTime] = {}
-        self._plans = pending_compactions(context, snapshot.active)
+        self._plans = pending_compactions(context, snapshot.active) if plans is None else plans
         self._view = FileSystemView(
             storage=context.world.storage,
             snapshot=snapshot,

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
+from timeline.files.slice_reader import Wholes
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
@@ -31,8 +32,10 @@ from timeline.model.schema import COMMIT_TIME_COLUMN
 from timeline.model.times import InstantTime
 from timeline.reading.change_data import PastSlices
 from timeline.reading.leased_scan import whole
-from timeline.reading.pending_plans import joined_logs, pending_compactions
+from timeline.reading.overtaken import assert_all_listed
+from timeline.reading.pending_plans import PendingCompactions, joined_logs, pending_compactions
 from timeline.reading.read import Filter, pruner_of, view_of
+from timeline.reading.reader_lease import ReaderLease
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive
 from timeline.rules.partition_pruning import PartitionPruner
@@ -53,6 +56,7 @@ class ChangedRows:
         snapshot: Whose schema applies.
         cleaned: Whether files of the range are gone, or it reaches into the archive.
         until: Completion time up to which files are read; None for those of now.
+        wholes: What partial updates of the range need; None where they need nothing.
     """
 
     slices: tuple[FileSlice, ...]
@@ -60,6 +64,7 @@ class ChangedRows:
     snapshot: Snapshot
     cleaned: bool = False
     until: InstantTime | None = None
+    wholes: Wholes | None = None
 
     @property
     def condition(self) -> pc.Expression:
@@ -70,11 +75,6 @@ class ChangedRows:
     def base_condition(self) -> pc.Expression | None:
         """Which rows of base files logs are merged with: those of the range too."""
         return None if self.cleaned else self.condition
-
-    @property
-    def whole_visible(self) -> Container[InstantTime] | None:
-        """Those that count in whole slices, where rows of the range lack columns."""
-        return None if self.cleaned else VisibleInstants.of(self.snapshot)
 
     @property
     def visible(self) -> Container[InstantTime]:
@@ -89,6 +89,7 @@ def changed_since(
     *,
     filter: Filter = None,  # noqa: A002
     partitions: Iterable[str] | None = None,
+    ahead: bool = False,
 ) -> ChangedRows:
     """
     The slices and instants of an incremental read: completion times in (since, until].
@@ -103,6 +104,7 @@ def changed_since(
         until: Inclusive end; None for now.
         filter: Leaves partitions out that hold no matching row; rows are not filtered here.
         partitions: Partition paths to read; None for all. Files of others may be gone.
+        ahead: Whether ``wholes`` are found now, for tasks that cannot look themselves.
 
     Raises:
         InvalidInputError: The filter does not fit the table.
@@ -110,8 +112,9 @@ def changed_since(
         SnapshotExpiredError: A restore or a clean came meanwhile.
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 2 per log compaction of
-    the range, 1 stat per file, 1 list per partition with logs of the range; the times of the
-    history, and where instants of the range are archived 1 list per partition.
+    the range, 1 stat per file; the times of the history, and where instants of the range are
+    archived 1 list per partition. ``wholes``, when they are asked for or ahead: 1 list per
+    partition.
     """
     if not context.config.populate_meta_fields:
         raise UnsupportedTableError(
@@ -123,7 +126,7 @@ def changed_since(
     with whole(context, snapshot):
         pruner = None if filter is None else pruner_of(context, snapshot, filter)
         chosen = Chosen(pruner, None if partitions is None else listed(partitions, "partitions"))
-        return _changed(context, snapshot, since, until, chosen)
+        return _changed(context, snapshot, since, until, chosen, ahead=ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ def _changed(
     since: InstantTime,
     until: InstantTime | None,
     chosen: Chosen,
+    *,
+    ahead: bool,
 ) -> ChangedRows:
     found = _instants_between(snapshot, since, until)
     archived = _archived_between(context, snapshot, since, until)
@@ -164,15 +169,17 @@ def _changed(
     for requested_time in joins:
         _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
     slices: list[FileSlice] = []
+    wholes: Wholes | None = None
     if archived and context.config.timeline_layout_version > 1:
         context.world.events.emit("changes.archived", since=since, first=min(archived))
         cleaned = True
     else:
         plans = _plans_at_the_end(context, snapshot, until)
         slices, gone = _sliced(context, snapshot, files, replaced, found, pending=plans)
-        slices = _with_wholes(context, snapshot, slices, until)
         cleaned = gone is not None
-        if cleaned:
+        if not cleaned:
+            wholes = _wholes(context, snapshot, slices, until, plans, ahead=ahead)
+        else:
             context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
     if cleaned:
         slices = view_of(context, snapshot).latest_slices(chosen.partitions, chosen.pruner)
@@ -182,6 +189,7 @@ def _changed(
         snapshot=snapshot,
         cleaned=cleaned,
         until=None if cleaned else until,
+        wholes=wholes,
     )
 
 
@@ -244,7 +252,7 @@ def _sliced(
     replaced: set[FileGroupId],
     found: Mapping[InstantTime, _Write],
     *,
-    pending: Mapping[FileGroupId, Sequence[InstantTime]],
+    pending: PendingCompactions,
 ) -> tuple[list[FileSlice], str | None]:
     """The newest slice of each file group, its logs in their present size; a file that is gone."""
     slices = []
@@ -273,30 +281,45 @@ def _sliced(
     return slices, None
 
 
-def _with_wholes(
-    context: TableContext, snapshot: Snapshot, slices: list[FileSlice], until: InstantTime | None
-) -> list[FileSlice]:
+def _wholes(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    until: InstantTime | None,
+    plans: PendingCompactions,
+    *,
+    ahead: bool,
+) -> Wholes | None:
     """
-    The slices with all that lies in their file groups, which partial updates in logs need.
+    All that lies in the file groups of a range, which partial updates in logs need.
 
-    Version 6 has no such blocks. Outside: 1 list per partition with logs of the range.
+    Only the logs tell whether they have some. Version 6 has no such blocks.
     """
-    if context.config.timeline_layout_version == 1:
-        return slices
-    past = PastSlices(context, snapshot)
-    found = []
-    for one in slices:
-        whole = None
-        if one.log_files:
-            with suppress(InstantNotFoundError):  # only told where it is needed
-                whole = past.at(one.file_group, until)
-        found.append(replace(one, whole=whole))
-    return found
+    groups = [one.file_group for one in slices if one.log_files]
+    if context.config.timeline_layout_version == 1 or not groups:
+        return None
+    past = PastSlices(context, snapshot, plans)
+    lease, listed = ReaderLease(context, snapshot, until=until), set[str]()
+
+    def there(group: FileGroupId) -> FileSlice | None:
+        with suppress(InstantNotFoundError):  # only told where it is needed
+            return past.at(group, until)
+        return None
+
+    def look(group: FileGroupId) -> FileSlice | None:
+        found = there(group)
+        if group.partition_path not in listed:
+            assert_all_listed(context, snapshot, lease)  # it was listed while others go on
+            listed.add(group.partition_path)
+        return found
+
+    of = {group: there(group) for group in groups}.get if ahead else look
+    return Wholes(VisibleInstants.of(snapshot), of)
 
 
 def _plans_at_the_end(
     context: TableContext, snapshot: Snapshot, until: InstantTime | None
-) -> Mapping[FileGroupId, Sequence[InstantTime]]:
+) -> PendingCompactions:
     """
     File group -> its compactions that were not done at the end of a range.
 

@@ -8,8 +8,9 @@ that it planned, or may carry out, would silently vanish and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
@@ -25,6 +26,7 @@ from timeline.rules.conflicts import Refused, RuleId
 
 __all__ = [
     "RECHECKED",
+    "PendingCompactions",
     "file_groups_in_clustering",
     "joined_logs",
     "moves_rows_only",
@@ -35,6 +37,9 @@ __all__ = [
 
 #: In the extra metadata of a clustering plan: whoever planned it looks again (CL-1).
 RECHECKED = "hoodoo.clustering.rechecked"
+
+#: File group -> the requested times of its compactions that are not done.
+PendingCompactions: TypeAlias = Mapping[FileGroupId, Sequence[InstantTime]]
 
 
 def file_groups_in_clustering(

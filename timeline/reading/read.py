@@ -21,7 +21,7 @@ from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.parquet import works_without
-from timeline.files.slice_reader import SliceRead, read_slice
+from timeline.files.slice_reader import SliceRead, Wholes, read_slice
 from timeline.model.file_group import BaseFile, FileSlice
 from timeline.model.schema import META_COLUMNS, PARTITION_COLUMN, TableSchema, with_meta
 from timeline.model.table_config import TableConfig
@@ -153,7 +153,7 @@ def plan_scan(
     with_hoodie_columns: bool = False,
     base_filter: pc.Expression | None = None,
     visible: Container[InstantTime] | None = None,
-    whole_visible: Container[InstantTime] | None = None,
+    wholes: Wholes | None = None,
 ) -> ScanPlan:
     """
     Decide what is read.
@@ -168,7 +168,7 @@ def plan_scan(
         with_hoodie_columns: Return the five meta columns first when no columns are named.
         base_filter: Rows of base files that count at all, before logs are merged with them.
         visible: The instants whose log blocks count; None for those of the snapshot.
-        whole_visible: As of ``SliceRead``.
+        wholes: As of ``SliceRead``.
 
     Raises:
         InvalidInputError: An unknown column or operator.
@@ -207,7 +207,7 @@ def plan_scan(
             rules=rules,
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
-            whole_visible=whole_visible,
+            wholes=wholes,
             whole_filter=wanted,
             history=schema_history(context.world.storage, snapshot),
             folders=folders,

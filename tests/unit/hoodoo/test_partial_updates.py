@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.errors import SettingError, UnsupportedTableError
+from timeline.errors import SettingError, SnapshotExpiredError, UnsupportedTableError
+from timeline.ports.storage import Stats
+from timeline.storage.local import LocalStorage
 
 KEY = "hoodie.write.partial.update.schema"
+VERSIONS = "hoodie.clean.fileversions.retained"
+AUTOMATIC = "hoodie.clean.automatic"
 SCHEMA = pa.schema([("id", pa.string()), ("a", pa.string()), ("b", pa.int64())])
 ROWS = pa.table({"id": ["k", "l"], "a": ["A", "A"], "b": [1, 1]}, SCHEMA)
 ONLY_B = json.dumps(
@@ -56,3 +60,28 @@ def test_java_could_not_read_them_where_files_store_no_keys(tmp_path: Path) -> N
         with pytest.raises(UnsupportedTableError) as refused:
             table.upsert(pa.table({"id": ["k"], "b": [2]}), partial=True)
     assert refused.value.kind == "partial_virtual_keys"
+
+
+def test_a_range_says_when_cleaning_was_faster_than_it_looked_for_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", VERSIONS: "1", AUTOMATIC: "false"}
+    with made(tmp_path / "t", **keep) as table:
+        since = table.upsert(ROWS).completion_time
+        table.upsert(pa.table({"id": ["k"], "b": [2]}), partial=True)
+        reader = table.changes(since, columns=["id", "a", "b"])
+        assert table.changes(since, columns=["a", "b"]).read_all().to_pylist() == [
+            {"a": "A", "b": 2}
+        ]
+        lists = LocalStorage.list
+
+        def after_cleaning(storage: LocalStorage, path: str) -> Stats:
+            monkeypatch.setattr(LocalStorage, "list", lists)
+            with hoodoo.open_table(tmp_path / "t", properties=keep) as other:
+                other.services.compact()
+                assert other.services.clean() is not None
+            return lists(storage, path)
+
+        monkeypatch.setattr(LocalStorage, "list", after_cleaning)
+        with pytest.raises(SnapshotExpiredError):
+            reader.read_all()

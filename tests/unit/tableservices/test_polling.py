@@ -298,3 +298,14 @@ def test_images_read_no_slots_from_before_the_range() -> None:
     assert reader.changes(since, images=True).read_all().num_rows == 0
     slots = [one for one in observed.operations() if one.startswith(f"read {SLOTS}")]
     assert len(slots) < 10
+
+
+def test_a_range_reads_each_pending_plan_once() -> None:
+    story = Story(Kind(appends=True))
+    for ts in range(2):
+        story.upsert([{"id": "a", "p": "x", "ts": ts}])
+    story.act(("plan",))
+    observed = ObservedStorage(story.storage)
+    reader = open_again(observed, story.kind, story.clock, name="reader", first_id=1_000_003)
+    assert reader.changes("earliest").read_all()["ts"].to_pylist() == [1]
+    assert sum(f"{story.planned}.compaction" in one for one in observed.operations()) == 1

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
 from timeline.model.operations import TableType, WriteOperation
 from timeline.reading.incremental import ChangedRows, changed_since
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.observed import ObservedStorage
 from timeline.table import Table
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.write import write
@@ -66,12 +70,37 @@ def test_a_range_is_a_value():
     assert "_hoodie_commit_time" in str(changed.base_condition)
 
 
+def updated_in_part(table: Table, rows: list[dict[str, Any]]) -> None:
+    """An upsert of some columns."""
+    plan = planned(table, WriteOperation.UPSERT)
+    partial = replace(plan, rules=replace(plan.rules, partial_columns=()))
+    write(table.context, partial, LocalWorkload(table.context.world, pa.Table.from_pylist(rows)))
+
+
 def test_a_filter_of_a_range_chooses_among_partially_updated_rows_as_well():
     table = new_table(table_type=TableType.MERGE_ON_READ)
     since = upsert(table, [{"id": k, "p": "x", "ts": 1, "v": n} for n, k in enumerate("ab")])
-    plan = planned(table, WriteOperation.UPSERT)
-    partial = replace(plan, rules=replace(plan.rules, partial_columns=()))
-    rows = pa.Table.from_pylist([{"id": k, "p": "x", "ts": 2} for k in "ab"])
-    write(table.context, partial, LocalWorkload(table.context.world, rows))
+    updated_in_part(table, [{"id": k, "p": "x", "ts": 2} for k in "ab"])
     found = table.changes(since.completion_time, filter=[("v", "=", 1)]).read_all()
     assert found.select(["id", "ts", "v"]).to_pylist() == [{"id": "b", "ts": 2, "v": 1}]
+
+
+def test_only_partial_updates_list_the_partitions_of_a_range():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage, table_type=TableType.MERGE_ON_READ)
+    since = upsert(table, [{"id": k, "p": k, "ts": 1, "v": 1} for k in "xyz"]).completion_time
+    upsert(table, [{"id": k, "p": k, "ts": 2, "v": 2} for k in "xyz"])
+    storage.forget()
+    assert table.changes(since).read_all()["v"].to_pylist() == [2, 2, 2]
+    assert not storage.count("list")
+    updated_in_part(table, [{"id": "y", "p": "y", "ts": 3}])
+    storage.forget()
+    assert table.changes(since).read_all()["ts"].to_pylist() == [2, 3, 2]
+    assert [one for one in storage.operations() if one.startswith("list ")] == ["list y"]
+    there = changed_since(table.context, since, None, ahead=True)
+    storage.forget()
+    assert [there.wholes.of(one.file_group).base_file is None for one in there.slices] == [
+        False
+    ] * 3
+    assert not storage.calls
+    assert pickle.loads(pickle.dumps(there.wholes.of)) is not None
