@@ -44,9 +44,9 @@ from timeline.machine import Started, ThreadExecutor
 from timeline.model.claim import FileGroupId
 from timeline.model.operations import ConcurrencyMode, WriteOperation
 from timeline.properties.options import DEFAULT_LAYER
-from timeline.writing.key_encoding import keys_as_stored
 from timeline.writing.receipt import Receipt, WritePlan
 from timeline.writing.write import Work
+from timeline.writing.write_schema import as_stored
 
 __all__ = ["Committer", "CommitterReport", "ServedTable", "Stop", "Watcher", "served_table"]
 
@@ -105,8 +105,9 @@ def served_table(table: Table) -> ServedTable:
         config = table.core.config
         made = plan_of(settings, config, operation, batch_id=offer.batch_id, partial=offer.partial)
         keys, context = made.rules.keys, table.core.context
-        if keys.has_two_forms:  # as the writer, who looked, too
-            made = made.with_keys(keys_as_stored(context, context.glance(), keys))
+        # The writer looked at what is stored, too.
+        if keys.has_two_forms or offer_texts(context, made) != offer.plan:
+            made = as_stored(context, context.glance(), made)
         return made
 
     told = settings.origin("group_writes_max") != DEFAULT_LAYER

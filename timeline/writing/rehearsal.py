@@ -19,12 +19,10 @@ from timeline.reading.snapshot import Snapshot
 from timeline.rules.conflicts import Clean, Refused, judge
 from timeline.rules.strategies import objection_to
 from timeline.writing.candidate import planned_claim
-from timeline.writing.key_encoding import keys_as_stored
-from timeline.writing.moment_folders import folders_as_stored
 from timeline.writing.placing import place
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
-from timeline.writing.write_schema import addressed, rows_schema, schema_for
+from timeline.writing.write_schema import addressed, as_stored, rows_schema, schema_for
 
 __all__ = ["rehearse"]
 
@@ -59,8 +57,7 @@ def rehearse(
     """
     plan = addressed(plan, None if workload is None else workload.schema)
     snapshot = context.snapshot()
-    plan = plan.with_keys(keys_as_stored(context, snapshot, plan.rules.keys))
-    plan = plan.with_keys(folders_as_stored(context, snapshot, plan.rules.keys))
+    plan = as_stored(context, snapshot, plan)
     schema, _ = schema_for(context, snapshot, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))

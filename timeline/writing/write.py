@@ -44,8 +44,6 @@ from timeline.writing.announce import announce
 from timeline.writing.batches import published_batch, receipt_of_batch
 from timeline.writing.candidate import Written, candidate_of, planned_claim, reconcile
 from timeline.writing.early import look_early
-from timeline.writing.key_encoding import keys_as_stored
-from timeline.writing.moment_folders import folders_as_stored
 from timeline.writing.pacing import keep_pace
 from timeline.writing.placing import Placement, place
 from timeline.writing.receipt import Receipt, RowCounts, WritePlan
@@ -59,6 +57,7 @@ from timeline.writing.tries import Tries
 from timeline.writing.workload import Workload
 from timeline.writing.write_schema import (
     addressed,
+    as_stored,
     refuse_other_key_types,
     rows_schema,
     schema_for,
@@ -134,8 +133,7 @@ def prepared(
 ) -> Work:
     """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
     plan = addressed(plan, None if workload is None else workload.schema)
-    plan = plan.with_keys(keys_as_stored(context, looked, plan.rules.keys))
-    plan = plan.with_keys(folders_as_stored(context, looked, plan.rules.keys))
+    plan = as_stored(context, looked, plan)
     schema, before = schema_for(context, looked, workload, plan)
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))

@@ -29,10 +29,12 @@ from timeline.model.schema import (
 )
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.keys import field_type
+from timeline.writing.key_encoding import keys_as_stored
+from timeline.writing.moment_folders import folders_as_stored
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import Workload
 
-__all__ = ["addressed", "refuse_other_key_types", "rows_schema", "schema_for"]
+__all__ = ["addressed", "as_stored", "refuse_other_key_types", "rows_schema", "schema_for"]
 
 
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
@@ -180,6 +182,16 @@ def addressed(plan: WritePlan, incoming: pa.Schema | None) -> WritePlan:
         kind="no_key_fields",
         operation=operation.value,
     )
+
+
+def as_stored(context: TableContext, looked: Snapshot, plan: WritePlan) -> WritePlan:
+    """
+    Plan keys and folders in the forms that stored rows have.
+
+    Outside and errors: as ``keys_as_stored`` and ``folders_as_stored``.
+    """
+    keys = keys_as_stored(context, looked, plan.rules.keys)
+    return plan.with_keys(folders_as_stored(context, looked, keys))
 
 
 def refuse_other_key_types(plan: WritePlan, prepared: TableSchema, now: TableSchema) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -42,6 +43,7 @@ from timeline.grouping.group_messages import (
 )
 from timeline.machine import Started, SystemClock, ThreadExecutor, start_beside
 from timeline.properties.properties_file import update_properties
+from timeline.rules.moment_texts import MomentForm, MomentTexts
 from timeline.writing.write import Receipt
 
 CLOCK = SystemClock()
@@ -192,6 +194,18 @@ def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> No
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert(rows(1)).rows_updated == 1
         assert one.look_up(["id:k1"]).num_rows == 1
+    assert (committer.report.writes, committer.report.handed_back) == (1, 0)
+
+
+def test_a_committer_takes_the_form_of_the_folders_of_moments(tmp_path: Path) -> None:
+    path, at = tmp_path / "t", dt.datetime(2023, 3, 10, 12, 30, tzinfo=dt.UTC)
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    made = {"record_key": "id", "partition_by": "at", "properties": OCC}
+    with hoodoo.create_table(path, schema=schema, **made) as table:
+        table.core.context.moment_texts[""] = MomentTexts(MomentForm.SQL)
+        table.upsert([{"id": "a", "at": at}])
+    with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
+        assert one.upsert([{"id": "a", "at": at}]).rows_updated == 1
     assert (committer.report.writes, committer.report.handed_back) == (1, 0)
 
 
