@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import math
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -25,6 +26,8 @@ _DEPTH_MAX: Final = 64
 _VERSION: Final = 1
 _SHORT_TEXT_MAX: Final = 63
 _DECIMAL_DIGITS_MAX: Final = 38
+_TEXT_PER_BYTE_MAX: Final = 8  # a decimal of 6 bytes has 42 characters
+_NAMES_TEXT_MAX: Final = 1 << 26  # characters: names are shared, so a small value can tell many
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
 _NAN_WORDS: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
@@ -51,18 +54,19 @@ def encode_variant(text: str) -> tuple[bytes, bytes]:
     Numbers with a fraction become decimals, those with an exponent doubles, as in Spark.
 
     Raises:
-        InvalidInputError: The text is no JSON, or nests too deep (``bad_variant``).
+        InvalidInputError: The text is no JSON, nests too deep, or has a number beyond a double or
+            half of a surrogate pair (``bad_variant``).
     """
     try:
         parsed = json.loads(text, parse_float=_number)
-    except (ValueError, RecursionError) as error:
+        names: dict[str, int] = {}
+        _names_of(parsed, names, 0)
+        names = {name: number for number, name in enumerate(sorted(names))}
+        return _metadata(list(names)), _value(parsed, names)
+    except (ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError(
             f"a variant is written as JSON text: {text[:100]!r} ({error})", kind="bad_variant"
         ) from error
-    names: dict[str, int] = {}
-    _names_of(parsed, names, 0)
-    names = {name: number for number, name in enumerate(sorted(names))}
-    return _metadata(list(names)), _value(parsed, names)
 
 
 def variant_struct(text: str) -> dict[str, bytes]:
@@ -72,18 +76,31 @@ def variant_struct(text: str) -> dict[str, bytes]:
 
 
 def _number(text: str) -> Decimal | float:
-    if "e" in text.lower() or len(text) > _DECIMAL_DIGITS_MAX:
-        return float(text)
-    return Decimal(text)
+    if "e" not in text.lower():
+        exact = Decimal(text)
+        _, digits, exponent = exact.as_tuple()
+        if max(len(digits), -int(exponent)) <= _DECIMAL_DIGITS_MAX:
+            return exact
+    number = float(text)
+    if math.isinf(number):
+        raise OverflowError("a number beyond the range of a double")
+    return number
 
 
 class _Reader:
-    """One value with its dictionary."""
+    """
+    One value with its dictionary.
+
+    Each value has bytes of its own. So the text is bounded by them, and values that refer to the
+    same bytes over and over are refused.
+    """
 
     def __init__(self, metadata: bytes, value: bytes) -> None:
         if not metadata or metadata[0] & 15 != _VERSION:
             raise ValueError("an unknown version")
         self._value = value
+        self._text_left = _TEXT_PER_BYTE_MAX * len(value)
+        self._names_left = _NAMES_TEXT_MAX
         size = (metadata[0] >> 6) + 1
         count = _unsigned(metadata, 1, size)
         places = 1 + size
@@ -103,12 +120,19 @@ class _Reader:
         head = self._value[at]
         kind, more = head & 3, head >> 2
         if kind == 0:
-            return _PRIMITIVES[more](self._value, at + 1)
-        if kind == 1:
-            return _quoted(_slice(self._value, at + 1, at + 1 + more).decode())
-        if kind == 2:
-            return self._object(at + 1, more, depth)
-        return self._array(at + 1, more, depth)
+            text = _PRIMITIVES[more](self._value, at + 1)
+        elif kind == 1:
+            text = _quoted(_slice(self._value, at + 1, at + 1 + more).decode())
+        else:
+            self._spend(1)
+            return (self._object if kind == 2 else self._array)(at + 1, more, depth)
+        self._spend(len(text))
+        return text
+
+    def _spend(self, characters: int) -> None:
+        self._text_left -= characters
+        if self._text_left < 0:
+            raise ValueError("values that share their bytes")
 
     def _object(self, at: int, more: int, depth: int) -> str:
         width, id_width = (more & 3) + 1, (more >> 2 & 3) + 1
@@ -120,6 +144,9 @@ class _Reader:
         parts = []
         for number in range(count):
             name = self._name(_unsigned(self._value, ids + number * id_width, id_width))
+            self._names_left -= len(name)
+            if self._names_left < 0:
+                raise ValueError(f"more than {_NAMES_TEXT_MAX:,} characters of names")
             place = data + _unsigned(self._value, offsets + number * width, width)
             parts.append(f"{_quoted(name)}:{self.text(place, depth + 1)}")
         return "{" + ",".join(parts) + "}"
@@ -304,9 +331,9 @@ def _primitive(value: Any) -> bytes:
     if isinstance(value, Decimal):
         sign, digits, exponent = value.as_tuple()
         number = int("".join(map(str, digits))) * (-1 if sign else 1)
-        size = len(digits)
-        kind, width = (8, 4) if size <= 9 else (9, 8) if size <= 18 else (10, 16)
         scale = -int(exponent)
+        size = max(len(digits), scale)  # Spark bounds both by the width
+        kind, width = (8, 4) if size <= 9 else (9, 8) if size <= 18 else (10, 16)
         return bytes([kind << 2, scale]) + number.to_bytes(width, "little", signed=True)
     return bytes([7 << 2]) + struct.pack("<d", float(value))
 

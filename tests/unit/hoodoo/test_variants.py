@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hoodoo
@@ -76,6 +77,68 @@ def test_json_becomes_a_variant_that_spark_reads_and_that_is_shown_as_the_same_j
     assert json.loads(variant_json(metadata, data)) == value
     spark = pytest.importorskip("pyspark.sql.variant_utils", reason="Spark has it since 4.0")
     assert json.loads(spark.VariantUtils.to_json(data, metadata)) == value
+
+
+@given(digits=st.integers(0, 10**38 - 1), scale=st.integers(1, 38), sign=st.sampled_from(["", "-"]))
+@example(digits=1, scale=10, sign="")
+@example(digits=10**37, scale=37, sign="-")
+def test_a_number_with_a_fraction_is_a_decimal_that_spark_reads(
+    digits: int, scale: int, sign: str
+) -> None:
+    text = f"{digits:0{scale + 1}d}"
+    text = f"{sign}{text[:-scale]}.{text[-scale:]}"
+    metadata, data = encode_variant(text)
+    assert Decimal(variant_json(metadata, data)) == Decimal(text)
+    spark = pytest.importorskip("pyspark.sql.variant_utils", reason="Spark has it since 4.0")
+    with localcontext(Context(prec=38)):  # PySpark computes the number in it
+        assert Decimal(spark.VariantUtils.to_json(data, metadata)) == Decimal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" + "0" * 310,
+        "-1" + "0" * 310,
+        "1" + "0" * 400 + ".5",
+        "1e400",
+        "1e99999999999999999999",
+        '"\\ud800"',
+        '{"\\ud800": 1}',
+        "[" * 100 + "]" * 100,
+    ],
+)
+def test_what_no_variant_can_hold_is_refused_by_kind(text: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        encode_variant(text)
+    assert caught.value.kind == "bad_variant"
+
+
+def shared(child: bytes, count: int, name: bool = False) -> bytes:
+    """An array, or an object of one name, whose elements are all the same bytes."""
+    ids = b"\0" * count if name else b""
+    offsets = b"\0\0\0" * count + len(child).to_bytes(3, "little")
+    head = bytes([2 | 2 << 2 | 1 << 6 if name else 3 | 2 << 2 | 1 << 4])
+    return head + count.to_bytes(4, "little") + ids + offsets + child
+
+
+@pytest.mark.parametrize("name", [False, True])
+def test_values_that_share_bytes_are_refused_before_they_grow(name: bool) -> None:
+    child = b"\0"
+    for _ in range(40):
+        child = shared(child, 2, name)
+    long = b"\x40" + (1 << 20).to_bytes(4, "little") + b"x" * (1 << 20)
+    for value in (child, shared(long, 100_000, name)):
+        with pytest.raises(CorruptTableError, match="share"):
+            variant_json(b"\x01\x01\x00\x01a", value)
+
+
+def test_names_are_told_up_to_a_bound() -> None:
+    size = 1 << 20
+    metadata = b"\x81\x01\0\0" + b"\0\0\0" + size.to_bytes(3, "little") + b"n" * size
+    fields = 100
+    value = shared(b"", fields, name=True) + b"\0" * fields
+    with pytest.raises(CorruptTableError, match="names"):
+        variant_json(metadata, value)
 
 
 @pytest.mark.parametrize(
