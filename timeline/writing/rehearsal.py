@@ -55,7 +55,7 @@ def rehearse(
     Raises:
         InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
     """
-    plan = addressed(plan, None if workload is None else workload.schema)
+    plan = addressed(plan, workload)
     snapshot = context.snapshot()
     plan = as_stored(context, snapshot, plan)
     schema, _ = schema_for(context, snapshot, workload, plan)

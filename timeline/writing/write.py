@@ -112,7 +112,7 @@ def write(
         HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
         LockTimeoutError, StorageUnavailableError: Something outside did not answer.
     """
-    plan = addressed(plan, None if workload is None else workload.schema)
+    plan = addressed(plan, workload)
     known = receipt_of_batch(context, plan)
     if known is not None:
         return known
@@ -132,7 +132,7 @@ def prepared(
     context: TableContext, plan: WritePlan, workload: Workload | None, looked: Snapshot
 ) -> Work:
     """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
-    plan = addressed(plan, None if workload is None else workload.schema)
+    plan = addressed(plan, workload)
     plan = as_stored(context, looked, plan)
     schema, before = schema_for(context, looked, workload, plan)
     if workload is not None:

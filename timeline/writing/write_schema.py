@@ -155,12 +155,13 @@ def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
     return pa.schema([each for each in incoming if each.name not in config.partition_fields])
 
 
-def addressed(plan: WritePlan, incoming: pa.Schema | None) -> WritePlan:
+def addressed(plan: WritePlan, workload: Workload | None) -> WritePlan:
     """
     Plan how rows of a table without key fields are found again, as Java does.
 
     Rows that were read from it carry their record key and partition path in meta columns: an
-    upsert or delete takes those. An upsert of other rows only adds them.
+    upsert or delete takes those. An upsert of other rows only adds them. A batch without rows
+    looks for none.
 
     Raises:
         InvalidInputError: Rows without a key were to be found (``no_key_fields``).
@@ -169,12 +170,15 @@ def addressed(plan: WritePlan, incoming: pa.Schema | None) -> WritePlan:
     looks = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
     if not keys.automatic or not (looks or plan.rules.tags):
         return plan
-    if looks and keys.stores_keys and incoming is not None and KEY_COLUMN in incoming.names:
+    carries = workload is not None and KEY_COLUMN in workload.schema.names
+    if looks and keys.stores_keys and carries:
         rules = replace(plan.rules, keys=replace(keys, carried=True), tags=True, combine=True)
         return replace(plan, rules=rules)
     if operation is WriteOperation.UPSERT and not plan.rules.partial:
         rules = replace(plan.rules, operation=WriteOperation.INSERT, tags=False, combine=False)
         return replace(plan, rules=rules)
+    if workload is not None and workload.is_empty():
+        return plan
     raise InvalidInputError(
         "the table has no record key fields, so its rows are found again by their meta columns "
         f"alone; read them with {KEY_COLUMN} and {PARTITION_COLUMN} and write those back, or "

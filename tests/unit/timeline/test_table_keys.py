@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,21 @@ def test_a_java_table_without_keys_is_appended_to(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError) as refused:
             table.delete([row("z", 1)])
         assert refused.value.kind == "no_key_fields"
+
+
+@pytest.mark.parametrize("populates", ["true", "false"])
+@pytest.mark.parametrize("empty", [[], pa.table({}), pa.table({"id": pa.array([], pa.string())})])
+def test_a_batch_without_rows_needs_no_key(tmp_path: Path, empty: Any, populates: str) -> None:
+    told = {"hoodie.populate.meta.fields": populates}
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
+    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=told) as table:
+        table.insert([{"id": "a", "v": 1}])
+        for write in (table.delete, partial(table.upsert, partial=True), table.upsert):
+            receipt = write(empty)
+            assert receipt.requested_time
+            assert receipt.rows_deleted == receipt.rows_updated == receipt.rows_inserted == 0
+            assert table.would_conflict(empty, "delete") == ()
+        assert table.to_arrow().to_pylist() == [{"id": "a", "v": 1}]
 
 
 # tables made by us
