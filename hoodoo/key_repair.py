@@ -32,6 +32,7 @@ from timeline.properties.settings import WriteSettings
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import plan_scan, scan
+from timeline.registry import refuse_beside_writers
 from timeline.rules.keys import KeySpec
 from timeline.rules.ordering import ordering_column
 from timeline.table import Table, TableSnapshot
@@ -73,7 +74,8 @@ def repair_keys(
     Bring rows to the record keys and folders that their columns make.
 
     Of several rows of one record the greatest ordering value wins, and of equal ones, or without
-    ordering fields, the row that was written last. Other writers may go on.
+    ordering fields, the row that was written last. Other writers may go on, except where the form
+    of complex keys changes: they remember the form that they found.
 
     Args:
         table: The table.
@@ -87,7 +89,8 @@ def repair_keys(
     Raises:
         UnsupportedTableError: Its keys cannot be made again (``keys_of_others``).
         InvalidInputError: Two rows have one stored key and path, and only one of them is right,
-            so that a delete would take both (``key_twice``).
+            so that a delete would take both (``key_twice``), or the form of keys changes and
+            another writer is at work (``writers_at_work``).
         BudgetSpentError: Others changed the same partitions in every attempt.
     """
     context = table.context
@@ -102,6 +105,7 @@ def repair_keys(
         with table.hold() as state:
             return KeyRepair(rows=_count(context, state, settings))
     rewritten = deleted = writes = 0
+    context.key_forms.clear()  # what was found long ago
     tried = pa.array([], pa.string())
     while True:
         step = _Step(
@@ -148,6 +152,8 @@ class _Step:
             wrong = _wrong_rows(self.context, state, keys)
             if not wrong.num_rows:
                 raise _NothingLeftError
+            if _changes_form(wrong, keys):
+                refuse_beside_writers(self.context)
             right = _right_rows(self.context, state, keys, wrong)
             winners = _winners(self.context, wrong, right, self.tried)
             if winners.num_rows:
@@ -213,6 +219,16 @@ def _wrong_rows(context: TableContext, state: TableSnapshot, keys: KeySpec) -> p
         if count >= _ROWS_MAX:
             break
     return pa.concat_tables(kept) if kept else pa.table({KEY_COLUMN: pa.array([], pa.string())})
+
+
+def _changes_form(wrong: pa.Table, keys: KeySpec) -> bool:
+    """Whether keys get the field's name before them, or lose it."""
+    if not keys.has_two_forms:
+        return False
+    stored, right = wrong.column(KEY_COLUMN), wrong.column(_RIGHT_KEY)
+    bare, prefixed = (stored, right) if keys.prefixes_keys else (right, stored)
+    named = pc.binary_join_element_wise(keys.single_prefix, bare, "")
+    return bool(pc.any(pc.equal(named, prefixed)).as_py())
 
 
 def _right_rows(

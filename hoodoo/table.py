@@ -390,7 +390,8 @@ class Table(GoingBack):
         Bring rows to the record keys and folders that their columns make (``repair_keys``).
 
         Earlier releases made a second row of a key that came in another type; ``table verify
-        --all-columns`` finds such rows. The greatest ordering value wins. Writers may go on.
+        --all-columns`` finds such rows. The greatest ordering value wins. Writers may go on, except
+        where the form of complex keys changes.
         """
         if dry_run:
             self.refuse_writes()

@@ -46,7 +46,7 @@ from timeline.publishing.look import look
 from timeline.readable import refuse_unwritable
 from timeline.reading.read import plan_scan, view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.registry import registered_writers
+from timeline.registry import refuse_beside_writers
 from timeline.rules.keys import KeyGenerator
 from timeline.writing.key_encoding import forms_of
 from timeline.writing.placing import FileRules
@@ -264,14 +264,7 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
             kind="instants_pending",
             pending=[str(one) for one in pending],
         )
-    own = context.world.ids.identity().writer_id
-    alive = [one.text for one in registered_writers(context, but=own) if one.alive]
-    if alive:
-        raise InvalidInputError(
-            f"a writer is at work on this table, end it first: {'; '.join(alive)}",
-            kind="writers_at_work",
-            writers=alive,
-        )
+    refuse_beside_writers(context)
 
 
 def _refuse_unreadable(

@@ -40,6 +40,7 @@ __all__ = [
     "copied_writers",
     "enter",
     "forget",
+    "refuse_beside_writers",
     "refuse_disagreement",
     "registered_writers",
     "tell_other_zone",
@@ -317,6 +318,23 @@ def refuse_disagreement(
 ) -> None:
     """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
+
+
+def refuse_beside_writers(context: TableContext) -> None:
+    """
+    Refuse what must not happen while another writer is at work. Outside: 1 list, 1 get per entry.
+
+    Raises:
+        InvalidInputError: One is (``writers_at_work``).
+    """
+    own = context.world.ids.identity().writer_id
+    alive = [one.text for one in registered_writers(context, but=own) if one.alive]
+    if alive:
+        raise InvalidInputError(
+            f"a writer is at work on this table, end it first: {'; '.join(alive)}",
+            kind="writers_at_work",
+            writers=alive,
+        )
 
 
 def copied_writers(context: TableContext) -> list[RegisteredWriter]:

@@ -24,7 +24,7 @@ from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
 from timeline.model.schema import drop_meta, told_type
-from timeline.registry import adopt_copy, registered_writers
+from timeline.registry import adopt_copy, refuse_beside_writers
 from timeline.storage.folders import unavailable
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
@@ -293,7 +293,8 @@ def repair_keys(invocation: Invocation, *, address: str) -> None:
     Rewrite rows that lie under another record key or in another folder than their columns make.
 
     'hoodoo table verify --all-columns' finds them. Of several rows of one record the greatest
-    ordering value stays, else the row that was written last. Writers may go on meanwhile.
+    ordering value stays, else the row that was written last. Writers may go on meanwhile, except
+    where the form of complex keys changes.
     """
     with invocation.open_table(address) as opened:
         found = opened.repair_keys(dry_run=True)
@@ -412,13 +413,7 @@ def drop(invocation: Invocation, *, address: str) -> None:
             raise UnsupportedTableError(
                 f"only a table on a local disk can be dropped here: {address}", kind="drop"
             )
-        alive = [one.text for one in registered_writers(opened.core.context) if one.alive]
-        if alive:
-            raise InvalidInputError(
-                f"a writer is at work on this table, end it first: {'; '.join(alive)}",
-                kind="writers_at_work",
-                writers=alive,
-            )
+        refuse_beside_writers(opened.core.context)
         document = {"dropped": str(root), "name": opened.config.name}
         if invocation.dry_run:
             invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})

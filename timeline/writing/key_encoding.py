@@ -108,6 +108,7 @@ def refuse_other_forms(
         return
     for one in slices:
         if forms_of(context, snapshot, one, keys) - {keys.prefixes_keys}:
+            context.key_forms.pop("", None)  # a repair may have changed them: look again
             raise _mixed(keys, str(one.file_group))
 
 

@@ -113,13 +113,16 @@ def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
         assert problems(table) == []
 
 
+FORM = "hoodie.write.complex.keygen.new.encoding"
+
+
+def complex_table(root: Path) -> Table:
+    generator = {"hoodie.datasource.write.keygenerator.type": "COMPLEX"}
+    return table_of(root, properties={**generator, "hoodie.write.table.version": "8"})
+
+
 def test_keys_of_two_forms_get_one(tmp_path: Path) -> None:
-    form = "hoodie.write.complex.keygen.new.encoding"
-    properties = {
-        "hoodie.datasource.write.keygenerator.type": "COMPLEX",
-        "hoodie.write.table.version": "8",
-    }
-    with table_of(tmp_path / "t", properties=properties) as table:
+    with complex_table(tmp_path / "t") as table:
         table.upsert([row(1.0, 1, 10), row(2.0, 1, 20)])
         plan = plan_of(table.settings, table.config, WriteOperation.INSERT)
         put(table, row(1.0, 2, 11), "id:1.0", "1.0")
@@ -130,9 +133,35 @@ def test_keys_of_two_forms_get_one(tmp_path: Path) -> None:
         table.repair_keys()
         assert stored(table) == [("id:1.0", "1.0", 11), ("id:2.0", "1.0", 20)]
         table.upsert([row(1.0, 3, 12)])
-    with hoodoo.open_table(tmp_path / "t", properties={form: "true"}) as table:
+    with hoodoo.open_table(tmp_path / "t", properties={FORM: "true"}) as table:
         table.repair_keys()
         assert stored(table) == [("1.0", "1.0", 12), ("2.0", "1.0", 20)]
+
+
+def test_the_form_of_keys_does_not_change_beside_a_writer(tmp_path: Path) -> None:
+    with complex_table(tmp_path / "t") as writer:
+        writer.upsert([row(1.0, 1, 10)])
+        with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:
+            put(table, row(2.0, 1, 20), "2", "1.0")  # a key of another type alone is repaired
+            with pytest.raises(InvalidInputError) as refused:
+                table.repair_keys()
+            assert refused.value.kind == "writers_at_work"
+            assert stored(table) == [("1.0", "1.0", 10), ("2", "1.0", 20)]
+            writer.close()
+            table.repair_keys()
+            assert stored(table) == [("id:1.0", "1.0", 10), ("id:2.0", "1.0", 20)]
+
+
+def test_a_writer_that_finds_the_other_form_looks_again(tmp_path: Path) -> None:
+    with complex_table(tmp_path / "t") as table:
+        table.upsert([row(1.0, 1, 10), row(2.0, 1, 20)])
+    with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:
+        table.repair_keys()
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.core.context.key_forms[""] = frozenset({False})  # found before the repair
+        with pytest.raises(UnsupportedTableError):
+            table.upsert([row(1.0, 2, 11)])
+        assert table.upsert([row(1.0, 2, 11)]).rows_updated == 1
 
 
 def test_rows_under_the_key_of_a_right_row_are_refused(tmp_path: Path) -> None:
