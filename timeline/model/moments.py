@@ -38,7 +38,7 @@ _FORMS = (
     "text of 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
 )
 _ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may write
-_BEGINNINGS = ("earliest", "0", "000")
+_BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
 
 
 def parse_time_travel(value: Moment, zone: TimelineZone) -> InstantTime:
@@ -95,7 +95,7 @@ def range_of(
     The range that a caller's moments mean: (since, until], by completion times.
 
     Args:
-        since: A moment; the texts ``earliest`` and ``0`` mean no lower bound (fmt 6.6).
+        since: A moment; the text ``earliest`` and one of zeros mean no lower bound (fmt 6.6).
         until: A moment; None for now.
         zone: The table's.
 
@@ -103,7 +103,7 @@ def range_of(
         InvalidInputError: No such form.
     """
     start = EARLIEST
-    if not (isinstance(since, str) and _is_beginning(since)):
+    if not (isinstance(since, str) and _BEGINNING.fullmatch(since.strip())):
         try:
             start = parse_time_travel(since, zone)
         except InvalidInputError as error:
@@ -128,11 +128,6 @@ def moment_text(value: object) -> str | None:
     if moment.utcoffset() is not None:
         moment = moment.astimezone(UTC)
     return moment.isoformat(sep=" ")
-
-
-def _is_beginning(text: str) -> bool:
-    told = text.strip().lower()
-    return told in _BEGINNINGS or told == EARLIEST
 
 
 def _digits_of(value: Any) -> str | None:

@@ -113,12 +113,14 @@ def test_an_instant_keeps_the_digits_it_is_named_by() -> None:
     assert instant_named(datetime(2026, 7, 1, 12, 0, 0, 123999), UTC_ZONE) == "20260701120000123"
 
 
-@pytest.mark.parametrize("since", ["earliest", " Earliest ", "0", "000", EARLIEST])
+@pytest.mark.parametrize(
+    "since", ["earliest", " Earliest ", "0", "00", "000", " 0000 ", "0" * 14, EARLIEST]
+)
 def test_the_beginning_is_called_earliest(since: str) -> None:
     assert range_of(since, None, UTC_ZONE) == (EARLIEST, None)
 
 
-@pytest.mark.parametrize("since", ["", " ", None, 0, "00"])
+@pytest.mark.parametrize("since", ["", " ", None, 0, "0 0", "0" * 14 + "Z"])
 def test_an_empty_beginning_is_refused_and_earliest_offered(since: Any) -> None:
     with pytest.raises(InvalidInputError, match="earliest") as caught:
         range_of(since, None, UTC_ZONE)
