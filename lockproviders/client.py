@@ -6,8 +6,8 @@ for all providers and live in ``acquire.py`` and ``lease.py``. A provider theref
 answers "can I have it now", "do I still have it" and "take it back". Rules for all of them:
 
 - ``try_acquire`` never waits for another holder; one request (or a few) and an answer.
-- Only the own holding is ever renewed or released (F26: Java's file lock
-  deletes a stranger's).
+- Only the own holding is ever renewed or released (F26: Java's file lock deletes
+  a stranger's).
 - An error after the lock may have been taken must give it back before it is raised.
 - Ports only: no ``time``, no threads, no randomness of its own.
 

@@ -1,8 +1,8 @@
 """
 The lease: one holding of the lock, with its end, its renewal and its alarm.
 
-The holder must know by itself when it may no longer act (the Java
-providers go on after losing theirs). Invariants:
+The holder must know by itself when it may no longer act (the Java providers go on after
+losing theirs). Invariants:
 
 - ``assert_held`` is a look at local state, cheap enough to precede every timeline write.
 - Once lost, lost for ever: a lease found past its end is never revived by a late renewal.

@@ -2,9 +2,9 @@
 The hash of a table's path by which Java's implicit lock variants name their lock.
 
 Its own file because ZooKeeper and DynamoDB share it, and because it deliberately does what
-the rest of this engine avoids: it hashes the path as spelled (run with
-release 1.2.0). Java does not normalise, so neither may we, or both would lock beside each
-other; only ``s3a://`` is read as ``s3://``.
+the rest of this engine avoids: it hashes the path as spelled. Java 1.2.0 does not normalise
+(its provider was run), so neither may we, or both would lock beside each other; only
+``s3a://`` is read as ``s3://``.
 """
 
 from __future__ import annotations

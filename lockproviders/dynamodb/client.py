@@ -1,8 +1,8 @@
 """
 The lock in a DynamoDB table that Java Hudi writers use, too: the very same rows.
 
-A holder is alive as long as it changes the row's version number; whoever waits measures that
-on his own monotonic clock (proven against Java's provider). Invariants:
+A holder is alive as long as it changes the row's version number; a waiter measures that on
+its own monotonic clock, as runs against Java's provider showed. Invariants:
 
 - One conditional write takes the lock. An answer that never came is looked up in the row by
   the version number, which is drawn anew for every attempt (F10, F14, F16).

@@ -3,8 +3,8 @@ The Hive Metastore's lock by its database, for writers that reach no Thrift serv
 
 Opt-in by its own name: it writes into tables that belong to the metastore. The rows are the
 ones the metastore writes, so its Thrift clients and Java's writers respect them and theirs are
-respected (run both ways). How the tables are written is ``rows.py``;
-this file holds the state between tries:
+respected; both ways were run. How the tables are written is ``rows.py``; this file holds the
+state between tries:
 
 - A refused try leaves no row: nobody queues, as in ``hivemetastore``, whose head says why.
 - After a refusal the rows are read without the mutex, until there are none.

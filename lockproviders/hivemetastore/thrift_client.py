@@ -6,8 +6,8 @@ and takes away the rows that are silent for its hive.txn.timeout. Invariants:
 
 - **Nobody waits in the metastore's queue.** A request that is queued is taken back at once,
   as Java does, and asked again later; acquire.py polls with jitter. Staying queued would
-  hand over faster, but Java's writers, which never stay, were then refused 64 times of 64
- , and a waiter that dies in the queue blocks everybody for a time-out.
+  hand over faster, but Java's writers, which never stay, were then refused 64 times of
+  64, and a waiter that dies in the queue blocks the others for a time-out.
 - After a refusal the rows are read first, and while there are any nothing is asked: waiters
   do not put rows before each other's or before Java's.
 - A request without an answer may be granted later. Its nonce is remembered, looked for in the

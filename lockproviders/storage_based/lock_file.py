@@ -2,7 +2,7 @@
 The content of Java's lock file and the rules about it: pure, without a connection.
 
 The file is ``<table>/.hoodie/.locks/table_lock.json``, the same for Java Hudi's
-``StorageBasedLockProvider`` and for ours (run against it). Invariants:
+``StorageBasedLockProvider``, which was run, and for ours. Invariants:
 
 - Java's three fields are always there; a file without one of them is damaged for Java too.
 - ``expired`` wins over any ``validUntil``; a free file stays where it is, because object

@@ -2,9 +2,9 @@
 Java's lock queue in ZooKeeper as pure rules: names, order, texts and paths.
 
 Its own file because exclusion with Java hangs on these few rules (Curator's lock recipe as
-Hudi ships it): all children of the lock's node are one queue, ordered
-by what follows the last ``lock-`` of their name, and the first one holds the lock. A client
-that orders otherwise, like kazoo's own recipe, excludes nobody.
+Hudi ships it): all children of the lock's node are one queue, ordered by what follows the last
+``lock-`` of their name, and the first one holds the lock. A client that orders otherwise, like
+kazoo's own recipe, excludes nobody.
 """
 
 from __future__ import annotations
