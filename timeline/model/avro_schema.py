@@ -56,7 +56,7 @@ _PLAIN_TO_ARROW = {
     "string": pa.string(),
     "bytes": pa.binary(),
 }
-_LOGICAL_TO_ARROW = {
+_LOGICAL_TO_ARROW: dict[tuple[str, str | None], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
     ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
@@ -67,7 +67,7 @@ _LOGICAL_TO_ARROW = {
 }
 _RECORD_LOGICAL = {"variant", "blob"}  # records, whose fields are read
 #: Logical types whose values are what the type below them says; all others are shown raw.
-_DECODED_LOGICAL = {
+_DECODED_LOGICAL: set[tuple[str, str]] = {
     ("bytes", "decimal"),
     ("fixed", "decimal"),
     ("string", "uuid"),
@@ -348,12 +348,12 @@ class _Reading:
         return self._names[full]
 
     def _flat(self, avro: dict[str, Any], space: str) -> tuple[pa.DataType, int]:
-        outer, logical = avro["type"], avro.get("logicalType")
+        outer, logical = avro["type"], _logical(avro)
         if logical in _UNHANDLED_LOGICAL:
             raise _unsupported(avro, "Hudi stores microseconds at most")
         if logical == "decimal":
             kind = _decimal(avro)
-        elif (known := _LOGICAL_TO_ARROW.get((outer, str(logical)))) is not None:
+        elif (known := _LOGICAL_TO_ARROW.get((outer, logical))) is not None:
             return known, 1
         elif outer == "enum":
             kind = pa.string()
@@ -374,17 +374,25 @@ def _told_type(avro: Any) -> dict[str, str] | None:
         return next((told for each in avro if (told := _told_type(each))), None)
     if not isinstance(avro, dict):
         return None
-    logical, outer = avro.get("logicalType"), avro["type"]
+    logical, outer = _logical(avro), avro["type"]
+    if isinstance(outer, list | dict):  # what wraps a type says nothing, as for its Arrow type
+        return _told_type(outer)
     if logical is None:
-        return _told_type(outer) if isinstance(outer, list | dict) else None
+        return None
     if logical == "vector":
         element = avro.get("elementType", "FLOAT")
         more = "" if element == "FLOAT" else f", {element}"
         return {HUDI_TYPE: f"VECTOR({avro.get('dimension')}{more})"}
     if logical in _RECORD_LOGICAL and outer == "record":
-        return {HUDI_TYPE: str(logical).upper()}
-    known = (outer, str(logical)) in _LOGICAL_TO_ARROW or (outer, logical) in _DECODED_LOGICAL
-    return None if known else {HUDI_TYPE: f"{RAW} {str(logical)[:80]}"}
+        return {HUDI_TYPE: logical.upper()}
+    known = (outer, logical) in _LOGICAL_TO_ARROW or (outer, logical) in _DECODED_LOGICAL
+    return None if known else {HUDI_TYPE: f"{RAW} {logical[:80]}"}
+
+
+def _logical(avro: dict[str, Any]) -> str | None:
+    """The logical type; what is no text is none, as Avro ignores what it does not know."""
+    told = avro.get("logicalType")
+    return told if isinstance(told, str) else None
 
 
 def _bounded(size: int, avro: Any) -> int:

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from timeline.codecs.avro_columns.types import arrow_type, parse_schema
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 from timeline.model.evolution import MissingColumns, SchemaRules
 from timeline.model.schema import (
@@ -105,6 +106,27 @@ def test_avro_from_others_is_understood():
     assert avro_to_arrow(text) == pa.schema(
         [("e", pa.string()), ("again", pa.string()), ("dec", pa.decimal128(5, 1)), ("u", pa.string())]
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow"),
+    [
+        ({"type": {"type": "long"}, "logicalType": "timestamp-millis"}, pa.int64()),
+        ({"type": ["null", "long"], "logicalType": "timestamp-millis"}, pa.int64()),
+        ({"type": {"type": "string"}, "logicalType": "uuid"}, pa.string()),
+        ({"type": {"type": "array", "items": "long"}, "logicalType": "z"}, pa.list_(pa.field("element", pa.int64()))),
+        ({"type": {"type": "long", "logicalType": "timestamp-micros"}, "logicalType": "z"}, pa.timestamp("us", "UTC")),
+        ({"type": "string", "logicalType": ["x"]}, pa.string()),
+        ({"type": "long", "logicalType": {"x": 1}}, pa.int64()),
+        ({"type": "int", "logicalType": 7}, pa.int32()),
+        ({"type": "long", "logicalType": None}, pa.int64()),
+    ],
+)  # fmt: skip
+def test_a_logical_type_that_says_nothing_is_ignored(kind, arrow):
+    fields = [{"name": "a", "type": kind}]
+    text = json.dumps({"type": "record", "name": "r", "fields": fields})
+    assert avro_to_arrow(text) == pa.schema([("a", arrow)])
+    assert arrow_type(parse_schema(text, path="")) == pa.struct([("a", arrow)])
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"type": "record"}', '"long"', "[]"])

@@ -234,9 +234,10 @@ def _node(avro: Any, space: str, names: dict[str, Node | None], depth: int) -> N
     return _named(outer, space, names)
 
 
-def _plain(kind: str, logical: str | None) -> Leaf:
+def _plain(kind: str, logical: Any) -> Leaf:
     # Avro says that an unknown logical type is to be ignored.
-    arrow = _NUMBERS.get((kind, logical), _NUMBERS[kind, None])
+    known = logical if isinstance(logical, str) else None
+    arrow = _NUMBERS.get((kind, known), _NUMBERS[kind, None])
     return Leaf(kind=kind, arrow=arrow, width=_WIDTHS.get(kind))
 
 
