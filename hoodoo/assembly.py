@@ -277,10 +277,11 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
 }
 
 
-#: What a writer may call a table; a session that reads several says it of one of them.
-_TABLE_NAMES: Mapping[str, Callable[[TableConfig], object]] = {
+#: What a writer may call a table; a session that reads several says it of one of them. Tables
+#: were made in the database "default" whatever their writers said, so that name tells nothing.
+_TABLE_NAMES: Mapping[str, Callable[[TableConfig], str]] = {
     "table_name": lambda config: config.name,
-    "database": lambda config: config.database,
+    "database": lambda config: "" if config.database == "default" else config.database,
 }
 
 
@@ -288,10 +289,17 @@ def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
     """
     Refuse to write by the name of another table, as Java Hudi does: the path may be wrong.
 
+    Names are compared without case, as by Java (``HoodieWriterUtils.validateTableConfig``).
+
     Raises:
         SettingError: The caller's name or database differs from the table's.
     """
-    _refuse_other_facts(settings, config, _TABLE_NAMES)
+    others = {
+        field: told
+        for field, told in _TABLE_NAMES.items()
+        if str(getattr(settings, field)).lower() != told(config).lower()
+    }
+    _refuse_other_facts(settings, config, others)
 
 
 def check_against_table(settings: WriteSettings, config: TableConfig) -> None:

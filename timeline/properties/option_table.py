@@ -119,7 +119,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "hoodie.database.name",
         None,
         OptionKind.TEXT,
-        "Database of the table, for catalogs; a table made by us says default.",
+        "Database of the table, for catalogs; a table made without it says default, which any writer may write to.",
     ),
     "table_type": _option(
         "hoodie.datasource.write.table.type",

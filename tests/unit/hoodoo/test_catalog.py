@@ -212,13 +212,29 @@ def test_options_that_contradict_the_table_are_refused(path: Path, key: str, val
 
 @pytest.mark.parametrize("key", ["hoodie.table.name", "hoodie.database.name"])
 def test_a_write_by_the_name_of_another_table_is_refused(path: Path, key: str):
-    made(path, schema=SCHEMA).close()
+    made(path, schema=SCHEMA, properties={"hoodie.database.name": "sales"}).close()
     with hoodoo.open_table(path, properties={key: "another"}) as table:
         assert table.to_arrow().num_rows == 0
         with pytest.raises(SettingError, match=f"{key}=another") as caught:
             table.upsert(ROWS)
         assert caught.value.kind == "setting_against_table"
         assert table.timeline == []
+
+
+@pytest.mark.parametrize(
+    ("made_as", "said"),
+    [
+        ({}, {"hoodie.database.name": "sales"}),  # a table of an earlier release
+        ({"hoodie.database.name": "sales"}, {"hoodie.database.name": "Sales"}),
+        ({}, {"hoodie.table.name": "T"}),
+    ],
+)
+def test_a_write_passes_by_a_database_never_kept_and_by_a_name_in_another_case(
+    path: Path, made_as: dict[str, str], said: dict[str, str]
+):
+    made(path, schema=SCHEMA, properties=made_as).close()
+    with hoodoo.open_table(path, properties=said) as table:
+        assert table.insert(ROWS).rows_inserted == len(ROWS)
 
 
 def test_a_new_table_has_the_database_that_was_said(tmp_path: Path):
