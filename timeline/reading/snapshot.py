@@ -126,7 +126,7 @@ class Snapshot:
         as_of: Only instants requested at or before this time are visible; None for all.
         commits: Reader of commit metadata.
         slicing: How log files find their slice, which the timeline's layout decides.
-        archived_write: What the newest visible write told, where only archived ones are.
+        archived_write: What the write told that decided the schema last, where that may be archived.
         history: Tells what is archived where the timeline alone cannot; None for nothing.
     """
 
@@ -149,8 +149,14 @@ class Snapshot:
 
     @cached_property
     def first_completion(self) -> InstantTime:
-        """What completed below it is archived, and more may be; empty without active writes."""
-        return min((one.completion_time or "" for one in self.active.completed_writes), default="")
+        """
+        What completed below it is archived, and more may be; empty without active writes.
+
+        A write that a savepoint keeps below the active timeline does not count.
+        """
+        first = self.active.first_write_time or ""
+        writes = (one for one in self.active.completed_writes if one.requested_time >= first)
+        return min((one.completion_time or "" for one in writes), default="")
 
     def writes_between(self, since: InstantTime, until: InstantTime | None) -> list[Instant]:
         """Active writes with a completion time in (since, until]."""
@@ -217,34 +223,51 @@ class Snapshot:
         return max(self._visible_writes(), key=_completion, default=None)
 
     @cached_property
-    def newest_schema_json(self) -> str | None:
-        """The table schema of the newest visible commit that decides one (fmt 3)."""
+    def newest_decider(self) -> Instant | None:
+        """The visible active write that decided the table's schema last (fmt 3)."""
         # The newest one tells it nearly always: thousands need not be sorted for that.
         newest = self.newest_write
-        if newest is not None and (schema := self._decided_schema(newest)):
-            return schema
-        ordered = sorted(self._visible_writes(), key=_completion, reverse=True)
-        decided = (self._decided_schema(instant) for instant in ordered)
-        if schema := next(filter(None, decided), None):
-            return schema
+        if newest is None or self._decides(newest):
+            return newest
+        return next(filter(self._decides, self._newest_first()), None)
+
+    @property
+    def tells_schema(self) -> bool:
+        """
+        Whether no archived write can have decided the schema later than an active one.
+
+        Only a savepoint keeps a write below the active timeline; those after it are archived.
+        """
+        decider, first = self.newest_decider, self.active.first_write_time
+        return decider is not None and first is not None and decider.requested_time >= first
+
+    @cached_property
+    def newest_schema_json(self) -> str | None:
+        """The table schema of the newest visible commit that decides one (fmt 3)."""
+        if self.newest_decider is not None and self.tells_schema:
+            return self.commits.read(self.newest_decider).schema_json
         if self.archived_write is not None:
             return self.archived_write.schema_json
-        # All writes are archived: what services repeat is all that is left.
-        repeated = (self.commits.read(instant).schema_json for instant in ordered)
-        return next(filter(None, repeated), None)
-
-    def _decided_schema(self, instant: Instant) -> str | None:
-        metadata = self.commits.read(instant)
-        return metadata.schema_json if metadata.decides_schema else None
+        # What decided it is archived, perhaps: what services repeat is newer than what is kept.
+        told = (self.commits.read(instant).schema_json for instant in self._newest_first())
+        return next(filter(None, told), None)
 
     @cached_property
     def newest_internal_schema_json(self) -> str | None:
         """The schema with column ids that schema on read keeps, of the newest visible commit."""
-        newest = self.newest_write
-        metadata = self.archived_write if newest is None else self.commits.read(newest)
+        metadata = self.archived_write
+        if metadata is None and self.newest_write is not None:
+            metadata = self.commits.read(self.newest_write)
         if metadata is None:
             return None
         return metadata.extra_metadata.get(INTERNAL_SCHEMA_KEY) or None
+
+    def _decides(self, instant: Instant) -> bool:
+        metadata = self.commits.read(instant)
+        return metadata.decides_schema and bool(metadata.schema_json)
+
+    def _newest_first(self) -> list[Instant]:
+        return sorted(self._visible_writes(), key=_completion, reverse=True)
 
     def _visible_writes(self) -> list[Instant]:
         return [i for i in self.active.completed_writes if i.requested_time in self.completions]

@@ -88,7 +88,7 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
             retained=retained,
         )
     archived: list[HistoryInstant] = []
-    if not snapshot.completions and active.completed_writes:
+    if active.completed_writes and not snapshot.tells_schema:
         archived = context.history.instants(times_only=False)
         snapshot = _with_archived_write(context, snapshot, archived)
     if retained is None:
@@ -117,14 +117,28 @@ def _clean_metadata(context: TableContext, clean: Instant) -> CleanMetadata:
 def _with_archived_write(
     context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
 ) -> Snapshot:
-    """The snapshot with what the newest archived write told, which no active instant tells."""
-    time = snapshot.as_of or ""
+    """
+    The snapshot with what the write told that decided its schema: an archived one, or a kept one.
+
+    Services repeat a schema; theirs is taken where no write tells one.
+    """
+    time, kept = snapshot.as_of or "", snapshot.newest_decider
     writes = [one for one in archived if one.action in ARCHIVED_WRITES]
     shown = [one for one in writes if one.requested_time <= time]
-    for one in sorted(shown, key=lambda write: write.completion_time or "", reverse=True):
+    repeated: CommitMetadata | None = None
+    for one in sorted(shown, key=_completion, reverse=True):
+        if kept is not None and _completion(one) < (kept.completion_time or kept.requested_time):
+            break
         metadata = _commit_of(one)
-        if metadata.schema_json:
+        if metadata.schema_json and metadata.decides_schema:
             return replace(snapshot, archived_write=metadata)
+        repeated = repeated or (metadata if metadata.schema_json else None)
+    if kept is not None:
+        return replace(snapshot, archived_write=snapshot.commits.read(kept))
+    if snapshot.completions:
+        return snapshot
+    if repeated is not None:
+        return replace(snapshot, archived_write=repeated)
     # Java too tells the schema by a file where no instant does; the archive may be gone.
     newest = max(
         (one.base_file for one in view_of(context, snapshot).base_slices() if one.base_file),
@@ -145,6 +159,11 @@ def _with_archived_write(
         time=time,
         first=first,
     )
+
+
+def _completion(write: HistoryInstant) -> InstantTime:
+    """Before layout 2 the archive tells no completion times."""
+    return write.completion_time or write.requested_time
 
 
 def _commit_of(write: HistoryInstant) -> CommitMetadata:

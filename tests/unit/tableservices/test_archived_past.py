@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import hoodoo
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
@@ -82,6 +85,42 @@ def test_reads_are_the_same_before_and_after():
         assert rows_of(each) == rows
         assert each.as_of(times[2]).to_arrow().equals(then)
     assert [one.archived for one in reader.timeline()].count(True) == 4
+
+
+def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: Path):
+    """The write that added the column is archived; services only repeat its schema."""
+    retained = {
+        "hoodie.keep.min.commits": "4",
+        "hoodie.keep.max.commits": "5",
+        "hoodie.clean.commits.retained": "2",
+        "hoodie.archive.beyond.savepoint": "true",
+        **dict.fromkeys(("hoodie.clean.automatic", "hoodie.archive.automatic"), "false"),
+    }
+    with hoodoo.create_table(
+        tmp_path / "t",
+        schema=pa.schema([("id", pa.string()), ("ts", pa.int64())]),
+        record_key="id",
+        ordering="ts",
+        table_type="MERGE_ON_READ",
+        properties=retained,
+    ) as table:
+        table.savepoint(table.upsert([{"id": "a", "ts": 1}]).requested_time)
+        table.upsert([{"id": "a", "ts": 2, "new": "n"}])
+        table.services.compact()
+        compacted = table.timeline[-1].requested_time
+        for number in range(3, 6):
+            table.upsert([{"id": "a", "ts": number, "new": "m"}])
+        for number in range(6, 8):
+            table.services.archive()
+            there = hoodoo.open_table(tmp_path / "t").as_of(compacted).to_arrow()
+            assert there.to_pylist() == [{"id": "a", "ts": 2, "new": "n"}]
+            table.upsert([{"id": "a", "ts": number, "new": "m"}])
+        table.services.archive()
+        active = table.core.context.active()
+        assert active.find(compacted) is None
+        assert active.completed_writes[0].requested_time < compacted
+        there = hoodoo.open_table(tmp_path / "t").as_of(compacted).to_arrow()
+        assert there.to_pylist() == [{"id": "a", "ts": 2, "new": "n"}]
 
 
 def test_a_snapshot_that_was_held_reads_on():

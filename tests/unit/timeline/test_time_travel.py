@@ -94,6 +94,20 @@ def test_an_archived_time_is_told_with_its_rows_and_its_schema(
     assert refused(storage, "2020-01-01") == "time_travel_too_early"
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_write_that_a_savepoint_keeps_below_the_archive_tells_the_schema_of_its_own_time(
+    kept: int,
+) -> None:
+    storage, receipts = four_writes()
+    saved = receipts[kept]
+    name = f"{saved.requested_time}_{receipts[3].completion_time}.savepoint"
+    storage.write(f"{TIMELINE}/{name}", b"")
+    archive(storage, [one for one in receipts[:3] if one is not saved])
+    assert at(storage, receipts[0]) == [row("a", 1), row("b", 1)]
+    assert at(storage, receipts[1]) == [row("a", 2, w=7), row("b", 1, w=None)]
+    assert reopened(storage).context.snapshot().first_completion == receipts[3].completion_time
+
+
 def test_a_time_of_version_6_is_told_from_its_archive(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v6_cow_clean_archive", tmp_path)) as table:
         found = table.as_of("20261121102428131").to_arrow(columns=["id", "ts", "region"])
