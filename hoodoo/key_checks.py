@@ -20,7 +20,7 @@ from timeline.properties.key_settings import key_spec_of
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.settings import WriteSettings
 from timeline.reading.snapshot import Snapshot
-from timeline.rules.keys import KeyGenerator, KeySpec, addresses
+from timeline.rules.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
 from timeline.writing.key_encoding import stored_forms
 from timeline.writing.moment_folders import folders_as_stored
 
@@ -56,8 +56,9 @@ def keys_of_table(
             class of the table's owner makes them (``keys_of_others``); as ``folders_as_stored``.
     """
     config = context.config
+    keys = key_spec_of(settings or _told_by_table(config), config)
     try:
-        keys = key_spec_of(settings or _told_by_table(config), config)
+        refuse_untyped(keys)
     except SettingError as error:
         raise UnsupportedTableError(error.message, kind="keys_of_others", feature="keys") from error
     if not (keys.record_key_fields or keys.partition_fields) or _by_strange_class(config):

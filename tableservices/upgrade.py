@@ -47,7 +47,6 @@ from timeline.readable import refuse_unwritable
 from timeline.reading.read import plan_scan, view_of
 from timeline.reading.snapshot import Snapshot
 from timeline.registry import refuse_beside_writers
-from timeline.rules.keys import KeyGenerator
 from timeline.writing.key_encoding import forms_of
 from timeline.writing.placing import FileRules
 
@@ -229,9 +228,7 @@ def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: Table
 
     Files of older tables may have it, too (0.14.0 and older write it): the stored keys decide.
     """
-    # How a CUSTOM generator makes folders plays no part, and older tables do not say it.
-    kinds = (KeyGenerator.SIMPLE.value,) * len(config.partition_fields)
-    keys = key_spec_of(WriteSettings(partition_types=kinds), config)
+    keys = key_spec_of(WriteSettings(), config)
     if not keys.has_two_forms:
         return
     wanted = replace(keys, stored_prefix=True)

@@ -259,8 +259,6 @@ def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
     if generator is KeyGenerator.CUSTOM and None in types:
         types = settings.partition_types
     bare = settings.complex_key_bare
-    if generator is KeyGenerator.CUSTOM:
-        _refuse_unknown_types(config, types)
     return KeySpec(
         record_key_fields=config.record_key_fields,
         partition_fields=config.partition_fields,
@@ -283,28 +281,6 @@ def stored_times_of(config: TableConfig) -> TimestampKeys | None:
         return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
     except SettingError:
         return None
-
-
-def _refuse_unknown_types(config: TableConfig, types: tuple[str | None, ...]) -> None:
-    """A CUSTOM generator makes folders by the type of each field, which old tables do not keep."""
-    known = {KeyGenerator.SIMPLE.value, KeyGenerator.TIMESTAMP.value}
-    told = types or (None,) * len(config.partition_fields)
-    unknown = [
-        name for name, kind in zip(config.partition_fields, told, strict=False) if kind not in known
-    ]
-    if unknown:
-        key = KEY_OPTIONS["partition_fields"].key
-        example = ",".join(f"{name}:SIMPLE" for name in config.partition_fields)
-        raise SettingError(
-            "the table's key generator is CUSTOM, and nothing says how these partition fields "
-            f"become folders: {unknown}; say it as the table's other writers do, SIMPLE or "
-            f"TIMESTAMP for each: {key}={example}",
-            kind="setting_missing",
-            key=key,
-            value="",
-            layer=TABLE_LAYER,
-            suggestion=example,
-        )
 
 
 def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.errors import InvalidInputError
+from timeline.errors import InvalidInputError, SettingError
 from timeline.model.casting import cast_column
 from timeline.model.columns import one_array
 from timeline.model.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
@@ -42,10 +42,12 @@ __all__ = [
     "partition_paths",
     "plain_column",
     "record_keys",
+    "refuse_untyped",
     "validate_ordering",
 ]
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
 _PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed from here on
 _SEGMENT_BYTES_MAX = 255
@@ -95,7 +97,7 @@ class KeySpec:
     Which columns of a table are its key, its partition and its order.
 
     ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
-    ``TIMESTAMP``; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
+    ``TIMESTAMP``, None where nothing says it; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
     the two encodings of a COMPLEX key of one field apart; None takes the table version's.
     """
 
@@ -154,6 +156,16 @@ class KeySpec:
             types = self.partition_types or (None,) * len(self.partition_fields)
             return tuple(kind == KeyGenerator.TIMESTAMP.value for kind in types)
         return tuple(False for _ in self.partition_fields)
+
+    @property
+    def untyped_fields(self) -> tuple[str, ...]:
+        """Partition fields of which nothing says how they become folders."""
+        if self.key_generator is not KeyGenerator.CUSTOM:
+            return ()
+        types = self.partition_types or (None,) * len(self.partition_fields)
+        known = (KeyGenerator.SIMPLE.value, KeyGenerator.TIMESTAMP.value)
+        fields = zip(self.partition_fields, types, strict=True)
+        return tuple(name for name, kind in fields if kind not in known)
 
     @property
     def prefixes_keys(self) -> bool:
@@ -334,9 +346,11 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
             would leave the table, is no time or names no folder (``bad_partition_value``;
             fields ``column``, ``value``), or folders of times are not described
             (``no_time_format``).
+        SettingError: As ``refuse_untyped``.
     """
     if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
+    refuse_untyped(spec)
     segments = []
     for name, is_time in zip(spec.partition_fields, spec.are_times, strict=True):
         column = _column(table, name, "partition", "missing_partition_column")
@@ -350,6 +364,28 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     if len(segments) == 1:
         return segments[0]
     return pc.binary_join_element_wise(*segments, "/")
+
+
+def refuse_untyped(spec: KeySpec) -> None:
+    """
+    Refuse to make folders where the table does not say how, as old ones of a CUSTOM generator.
+
+    Raises:
+        SettingError: A partition field has no type (``setting_missing``).
+    """
+    if not spec.untyped_fields:
+        return
+    example = ",".join(f"{name}:SIMPLE" for name in spec.partition_fields)
+    raise SettingError(
+        "the table's key generator is CUSTOM, and nothing says how these partition fields become "
+        f"folders: {list(spec.untyped_fields)}; say it as the table's other writers do, SIMPLE or "
+        f"TIMESTAMP for each: {_PARTITION_KEY}={example}",
+        kind="setting_missing",
+        key=_PARTITION_KEY,
+        value="",
+        layer="hoodie.properties",
+        suggestion=example,
+    )
 
 
 def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:

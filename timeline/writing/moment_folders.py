@@ -48,7 +48,7 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
     names = [
         name
         for name, is_time in zip(keys.partition_fields, keys.are_times, strict=True)
-        if not is_time and _is_moment(schema.arrow, name)
+        if not is_time and name not in keys.untyped_fields and _is_moment(schema.arrow, name)
     ]
     if not names:
         return keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -307,6 +308,34 @@ def test_a_custom_generator_without_types_is_told_what_to_say(tmp_path: Path):
     said = {caught.value.fields["key"]: caught.value.fields["suggestion"]}
     with hoodoo.open_table(address, properties=said) as table:
         assert table.upsert(rows).rows_updated == 1
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("us", "UTC")])
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda table: table.delete_partitions(["2"]), ["a"]),
+        (lambda table: table.delete_where([("id", "=", "a")]), ["b"]),
+        (lambda table: table.upsert([]), ["a", "b"]),
+        (lambda table: table.delete([]), ["a", "b"]),
+    ],
+)
+def test_what_makes_no_folder_needs_no_type_of_a_partition_field(
+    tmp_path: Path, change: Callable[[hoodoo.Table], object], left: list[str], kind: pa.DataType
+):
+    days = pa.array(["1", "2"] if kind == pa.string() else [1, 2], kind)
+    rows = pa.table({"id": ["a", "b"], "day": days})
+    with hoodoo.create_table(
+        tmp_path / "t", schema=rows.schema, record_key="id", partition_by="day"
+    ) as table:
+        table.upsert(rows)
+    with_properties(tmp_path / "t", hoodie__table__keygenerator__type="CUSTOM")
+    with hoodoo.open_table(tmp_path / "t") as table:
+        change(table)
+        assert sorted(table.to_arrow(["id"]).column("id").to_pylist()) == left
+        with pytest.raises(SettingError) as caught:
+            table.delete(rows)
+        assert caught.value.kind == "setting_missing"
 
 
 @pytest.mark.parametrize(("version", "release"), [(3, "0.15.0"), (5, "0.15.0"), (7, "1.0.2")])
