@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timeline.errors import CorruptTableError
+from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.paths import check_relative_path
 from timeline.model.times import InstantTime
 
@@ -28,6 +28,7 @@ __all__ = [
     "WRITERS",
     "boundary_path",
     "check_size",
+    "check_slot_size",
     "heartbeat_path",
     "legacy_archive",
     "owed_path",
@@ -64,16 +65,16 @@ _BYTES_MAX = (
     (PROPERTIES, 16 * _MIB),  # and its backup
     (SLOTS, 512 * _MIB),  # a commit's metadata and plan, written in base64
     (f"{OURS}/bodies", 512 * _MIB),  # of slots that a slot store has
-    (BOUNDARIES, 256 * _MIB),
+    (BOUNDARIES, 512 * _MIB),  # the body of a slot, as are two more below
     (WRITERS, _MIB),
     (READERS, _MIB),
-    (OWED, 256 * _MIB),
+    (OWED, 512 * _MIB),
     (OURS, 16 * _MIB),
     (f"{HISTORY}/manifest_", 64 * _MIB),
     (f"{HISTORY}/_version_", _MIB),
     (HISTORY, 2_048 * _MIB),
     (f"{HOODIE}/archived", 2_048 * _MIB),
-    (TIMELINE, 256 * _MIB),
+    (TIMELINE, 512 * _MIB),
     (MARKERS, 64 * _MIB),
     (HEARTBEATS, _MIB),
     (LOCKS, _MIB),
@@ -92,7 +93,7 @@ def check_size(path: str, size_bytes: int) -> None:
     """
     if not path.startswith(f"{HOODIE}/"):
         return
-    most = next(most for start, most in _BYTES_MAX if path.startswith(start))
+    most = _bytes_max(path)
     if size_bytes > most:
         raise CorruptTableError(
             f"a file of the table is too large: {path} has {size_bytes:,} bytes, and a file of its "
@@ -103,6 +104,31 @@ def check_size(path: str, size_bytes: int) -> None:
             bytes=size_bytes,
             bytes_max=most,
         )
+
+
+def check_slot_size(size_bytes: int) -> None:
+    """
+    Refuse a commit slot that nobody could read, before it is created.
+
+    The files that show it are no larger: they hold its body, which it has in base64.
+
+    Raises:
+        InvalidInputError: It is too large (``commit_too_large``; fields ``bytes``, ``bytes_max``).
+    """
+    most = _bytes_max(f"{SLOTS}/")
+    if size_bytes > most:
+        raise InvalidInputError(
+            "the commit names too many files for one commit; write it in several parts, each of "
+            "fewer rows or partitions: its commit slot would have "
+            f"{size_bytes:,} bytes, and may have {most:,}",
+            kind="commit_too_large",
+            bytes=size_bytes,
+            bytes_max=most,
+        )
+
+
+def _bytes_max(path: str) -> int:
+    return next(most for start, most in _BYTES_MAX if path.startswith(start))
 
 
 def timeline_folder(layout_version: int) -> str:

@@ -26,7 +26,7 @@ from timeline.errors import (
 from timeline.model.sealing import digest_of
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
-from timeline.places import SLOTS, TABLE_FACTS, slot_path, timeline_path
+from timeline.places import SLOTS, TABLE_FACTS, check_slot_size, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.ports.world import World
 
@@ -83,6 +83,7 @@ class SlotChain:
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
         self._at_once = 1  # slots that are looked for side by side
         self._shown: dict[int, str] = {}  # files made here since the identity was asked last
+        self._encoded: tuple[Slot, bytes] | None = None  # what is taken next
 
     def expects(self, count: int) -> None:
         """Look for so many further slots side by side next time, of a storage that is far away."""
@@ -394,6 +395,19 @@ class SlotChain:
         self._sent.discard(slot.requested_time)
         self._known.pop(slot.number, None)
 
+    def encoded(self, slot: Slot) -> bytes:
+        """
+        The bytes of a slot that is taken next.
+
+        Raises:
+            InvalidInputError: They are too many to be read (``commit_too_large``).
+        """
+        made = self._encoded
+        if made is None or made[0] is not slot:
+            made = self._encoded = slot, encode_slot(slot, self._key)
+            check_slot_size(len(made[1]))
+        return made[1]
+
     def take(
         self,
         slot: Slot,
@@ -415,12 +429,13 @@ class SlotChain:
         Raises:
             OutcomeUnknownError: No answer within the deadline. The instant may be published
                 or not: nothing of it may be deleted, ``resolve`` finds out (UNK-3).
+            InvalidInputError: As ``encoded``. Nothing was sent.
             TableReplacedError: The slot is of another table than the chain. Nothing was sent.
         """
         if self._table_id not in (None, slot.table_id):
             # Opened while a table was dropped: it had no identity, and now another's is there.
             raise _replaced()
-        data = encode_slot(slot, self._key)
+        data, self._encoded = self.encoded(slot), None
         slot = replace(slot, digest=digest_of(data))
         path = slot_path(slot.number)
         if slot.kind is SlotKind.COMMIT:

@@ -94,6 +94,7 @@ def take_turn(
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
+        InvalidInputError: The slot is too large to be read (``commit_too_large``).
         TableReplacedError: As ``assert_landed``.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
     """
@@ -122,6 +123,7 @@ def take_turn(
                 if line.goes_on():
                     continue  # not refused after all: with the lock, and nothing was lost
                 slot = turn.sealed(context, _with_look(context, slot, turn.timeline))
+                context.chain.encoded(slot)  # one that is too large is refused before it is sent
                 assert_lease(lease)
                 alone = held.enter_context(without_metadata_table(context, turn, slot, lease))
             except LeaseLostError:  # it costs a turn, never data (SLOT-1)

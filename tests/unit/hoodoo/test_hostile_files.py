@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+import timeline.places as places
 from hoodoo.assembly import Layers
 from hoodoo.verify import verify_at
 from timeline.errors import CorruptTableError, InvalidInputError
@@ -131,10 +132,10 @@ LARGE = {
     ".hoodie/.hoodoo/table.json": 16,
     ".hoodie/.hoodoo/writers/x.json": 1,
     ".hoodie/.hoodoo/readers/x.json": 1,
-    ".hoodie/.hoodoo/owed/00000000000000000001": 256,
-    ".hoodie/.hoodoo/boundary/00000000000000000001": 256,
-    ".hoodie/timeline/20260102030405004.commit.requested": 256,
-    ".hoodie/timeline/20260102030405004_20260102030405007.commit": 256,
+    ".hoodie/.hoodoo/owed/00000000000000000001": 512,
+    ".hoodie/.hoodoo/boundary/00000000000000000001": 512,
+    ".hoodie/timeline/20260102030405004.commit.requested": 512,
+    ".hoodie/timeline/20260102030405004_20260102030405007.commit": 512,
     ".hoodie/timeline/history/manifest_1": 64,
     ".hoodie/timeline/history/_version_": 1,
     ".hoodie/timeline/history/00000000000000001_00000000000000002_0.parquet": 2048,
@@ -158,6 +159,24 @@ def test_a_file_may_be_as_large_as_its_kind_and_no_larger(path: str, mib: int) -
         check_size(path, (mib << 20) + 1)
     assert refused.value.kind == "file_too_large"
     assert refused.value.fields["path"] == path
+
+
+def test_a_write_whose_slot_nobody_could_read_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("p", pa.string())])
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=schema, record_key="id", partition_by="p") as table:
+        table.upsert([{"id": "a", "p": "x"}])
+        monkeypatch.setattr(places, "_BYTES_MAX", ((SLOTS, 20_000), *places._BYTES_MAX))
+        with pytest.raises(InvalidInputError, match="several parts") as refused:
+            table.insert([{"id": str(n), "p": f"p{n}"} for n in range(40)])
+        assert refused.value.kind == "commit_too_large"
+        assert heads(tmp_path) == 1
+        assert table.core.context.active().pending == ()
+        table.insert([{"id": "b", "p": "p1"}])
+    with hoodoo.open_table(path) as table:
+        assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == ["a", "b"]
 
 
 def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
