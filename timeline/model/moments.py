@@ -41,7 +41,7 @@ _ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may 
 _BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
 
 
-def parse_time_travel(value: Moment, zone: TimelineZone) -> InstantTime:
+def parse_time_travel(value: Moment, zone: TimelineZone, *, exclusive: bool = False) -> InstantTime:
     """
     Turn a caller's moment into an instant time that includes everything up to it (fmt 6.5).
 
@@ -51,23 +51,26 @@ def parse_time_travel(value: Moment, zone: TimelineZone) -> InstantTime:
             digits; a datetime, ``pandas.Timestamp`` or ``numpy.datetime64``; a date, which means
             its first millisecond. 14 digits mean their whole second, as in Java Hudi.
         zone: The table's; what names no zone is read in it.
+        exclusive: Whether what lies above is meant. That differs for a moment with a zone where
+            the table's clock was set back: times go on above the digits that it had reached.
 
     Raises:
         InvalidInputError: Any other form, or a day or hour that does not exist.
     """
-    named = instant_named(value, zone)
+    named = instant_named(value, zone, reached=not exclusive)
     if not _INSTANT.fullmatch(named):
         raise _refused(value)
     wall_ms(named)
     return named if len(named) == 17 else named + "999"
 
 
-def instant_named(value: Moment, zone: TimelineZone) -> InstantTime:
+def instant_named(value: Moment, zone: TimelineZone, *, reached: bool = False) -> InstantTime:
     """
     Turn a caller's moment into the name of the instant that was requested or completed then.
 
     Arguments, errors: as ``parse_time_travel``. Digits stay as they are, because instants of old
-    tables have 14, and those of a metadata table any number.
+    tables have 14, and those of a metadata table any number. With ``reached`` a datetime becomes
+    the greatest digits until then.
     """
     if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
         return value.strip()
@@ -76,7 +79,8 @@ def instant_named(value: Moment, zone: TimelineZone) -> InstantTime:
             return digits
         raise _refused(value)
     try:
-        time = zone.of(_read(value))
+        moment = _read(value)
+        time = zone.reached_by(moment) if reached else zone.of(moment)
         if int(time[:4]) < _YEAR_MIN:
             raise ValueError(f"before the year {_YEAR_MIN}")
     except InvalidInputError:
@@ -105,7 +109,7 @@ def range_of(
     start = EARLIEST
     if not (isinstance(since, str) and _BEGINNING.fullmatch(since.strip())):
         try:
-            start = parse_time_travel(since, zone)
+            start = parse_time_travel(since, zone, exclusive=True)
         except InvalidInputError as error:
             if error.kind != "instant_time":
                 raise

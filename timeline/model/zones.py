@@ -74,6 +74,19 @@ class TimelineZone:
             shown = moment.astimezone(self.rules or UTC).replace(tzinfo=UTC)
         return instant_time(WallMs((shown - _EPOCH) // _MS))
 
+    def reached_by(self, moment: datetime) -> InstantTime:
+        """
+        The greatest digits that stand for a moment or an earlier one.
+
+        One without a zone is read as by ``of``; one with a zone is not ambiguous (``reached``).
+
+        Raises:
+            OverflowError: As of ``of``.
+        """
+        if moment.utcoffset() is None:
+            return self.of(moment)
+        return self.reached((moment - _EPOCH) // _MS)
+
     def reached(self, at: int) -> InstantTime:
         """
         The greatest digits that the clock has shown until a wall time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError, UnsafeSetupError
 from timeline.machine import process_zone
+from timeline.model.moments import Moment, instant_named, parse_time_travel, range_of
 from timeline.model.times import WallMs, instant_time, wall_ms
 from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.rules.succession import Residue, SkewLimits, next_instant_time
@@ -76,6 +78,23 @@ def test_the_bounds_of_a_moment_hold_for_every_moment_before_and_after(
     zone = ZONES[name]
     assert zone.instant_time(now - span) <= zone.reached(now)
     assert zone.from_then_on(now) <= zone.instant_time(now + span)
+
+
+@pytest.mark.parametrize("told", [lambda moment: moment, lambda moment: moment.isoformat()])
+def test_a_moment_with_a_zone_includes_what_was_written_until_then(
+    told: Callable[[datetime], Moment],
+) -> None:
+    newest = None
+    for now in range(BACK - 60 * MINUTE_MS, BACK + 120 * MINUTE_MS, 10 * MINUTE_MS):
+        newest = next_instant_time(now, newest, Residue.BEGIN, limits=LIMITS, zone=BERLIN)
+        moment = datetime.fromtimestamp(now / 1000, UTC)
+        for one in (moment, moment.astimezone(BERLIN.rules)):
+            assert newest <= parse_time_travel(told(one), BERLIN)
+            since, until = range_of(told(one), told(one), BERLIN)
+            assert since == BERLIN.instant_time(now) <= newest <= str(until)
+            assert instant_named(told(one), BERLIN) == since
+        shown = moment.astimezone(BERLIN.rules).replace(tzinfo=None)
+        assert parse_time_travel(shown, BERLIN) == BERLIN.instant_time(now)
 
 
 def test_in_the_hour_that_comes_twice_the_bounds_are_those_of_the_hour() -> None:
