@@ -82,7 +82,8 @@ def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
     own = {n: str(frame.columns[n]) for n in untyped if str(frame.columns[n]) in known}
     objects = [n for n in own if str(frame.dtypes.iloc[n]) == "object"]
     kept = [n for n in range(len(frame.columns)) if n not in objects]
-    rows = pa.Table.from_pandas(frame.iloc[:, kept], preserve_index=False)
+    # Objects that are moments become a column of moments, with their nanoseconds.
+    rows = pa.Table.from_pandas(frame.iloc[:, kept].infer_objects(), preserve_index=False)
     rows = rows.replace_schema_metadata(None)
     columns = dict(zip(kept, rows.columns, strict=True))
     for number, name in own.items():

@@ -242,7 +242,10 @@ def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) ->
         made = _of_json_texts(values, kind, name)
     elif json and type(first) in (decimal.Decimal, int) and types.is_floating(kind):
         # The number's text says which float it is.
-        made = pa.array([None if one is None else float(one) for one in values], pa.float64())
+        texts = [None if one is None else float(decimal.Decimal(one)) for one in values]
+        made = pa.array(texts, pa.float64())
+        if pc.any(pc.is_inf(made)).as_py():
+            raise _lossy(name, kind, pa.string(), "a number is above the greatest of the type")
     return _cast(_inferred(values, name) if made is None else made, kind=kind, name=name)
 
 
@@ -268,7 +271,7 @@ def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array 
 
 def _inferred(values: list[Any], name: str) -> pa.Array:
     try:
-        return pa.array(values)
+        made = pa.array(values)
     except OverflowError:  # above a long: a decimal has room for 38 digits
         return _inferred([None if one is None else decimal.Decimal(one) for one in values], name)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -277,6 +280,12 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
             kind="data",
             column=name,
         ) from error
+    # Arrow reads moments of pandas as those of Python, which end at microseconds.
+    if pa.types.is_timestamp(made.type) and any(getattr(one, "nanosecond", 0) for one in values):
+        raise _lossy(
+            name, made.type, pa.timestamp("ns"), "a moment has nanoseconds, which no table keeps"
+        )
+    return made
 
 
 def _cast(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:

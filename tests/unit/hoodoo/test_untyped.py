@@ -156,6 +156,9 @@ def test_a_value_takes_the_columns_type(kind: pa.DataType, value: Any, stored: A
         (pa.timestamp("us", "UTC"), "2026-01-02T03:00:00"),
         (pa.timestamp("us", "UTC"), 1767322800),
         (pa.date32(), dt.datetime(2026, 1, 2, 3)),  # noqa: DTZ001
+        (pa.timestamp("us", "UTC"), pd.Timestamp("2026-01-02T00:00:00.000000999Z")),
+        (pa.timestamp("us"), pd.Timestamp("2026-01-02T00:00:00.000000999")),
+        (pa.list_(pa.timestamp("us")), [pd.Timestamp("2026-01-02T00:00:00.000000999")]),
         (pa.binary(4), b"five!"),
         (pa.struct({"x": pa.int32()}), [1]),
         (pa.map_(pa.string(), pa.int32()), {None: 1}),
@@ -166,6 +169,25 @@ def test_a_value_that_would_lose_something_is_refused(kind: pa.DataType, value: 
     with pytest.raises(InvalidInputError) as caught:
         normalise(pa.table({"c": typed_column([value, None], kind, "c")}), pa.schema({"c": kind}))
     assert caught.value.kind in ("lossy_value", "schema_mismatch", "data")
+
+
+@pytest.mark.parametrize("value", [decimal.Decimal("1e400"), decimal.Decimal("1e39"), 10**400])
+def test_a_number_of_json_above_the_greatest_float_is_refused(value: Any):
+    with pytest.raises(InvalidInputError) as caught:
+        typed_column([None, value], pa.float32(), "c", json=True)
+    assert caught.value.kind == "lossy_value"
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_nanoseconds_of_pandas_are_refused_where_the_table_has_no_such_column(zone: str):
+    moment = pd.Timestamp(f"2026-01-02T00:00:00.000000999{zone}")
+    with pytest.raises(InvalidInputError) as caught:
+        as_arrow([{"id": "a", "new": None}, {"id": "b", "new": moment}])
+    assert caught.value.kind == "lossy_value"
+    made = as_arrow(pd.DataFrame({"new": [moment, None]}, dtype=object))  # kept; a write refuses it
+    assert made.schema.field("new").type.unit == "ns"
+    whole = as_arrow([{"new": moment.floor("us")}]).column("new")
+    assert whole.type.unit == "us"
 
 
 def test_values_of_several_classes_fit_one_column():
