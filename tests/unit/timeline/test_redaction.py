@@ -24,7 +24,11 @@ def test_values_of_secret_keys_are_hidden(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["author", "x.bypass", "hoodie.write.path", "recordkey.field", "x.signal", "x.authority"]
+    "key",
+    [
+        *("author", "x.bypass", "hoodie.write.path", "recordkey.field", "x.signal", "x.authority"),
+        *("fencing_token", "fencingToken", "x.fencing.token", "write_token"),
+    ],
 )
 def test_other_keys_are_shown(key: str) -> None:
     assert redact(key, "a,b") == "a,b"
@@ -58,7 +62,54 @@ def test_addresses_without_secrets_are_shown(text: str) -> None:
     assert redact_text(text) == text
 
 
-@pytest.mark.parametrize("piece", ["token", "://a:", "jdbc:a:", "password={", "a"])
+FILE_ID = "5faa6998-54c3-4786-a0e1-b33812d412be-0"
+
+
+@pytest.mark.parametrize("column", ["token", "my_secret", "auth", "day"])
+@pytest.mark.parametrize(
+    "folders", ["{}=3", "x/{}=3", "{}=2026-01-01/y", "{}=3/password=b%20c", "{}="]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "f.parquet",
+        FILE_ID,
+        f"{FILE_ID}_0-0-0_20261127140102020.parquet",
+        f"{FILE_ID}_0-0-0_20261127140102020.parquet.marker.CREATE",
+        f".{FILE_ID}_20261127140102020.log.1_0-0-0.cdc",
+        ".hoodie_partition_metadata",
+    ],
+)
+def test_files_of_a_table_are_shown_whatever_its_columns_are_called(
+    column: str, folders: str, name: str
+) -> None:
+    path = f"{folders.format(column)}/{name}"
+    texts = (path, f"the file is gone: {path}", f"{path!r}, then", f"s3://bucket/t/{path} (torn)")
+    for text in texts:
+        error = CorruptTableError(text, path=path)
+        assert (error.message, error.fields["path"]) == (text, path)
+    assert SHOWN not in redact_text(f"{path}: https://h/x?token={SHOWN}/{name} password={SHOWN}")
+
+
+@pytest.mark.parametrize("text", ["fencing_token=7 of 9", '{"write_token": "1-0-1"}'])
+def test_tokens_that_count_are_shown(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "token",
+        "://a:",
+        "jdbc:a:",
+        "password={",
+        "a",
+        "/a=",
+        "a=b/",
+        "token=token/",
+        "/token=" + "a-" * 99,
+    ],
+)
 def test_hiding_takes_time_by_length_only(piece: str) -> None:
     begin = time.process_time()
     redact_text(piece * (100_000 // len(piece)))
