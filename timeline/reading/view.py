@@ -30,7 +30,9 @@ _DEPTH_MAX = 32
 _LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
 
 
-def list_partition_paths(storage: Storage, pruner: PartitionPruner | None = None) -> list[str]:
+def list_partition_paths(
+    storage: Storage, pruner: PartitionPruner | None = None, *, under: str = ""
+) -> list[str]:
     """
     Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
 
@@ -40,12 +42,13 @@ def list_partition_paths(storage: Storage, pruner: PartitionPruner | None = None
     Args:
         storage: Where the table lies.
         pruner: Leaves partitions out whose rows cannot match a filter; None for all partitions.
+        under: The folder to begin with, as a path in the table.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
     """
     found: list[str] = []
-    level = [""]
+    level = [under]
     for _ in range(_DEPTH_MAX):
         below: list[str] = []
         for folder in level if pruner is None else pruner.folders(level):
@@ -118,8 +121,17 @@ class FileSystemView:
 
     @property
     def marked(self) -> frozenset[str]:
-        """The partitions listed so far that have their metadata file, which never goes away."""
+        """The partitions seen so far that have their metadata file, which never goes away."""
         return frozenset(self._marked)
+
+    def unseen(self, partition_paths: Iterable[str]) -> list[str]:
+        """Those of some partitions that are neither listed nor ``marked`` so far."""
+        seen = self._slices.keys() | self._marked
+        return [path for path in partition_paths if path not in seen]
+
+    def mark(self, partition_paths: Iterable[str]) -> None:
+        """These partitions have their metadata files, as a stat told."""
+        self._marked.update(partition_paths)
 
     @property
     def parents(self) -> frozenset[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import compress
 from typing import Protocol
 
 from timeline.codecs.bloom import BloomSettings
@@ -34,7 +36,7 @@ from timeline.reading.pending_plans import (
 )
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import FileSystemView, is_partition
+from timeline.reading.view import FileSystemView, is_partition, list_partition_paths
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind
@@ -275,28 +277,34 @@ def _refuse_nesting(
     """
     Refuse a partition inside of another: no engine looks for partitions below one.
 
-    Outside: 1 list of each new partition that was not listed yet, side by side; at most 2 stats of
-    each folder above one whose values have slashes. Nothing before the first write of a table.
+    Outside: at most 2 stats of each partition that was not listed yet, and 1 list where it is new,
+    side by side; at most 2 stats of each folder above one whose values have slashes; a walk below
+    one that has folders. Nothing before the first write of a table.
     """
     every, storage = set(touched), context.world.storage
     fields = rules.keys.partition_fields
     if not fields or rules.keys.url_encode:
         return
     written = view.snapshot.newest_write is not None or view.snapshot.archived_write is not None
-    new = [path for path in touched if path not in view.marked]
+    look = partial(is_partition, storage, ending=context.config.partition_metafile_ending)
+    if written:
+        unseen = view.unseen(touched)
+        view.mark(compress(unseen, context.world.each(look, unseen)))
+    marked = view.marked
+    new = [path for path in touched if path not in marked]
     if written:
         view.latest_slices(new)
     for path in new:
         above = [join(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
         outer = every.intersection(above)
         if written and path.count("/") >= len(fields):
-            ending = context.config.partition_metafile_ending
-            outer |= {one for one in above if is_partition(storage, one, ending)}
-        if outer or path in view.parents:
+            outer |= {one for one in above if look(one)}
+        inner = list_partition_paths(storage, under=path)[:1] if path in view.parents else []
+        if outer or inner:
             raise InvalidInputError(
                 "the rows' partition would lie inside of another, or around one, and readers "
                 "find only the outer; write values with the same number of slashes as the "
-                f"table's folders have: {path!r}, {sorted(outer) or 'it has folders inside'}",
+                f"table's folders have: {path!r}, {sorted(outer) or inner}",
                 kind="nested_partition",
                 partition=path,
             )

@@ -23,8 +23,10 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.zones import TimelineZone
+from timeline.ports.storage import Stats
 from timeline.rules.keys import KeySpec, partition_paths
 from timeline.rules.moment_texts import MomentForm, MomentTexts
+from timeline.storage.local import LocalStorage
 from timeline.writing.moment_folders import folders_as_stored
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("hour", pa.int32())])
@@ -82,6 +84,35 @@ def test_a_partition_inside_of_another_is_refused(
             table.write([row("b", new)], operation)
         assert caught.value.kind == "nested_partition"
         assert table.to_arrow(["id"]).to_pylist() == [{"id": "a"}]
+
+
+@pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
+@pytest.mark.parametrize("folder", ["2018", "2019"])
+def test_a_folder_without_partitions_inside_of_one_is_no_hindrance(
+    tmp_path: Path, operation: str, folder: str
+):
+    with table_of(tmp_path, "day") as table:
+        table.upsert([row("a", "2018")])
+        (tmp_path / "t" / folder / "_tmp").mkdir(parents=True)
+        table.write([row("b", folder)], operation)
+        assert table.to_arrow(["id"]).num_rows == 2
+
+
+def test_a_bulk_insert_lists_only_partitions_that_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    listed: list[str] = []
+    real = LocalStorage.list
+
+    def list_one(storage: LocalStorage, folder: str) -> Stats:
+        listed.append(folder)
+        return real(storage, folder)
+
+    with table_of(tmp_path, "day") as table:
+        table.upsert([row(day, day) for day in "abc"])
+        monkeypatch.setattr(LocalStorage, "list", list_one)
+        table.bulk_insert([row(day, day) for day in "abcd"])
+    assert [folder for folder in listed if not folder.startswith(".hoodie")] == ["d"]
 
 
 def test_partitions_of_one_batch_do_not_nest(tmp_path: Path):
