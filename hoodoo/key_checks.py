@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hoodoo.assembly import leaves_rows_elsewhere
 from timeline.context import TableContext
 from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.schema import KEY_COLUMN
 from timeline.model.table_config import TableConfig
 from timeline.properties.key_settings import key_spec_of
 from timeline.properties.options import TABLE_LAYER, PropertySet
+from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
 from timeline.properties.settings import WriteSettings
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
@@ -48,7 +50,9 @@ def keys_of_table(
     """
     How a writer makes the table's keys; where its files hold two forms, the one to rewrite to.
 
-    That is the form which ``hoodie.write.complex.keygen.new.encoding`` names, else the longer
+    It has no partition fields where rows may lie in other folders than their columns say.
+
+    The form is the one that ``hoodie.write.complex.keygen.new.encoding`` names, else the longer
     one, which version 9 has.
 
     Raises:
@@ -68,7 +72,10 @@ def keys_of_table(
             kind="keys_of_others",
             feature="keys made again",
         )
-    if config.drop_partition_columns:  # files name no folder but the one they lie in
+    elsewhere = rows_may_lie_elsewhere(context.world.storage, load_config(context.world.storage))
+    elsewhere |= settings is not None and leaves_rows_elsewhere(settings, config)
+    # Files name no folder but the one they lie in, or rows may lie in another.
+    if config.drop_partition_columns or elsewhere:
         keys = replace(keys, partition_fields=(), partition_types=())
     keys = folders_as_stored(context, snapshot, keys)
     if not keys.has_two_forms:

@@ -4,37 +4,47 @@ Rows under a wrong record key or in a wrong folder are brought to where their co
 Each step is a write like any other, judged by what it read: first the newest row of a record
 goes under its right key, then what lies elsewhere is deleted there. Whoever reads meanwhile sees
 a record twice, as before, and never misses one; a repair that stopped goes on when it runs again.
+
+A row whose right place holds a wrong row of another record waits under a key of its own until
+that one is gone. So no chain and no circle of such rows takes more than four writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hoodoo.key_checks import Addresses, addresses_of, keys_of_table
+from hoodoo.key_repair_steps import (
+    ASIDE,
+    RIGHT_KEY,
+    RIGHT_PATH,
+    KnownRows,
+    Step,
+    next_step,
+    record_names,
+)
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.files.slice_reader import read_slice
+from timeline.index.record_index import keeps_record_index
 from timeline.model.columns import one_array
-from timeline.model.operations import MergeMode, WriteOperation
-from timeline.model.schema import (
-    COMMIT_TIME_COLUMN,
-    KEY_COLUMN,
-    PARTITION_COLUMN,
-    SEQUENCE_COLUMN,
-    drop_meta,
-)
+from timeline.model.operations import MergeMode, TableType, WriteOperation
+from timeline.model.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.properties.settings import WriteSettings
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import plan_scan, scan
 from timeline.registry import refuse_beside_writers
 from timeline.rules.keys import KeySpec
-from timeline.rules.ordering import ordering_column
+from timeline.rules.ordering import Mask
+from timeline.rules.text_hashes import xx_hashes
 from timeline.table import Table, TableSnapshot
 from timeline.writing.local_workload import LocalWorkload
 from timeline.writing.rereading import from_fresh_reads
@@ -44,8 +54,9 @@ from timeline.writing.write import Receipt, WritePlan
 __all__ = ["KeyRepair", "repair_keys"]
 
 _ROWS_MAX = 500_000  # held in memory at once, and written by one step
-_RIGHT_KEY, _RIGHT_PATH = "_right_key", "_right_path"
-_ADDED = (_RIGHT_KEY, _RIGHT_PATH)
+_HASHES = 1 << 32
+_NO_COLUMN: Final = ("",)  # that says the folder of a row; its meta column does
+_NO_TEXTS: Final = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +69,12 @@ class KeyRepair:
     writes: int = 0
 
 
-class _NothingLeftError(Exception):
-    """No row is left that the next step would change."""
+class _NothingToDoError(Exception):
+    """No row is left in a window, or none that can be brought to its place."""
+
+
+class _CompactionDueError(Exception):
+    """The next rows go where logs deleted others, which would come back."""
 
 
 def repair_keys(
@@ -67,6 +82,7 @@ def repair_keys(
     settings: WriteSettings,
     plan_for: Callable[[WriteOperation], WritePlan],
     publish: Callable[[WritePlan, Workload], Receipt],
+    compact: Callable[[], object],
     *,
     dry_run: bool = False,
 ) -> KeyRepair:
@@ -74,23 +90,27 @@ def repair_keys(
     Bring rows to the record keys and folders that their columns make.
 
     Of several rows of one record the greatest ordering value wins, and of equal ones, or without
-    ordering fields, the row that was written last. Other writers may go on, except where the form
-    of complex keys changes: they remember the form that they found.
+    ordering fields, the row that was written last. With a global index the rows of one key in
+    several folders are one record. Other writers may go on, except where the form of complex keys
+    changes: they remember the form that they found.
 
     Args:
         table: The table.
         settings: The caller's.
         plan_for: Plans one write.
         publish: Carries out one attempt.
+        compact: Merges all logs into base files.
         dry_run: Only count the rows.
 
-    Outside: each round reads the table once; at most two writes for half a million rows.
+    Outside: each write reads the table once; at most four writes for half a million rows, and of
+    merge-on-read tables a compaction where rows come to places of others.
 
     Raises:
         UnsupportedTableError: Its keys cannot be made again (``keys_of_others``).
         InvalidInputError: Two rows have one stored key and path, and only one of them is right,
-            so that a delete would take both (``key_twice``), or the form of keys changes and
-            another writer is at work (``writers_at_work``).
+            so that a delete would take both (``key_twice``), or the table does not take rows
+            under their right keys (``row_stays``); the other rows are repaired. Or the form of
+            keys changes and another writer is at work (``writers_at_work``).
         BudgetSpentError: Others changed the same partitions in every attempt.
     """
     context = table.context
@@ -104,84 +124,226 @@ def repair_keys(
     if dry_run:
         with table.hold() as state:
             return KeyRepair(rows=_count(context, state, settings))
-    rewritten = deleted = writes = 0
     context.key_forms.clear()  # what was found long ago
-    tried = pa.array([], pa.string())
+    repair = _Repair(
+        context=context, table=table, settings=settings, plan_for=plan_for, publish=publish
+    )
     while True:
-        step = _Step(
-            context=context,
-            table=table,
-            settings=settings,
-            plan_for=plan_for,
-            publish=publish,
-            tried=tried,
-        )
         try:
-            from_fresh_reads(context, step.attempt)
-        except _NothingLeftError:
-            break
-        tried = pa.concat_arrays([tried, step.upserted])
-        rewritten += step.rewritten
-        deleted += step.deleted
-        writes += 1
+            receipt = from_fresh_reads(context, repair.attempt)
+        except _CompactionDueError:
+            compact()
+            repair.compacted = True
+        except _NothingToDoError:
+            if repair.is_over():
+                break
+            if repair.start == 0 and repair.is_compaction_due():
+                compact()
+                repair.compacted = True
+        else:
+            repair.count(receipt)
     context.key_forms.clear()
     return KeyRepair(
-        rows=max(rewritten, deleted), rewritten=rewritten, deleted=deleted, writes=writes
+        rows=max(repair.rewritten, repair.deleted),
+        rewritten=repair.rewritten,
+        deleted=repair.deleted,
+        writes=repair.writes,
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Step:
-    """One write of a repair; what it counts is of its last attempt."""
+class _Repair:
+    """
+    A repair between its writes.
+
+    Records are chosen by ranges of their hashes, a window, so that all rows of a record are
+    judged together. Rows put aside for those of another window wait for the next round.
+    """
 
     context: TableContext
     table: Table
     settings: WriteSettings
     plan_for: Callable[[WriteOperation], WritePlan]
     publish: Callable[[WritePlan, Workload], Receipt]
-    tried: pa.Array  # right addresses that earlier steps wrote
-    upserted: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    start: int = 0  # the window, its end not in it
+    end: int = _HASHES
+    done: pa.Array = field(default_factory=lambda: _NO_TEXTS)
+    step: Step = field(default_factory=Step)
+    compacted: bool | None = None  # since the last delete; None: nothing was deleted
+    left: int = 0  # wrong rows that the last look at the window found
+    left_in_round: int = 0
+    left_before: int | None = None  # by the round before
+    key_twice: pa.Array = field(default_factory=lambda: _NO_TEXTS)
     rewritten: int = 0
     deleted: int = 0
+    writes: int = 0
+
+    @property
+    def by_key(self) -> bool:
+        """Whether a key is unique in the whole table for the caller."""
+        return self.settings.index_type.is_global
 
     def attempt(self, refusals: tuple[RefusalReport, ...]) -> Receipt:
-        """Find rows, and bring the winners to their places or delete what lies elsewhere."""
-        self.rewritten, self.deleted, self.upserted = 0, 0, self.upserted[:0]
+        """Read the window's rows, and carry out the next step for them."""
         with self.table.hold() as state:
             keys = keys_of_table(self.context, state.snapshot, self.settings)
-            wrong = _wrong_rows(self.context, state, keys)
-            if not wrong.num_rows:
-                raise _NothingLeftError
-            if _changes_form(wrong, keys):
+            window = self._window(_found(self.context, state, keys))
+            self.left = window.num_rows if window is not None else 0
+            if window is None or not window.num_rows:
+                raise _NothingToDoError
+            if _changes_form(window, keys):
                 refuse_beside_writers(self.context)
-            right = _right_rows(self.context, state, keys, wrong)
-            winners = _winners(self.context, wrong, right, self.tried)
-            if winners.num_rows:
-                operation, rows = (
-                    WriteOperation.UPSERT,
-                    _addressed(winners, _RIGHT_KEY, _RIGHT_PATH),
-                )
+            known = self._known(state, keys, window)
+            config = self.context.config
+            by_value = config.merge_mode is MergeMode.EVENT_TIME_ORDERING
+            fields = config.ordering_fields if by_value else ()
+            self.step = step = next_step(known, fields, self.done, by_key=self.by_key)
+            if step.upserts is not None:
+                if self.is_compaction_due():
+                    raise _CompactionDueError
+                operation, rows = WriteOperation.UPSERT, step.upserts
+            elif step.deletes is not None:
+                operation, rows = WriteOperation.DELETE, step.deletes
             else:
-                _refuse_twice(wrong, right)
-                operation = WriteOperation.DELETE
-                rows = wrong.select([KEY_COLUMN, PARTITION_COLUMN])
-            paths = pa.concat_arrays(
-                [pc.unique(wrong.column(name)) for name in (PARTITION_COLUMN, _RIGHT_PATH)]
-            )
-            plan = self.plan_for(operation)
-            plan = plan.with_keys(replace(plan.rules.keys, carried=True))
-            plan = replace(plan, reads=state.reads(partitions=paths.to_pylist()), refusals=refusals)
+                raise _NothingToDoError
+            plan = replace(self._plan(operation, state, keys, known.rows), refusals=refusals)
             workload = LocalWorkload(self.context.world, rows)
             try:
-                receipt = self.publish(plan, workload)
+                return self.publish(plan, workload)
             finally:
                 workload.release()
-        if winners.num_rows:
-            self.rewritten = winners.num_rows
-            self.upserted = _places(winners, _RIGHT_KEY, _RIGHT_PATH)
-        else:
-            self.deleted = wrong.num_rows
-        return receipt
+
+    def count(self, receipt: Receipt) -> None:
+        """Take note of what the last attempt wrote."""
+        step = self.step
+        self.done = pa.concat_arrays([self.done, step.done])
+        if step.deletes is not None:
+            self.compacted = False
+        self.rewritten += step.placed
+        self.deleted += receipt.rows_deleted - step.aside
+        self.writes += 1
+
+    def is_over(self) -> bool:
+        """
+        Go on to the next window; tells whether no wrong rows are left.
+
+        Raises:
+            InvalidInputError: A whole round found rows that cannot be repaired.
+        """
+        if self.left and len(self.step.key_twice):
+            self.key_twice = self.step.key_twice
+        self.left_in_round += self.left
+        self.start, self.end, self.done = self.end, _HASHES, _NO_TEXTS
+        if self.start < _HASHES:
+            return False
+        if not self.left_in_round:
+            return True
+        # After a round each record has one wrong row, put aside, which the next one places.
+        if self.left_before is not None and self.left_in_round >= self.left_before:
+            raise self._stuck()
+        self.start, self.left_before, self.left_in_round = 0, self.left_in_round, 0
+        self.key_twice = _NO_TEXTS
+        return False
+
+    def _window(self, found: Iterable[pa.Table]) -> pa.Table | None:
+        """All wrong rows of some records; the window is made smaller until memory holds them."""
+        kept: list[pa.Table] = []
+        count = 0
+        for rows in found:
+            inside = rows.filter(pa.array(self._inside(rows)))
+            kept.append(inside)
+            count += inside.num_rows
+            if count <= _ROWS_MAX:
+                continue
+            whole = pa.concat_tables(kept)
+            hashes = np.sort(self._hashes(whole))
+            above = hashes[hashes > hashes[0]]  # a record is never parted
+            if len(above):
+                self.end = int(max(hashes[len(hashes) // 2], above[0]))
+                kept = [whole.filter(pa.array(self._inside(whole)))]
+                count = kept[0].num_rows
+        return pa.concat_tables(kept) if kept else None
+
+    def _hashes(self, rows: pa.Table) -> npt.NDArray[np.uint32]:
+        return xx_hashes(record_names(rows, by_key=self.by_key))
+
+    def _inside(self, rows: pa.Table) -> Mask:
+        hashes = self._hashes(rows).astype(np.int64)
+        inside: Mask = (hashes >= self.start) & (hashes < self.end)
+        return inside
+
+    def _known(self, state: TableSnapshot, keys: KeySpec, window: pa.Table) -> KnownRows:
+        """The window's rows and all others that lie at their places, wrong or right."""
+        wanted = pc.unique(
+            pa.concat_arrays([_texts(window, KEY_COLUMN), *_right_keys(window)]).drop_null()
+        )
+        rows, wrong = _rows_of(self.context, state, keys, wanted)
+        others = pa.array(~(wrong & self._inside(rows)))
+        tables, masks = [rows.filter(others)], [wrong[np.asarray(others)]]
+        strange = rows.filter(pa.array(wrong & ~self._inside(rows)))
+        if strange.num_rows:  # of records in other windows: is there a better row of each?
+            more = pc.unique(pa.concat_arrays(_right_keys(strange)))
+            more = more.filter(pc.invert(pc.is_in(more, value_set=wanted)))
+            rows, wrong = _rows_of(self.context, state, keys, more)
+            names = record_names(rows, by_key=self.by_key)
+            same = pc.is_in(names, value_set=record_names(strange, by_key=self.by_key))
+            tables.append(rows.filter(same))
+            masks.append(wrong[np.asarray(same)])
+        schema = window.schema
+        rows = pa.concat_tables(
+            [window, *(one.select(schema.names).cast(schema) for one in tables)]
+        )
+        wrong = np.concatenate([np.ones(window.num_rows, np.bool_), *masks])
+        return KnownRows(rows=rows, wrong=wrong, complete=self._inside(rows))
+
+    def _plan(
+        self, operation: WriteOperation, state: TableSnapshot, keys: KeySpec, read: pa.Table
+    ) -> WritePlan:
+        """A write of whole rows to the very places that they name."""
+        plan = self.plan_for(operation)
+        rules = replace(
+            plan.rules,
+            keys=replace(
+                plan.rules.keys,
+                carried=True,
+                partition_fields=keys.partition_fields or _NO_COLUMN,
+            ),
+            lookup=replace(plan.rules.lookup, whole_table=False),
+            partial_columns=None,
+        )
+        paths = [pc.unique(_texts(read, name)) for name in (PARTITION_COLUMN, RIGHT_PATH)]
+        named = pc.unique(pa.concat_arrays(paths)).to_pylist()
+        return replace(plan, rules=rules, reads=state.reads(partitions=named))
+
+    def is_compaction_due(self) -> bool:
+        """
+        Whether logs deleted rows that base files hold still.
+
+        A row that goes where one of them was may lose against it: of a delete and a later row in
+        logs the row is left, and in event-time order the base file's may be greater. A delete of
+        a key that lies in several files finds the one that is deleted already.
+        """
+        if self.context.config.table_type is not TableType.MERGE_ON_READ:
+            return False
+        return self.compacted is False or (self.compacted is None and self.step.returns)
+
+    def _stuck(self) -> InvalidInputError:
+        if len(self.key_twice):
+            number, example = len(self.key_twice), self.key_twice[0].as_py()
+            return InvalidInputError(
+                "rows lie under the key of another record that is right, and a delete would take "
+                "both; delete that record, repair, and write it again: "
+                f"{number} rows, the first has {example!r}",
+                kind="key_twice",
+                rows=number,
+                key=example,
+            )
+        return InvalidInputError(
+            "the table does not take rows under the keys that their columns make; read them, "
+            f"delete them where they are, and insert them again: {self.left_in_round} rows",
+            kind="row_stays",
+            rows=self.left_in_round,
+        )
 
 
 def _count(context: TableContext, state: TableSnapshot, settings: WriteSettings) -> int:
@@ -205,99 +367,50 @@ def _found(context: TableContext, state: TableSnapshot, keys: KeySpec) -> Iterat
             yield rows.filter(found.differ)
 
 
-def _with_right(rows: pa.Table, found: Addresses) -> pa.Table:
-    key = rows.schema.get_field_index(KEY_COLUMN)
-    rows = rows.set_column(key, KEY_COLUMN, pc.cast(rows.column(KEY_COLUMN), pa.string()))
-    return rows.append_column(_RIGHT_KEY, found.keys).append_column(_RIGHT_PATH, found.paths)
-
-
-def _wrong_rows(context: TableContext, state: TableSnapshot, keys: KeySpec) -> pa.Table:
-    kept, count = [], 0
-    for rows in _found(context, state, keys):
-        kept.append(rows)
-        count += rows.num_rows
-        if count >= _ROWS_MAX:
-            break
-    return pa.concat_tables(kept) if kept else pa.table({KEY_COLUMN: pa.array([], pa.string())})
-
-
 def _changes_form(wrong: pa.Table, keys: KeySpec) -> bool:
     """Whether keys get the field's name before them, or lose it."""
     if not keys.has_two_forms:
         return False
-    stored, right = wrong.column(KEY_COLUMN), wrong.column(_RIGHT_KEY)
+    stored, right = wrong.column(KEY_COLUMN), wrong.column(RIGHT_KEY)
     bare, prefixed = (stored, right) if keys.prefixes_keys else (right, stored)
     named = pc.binary_join_element_wise(keys.single_prefix, bare, "")
     return bool(pc.any(pc.equal(named, prefixed)).as_py())
 
 
-def _right_rows(
-    context: TableContext, state: TableSnapshot, keys: KeySpec, wrong: pa.Table
-) -> pa.Table:
-    """Rows that lie right, at the right addresses of others and at those where others lie."""
-    wanted = pa.concat_arrays([pc.unique(wrong.column(name)) for name in (KEY_COLUMN, _RIGHT_KEY)])
-    plan = plan_look_up(
-        context,
-        state.snapshot,
-        state.file_slices(),
-        pc.unique(wanted).to_pylist(),
-        with_hoodie_columns=True,
-    )
+def _rows_of(
+    context: TableContext, state: TableSnapshot, keys: KeySpec, wanted: pa.Array
+) -> tuple[pa.Table, Mask]:
+    """
+    All rows stored under some keys, with the address that is right, and which lie elsewhere.
+
+    A record index is not asked: it knows one place of a key, and rows may lie in several.
+    """
+    slices = state.file_slices()
+    if keeps_record_index(context.config):
+        among = pc.field(KEY_COLUMN).isin(wanted)
+        plan = plan_scan(context, state.snapshot, slices, filter=among, with_hoodie_columns=True)
+    else:
+        plan = plan_look_up(
+            context, state.snapshot, slices, wanted.to_pylist(), with_hoodie_columns=True
+        )
     rows = pa.Table.from_batches(list(scan(context, plan)), schema=plan.output_schema)
     paths = pc.cast(rows.column(PARTITION_COLUMN), pa.string())
     found = addresses_of(rows, paths, keys)
     rows = rows.set_column(rows.schema.get_field_index(PARTITION_COLUMN), PARTITION_COLUMN, paths)
-    return _with_right(rows, found).filter(pc.invert(found.differ))
+    return _with_right(rows, found), np.asarray(found.differ).astype(np.bool_)
 
 
-def _winners(context: TableContext, wrong: pa.Table, right: pa.Table, tried: pa.Array) -> pa.Table:
-    """Of each record's rows the one that stays, where it does not lie right already."""
-    rows = pa.concat_tables([wrong, right.select(wrong.schema.names).cast(wrong.schema)])
-    places = _places(rows, _RIGHT_KEY, _RIGHT_PATH)
-    is_right = pa.array(np.arange(rows.num_rows) >= wrong.num_rows)
-    # What a step wrote and the table's own rule of merging did not take, has lost by that rule.
-    settled = pc.and_(is_right, pc.is_in(places, value_set=tried))
-    config = context.config
-    by_value = config.merge_mode is MergeMode.EVENT_TIME_ORDERING
-    columns = {"settled": settled}
-    for number, name in enumerate(config.ordering_fields if by_value else ()):
-        values = ordering_column(rows, name)
-        columns[f"known {number}"] = pc.is_valid(values)  # nulls are below all others
-        columns[f"order {number}"] = values
-    columns["time"] = pc.cast(rows.column(COMMIT_TIME_COLUMN), pa.string())
-    columns["sequence"] = pc.cast(rows.column(SEQUENCE_COLUMN), pa.string())
-    columns["right"] = is_right
-    keys = [(name, "ascending") for name in columns]
-    order = np.asarray(pc.sort_indices(pa.table(columns), sort_keys=keys))
-    codes = np.asarray(pc.index_in(places, value_set=pc.unique(places)))
-    last = np.full(int(codes.max(initial=-1)) + 1, -1)
-    last[codes[order]] = order  # the last one of each record stays
-    return rows.take(pa.array(np.sort(last[last < wrong.num_rows])))
+def _with_right(rows: pa.Table, found: Addresses) -> pa.Table:
+    key = rows.schema.get_field_index(KEY_COLUMN)
+    rows = rows.set_column(key, KEY_COLUMN, pc.cast(rows.column(KEY_COLUMN), pa.string()))
+    return rows.append_column(RIGHT_KEY, found.keys).append_column(RIGHT_PATH, found.paths)
 
 
-def _places(rows: pa.Table, key: str, path: str) -> pa.Array:
-    """Record key and partition path as one text."""
-    return one_array(pc.binary_join_element_wise(rows.column(key), rows.column(path), "\0"))
+def _texts(rows: pa.Table, name: str) -> pa.Array:
+    return one_array(rows.column(name))
 
 
-def _addressed(rows: pa.Table, key: str, path: str) -> pa.Table:
-    own = rows.select([name for name in drop_meta(rows.schema).names if name not in _ADDED])
-    return own.append_column(KEY_COLUMN, rows.column(key)).append_column(
-        PARTITION_COLUMN, rows.column(path)
-    )
-
-
-def _refuse_twice(wrong: pa.Table, right: pa.Table) -> None:
-    """A delete by key takes every row of that key."""
-    held = _places(right, KEY_COLUMN, PARTITION_COLUMN)
-    twice = pc.is_in(_places(wrong, KEY_COLUMN, PARTITION_COLUMN), value_set=held)
-    number = pc.sum(twice, min_count=0).as_py()
-    if number:
-        example = wrong.filter(twice).column(KEY_COLUMN)[0].as_py()
-        raise InvalidInputError(
-            "rows lie under the key of another record that is right, and a delete would take both; "
-            f"delete that record, repair, and write it again: {number} rows, the first has {example!r}",
-            kind="key_twice",
-            rows=number,
-            key=example,
-        )
+def _right_keys(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Under which rows belong, and under which they wait."""
+    keys = _texts(rows, RIGHT_KEY)
+    return keys, pc.binary_join_element_wise(keys, ASIDE, "")

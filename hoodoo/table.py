@@ -402,6 +402,7 @@ class Table(GoingBack):
             self._settings,
             partial(plan_of, self._settings, self.config),
             self._published,
+            self._services.compact,
             dry_run=dry_run,
         )
 

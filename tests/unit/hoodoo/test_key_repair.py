@@ -38,7 +38,9 @@ def put(table: Table, row: dict[str, Any], key: str, path: str) -> None:
     rows = rows.append_column("_hoodie_record_key", pa.array([key]))
     rows = rows.append_column("_hoodie_partition_path", pa.array([path]))
     plan = plan_of(table.settings, table.config, WriteOperation.UPSERT)
-    plan = plan.with_keys(replace(plan.rules.keys, carried=True, partition_fields=("gone",)))
+    keys = replace(plan.rules.keys, carried=True, partition_fields=("gone",))
+    lookup = replace(plan.rules.lookup, whole_table=False)
+    plan = replace(plan, rules=replace(plan.rules, keys=keys, lookup=lookup))
     table.core.write(plan, LocalWorkload(table.core.context.world, rows))
 
 
@@ -87,14 +89,68 @@ def test_without_ordering_the_row_that_was_written_last_stays(
         assert stored(table) == [("7.0", "1.0", 2), ("8.0", "1.0", 4)]
 
 
-def test_rows_that_lie_under_the_keys_of_each_other_are_all_kept(tmp_path: Path) -> None:
-    with table_of(tmp_path / "t") as table:
+@pytest.mark.parametrize("table_type", TYPES)
+def test_rows_that_lie_under_the_keys_of_each_other_are_all_kept(
+    tmp_path: Path, table_type: str
+) -> None:
+    with table_of(tmp_path / "t", table_type) as table:
         put(table, row(1.0, 1, 10), "2.0", "1.0")
-        put(table, row(2.0, 1, 20), "1.0", "1.0")
+        put(table, row(2.0, 5, 20), "1.0", "1.0")
         put(table, row(3.0, 1, 30), "4.0", "1.0")
-        put(table, row(4.0, 1, 40), "5", "1.0")
-        table.repair_keys()
+        put(table, row(4.0, 5, 40), "5", "1.0")
+        assert table.repair_keys().writes == 4
         assert stored(table) == [(f"{n}.0", "1.0", 10 * n) for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("ordering", [[], ["ts"]])
+def test_rows_whose_folders_are_shifted_by_one_are_all_kept(
+    tmp_path: Path, ordering: list[str]
+) -> None:
+    with table_of(tmp_path / "t", ordering=ordering) as table:
+        for n in (1, 2, 3, 4):
+            put(table, row(1.0, 9 - n, 10 * n, p=float(n)), "1.0", f"{n - 1}.0")
+        assert table.repair_keys().writes == 4
+        assert stored(table) == [("1.0", f"{n}.0", 10 * n) for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("ordering", [[], ["ts"]])
+def test_the_winner_stays_where_memory_holds_one_row(
+    tmp_path: Path, ordering: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoodoo.key_repair._ROWS_MAX", 1)
+    with table_of(tmp_path / "t", ordering=ordering) as table:
+        put(table, row(1.0, 1, 10), "1", "0.5")
+        put(table, row(1.0, 1, 11), "1", "0.7")
+        put(table, row(1.0, 1, 20, p=2.0), "1.0", "1.0")  # at the place of the others
+        table.repair_keys()
+        assert stored(table) == [("1.0", "1.0", 11), ("1.0", "2.0", 20)]
+
+
+def test_rows_that_an_index_left_elsewhere_lie_right(tmp_path: Path) -> None:
+    stays = {
+        "hoodie.index.type": "GLOBAL_SIMPLE",
+        "hoodie.simple.index.update.partition.path": "false",
+    }
+    with table_of(tmp_path / "t", properties=stays) as table:
+        table.upsert([row(1.0, 1, 10, p=1.0), row(2.0, 1, 20, p=1.0)])
+        table.upsert([row(1.0, 2, 11, p=2.0)])
+        assert problems(table) == []
+        assert table.repair_keys().rows == 0
+        put(table, row(2.0, 2, 21, p=2.0), "2", "3.0")
+        assert problems(table) == ["other_key"]
+        assert table.repair_keys(dry_run=True).rows == 1
+        table.repair_keys()
+        assert stored(table) == [("1.0", "1.0", 11), ("2.0", "3.0", 21)]
+
+
+def test_with_a_global_index_rows_of_a_key_in_two_folders_are_one_record(tmp_path: Path) -> None:
+    with table_of(tmp_path / "t", properties={"hoodie.index.type": "GLOBAL_SIMPLE"}) as table:
+        table.upsert([row(1.0, 3, 10, p=1.0), row(2.0, 3, 20, p=1.0)])
+        put(table, row(1.0, 5, 11, p=2.0), "1", "2.0")
+        put(table, row(2.0, 2, 21, p=2.0), "2.0", "3.0")
+        put(table, row(9.0, 9, 90, p=2.0), "1.0", "2.0")  # at the place of another
+        table.repair_keys()
+        assert stored(table) == [("1.0", "2.0", 11), ("2.0", "1.0", 20), ("9.0", "2.0", 90)]
 
 
 def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
