@@ -12,14 +12,18 @@ import base64
 import binascii
 import datetime as dt
 import decimal
+import io
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from json import dumps
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pajson
 
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.casting import cast_column
@@ -27,10 +31,12 @@ from timeline.model.evolution import is_list, is_variant
 from timeline.model.schema import META_FIELDS
 from timeline.model.variant import variant_struct
 
-__all__ = ["typed_column", "typed_floats", "typed_rows"]
+__all__ = ["cast_values", "typed_column", "typed_floats", "typed_rows"]
 
 #: From here on two integers may have the same double: digits may be lost already.
 _EXACT_MAX: Final = 2**53
+_LONG_END: Final = 2**63
+_BLOCK_BYTES_MAX: Final = 2**31 - 1
 _MISSING_CLASSES: Final = frozenset({"NoneType", "NAType", "NaTType"})  # the last two of pandas
 _FLOAT_WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
@@ -55,7 +61,7 @@ def typed_rows(
         InvalidInputError: A value does not fit its column (``lossy_value``,
             ``schema_mismatch``), or those of a new column have no type in common (``data``).
     """
-    known = {} if schema is None else {each.name: each.type for each in (*META_FIELDS, *schema)}
+    known = {each.name: each.type for each in (*META_FIELDS, *(schema or ()))}
     named = dict.fromkeys(chain.from_iterable(rows))
     names = [name for name in known if name in named]
     names += [name for name in named if name not in known]
@@ -85,7 +91,7 @@ def typed_column(
     Raises: as ``typed_rows``.
     """
     if kind is None:
-        return _inferred(values, name)
+        return _inferred_json(values, name) if json else _inferred(values, name)
     if is_variant(kind):
         values = [variant_struct(one) if isinstance(one, str) else one for one in values]
     if pa.types.is_struct(kind):
@@ -115,7 +121,7 @@ def typed_floats(values: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
         whole = pc.all(pc.equal(values, pc.trunc(values))).as_py()
         return _each(values, partial(_whole_numbers, kind=kind, name=name)) if whole else values
     if pa.types.is_decimal(kind):
-        return _each(values, partial(_cast, kind=kind, name=name))
+        return _each(values, partial(cast_values, kind=kind, name=name))
     return values
 
 
@@ -246,7 +252,7 @@ def _of_class(values: list[Any], kind: pa.DataType, name: str, *, json: bool) ->
         made = pa.array(texts, pa.float64())
         if pc.any(pc.is_inf(made)).as_py():
             raise _lossy(name, kind, pa.string(), "a number is above the greatest of the type")
-    return _cast(_inferred(values, name) if made is None else made, kind=kind, name=name)
+    return cast_values(_inferred(values, name) if made is None else made, kind=kind, name=name)
 
 
 def _of_json_texts(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | None:
@@ -275,11 +281,7 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
     except OverflowError:  # above a long: a decimal has room for 38 digits
         return _inferred([None if one is None else decimal.Decimal(one) for one in values], name)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"the rows cannot be taken over into Arrow: column={name!r}: {error}",
-            kind="data",
-            column=name,
-        ) from error
+        raise _not_taken(name, error) from error
     # Arrow reads moments of pandas as those of Python, which end at microseconds.
     if pa.types.is_timestamp(made.type) and any(getattr(one, "nanosecond", 0) for one in values):
         raise _lossy(
@@ -288,8 +290,47 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
     return made
 
 
-def _cast(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
-    """Values of one type as another that holds every one of them as it is."""
+def _inferred_json(values: list[Any], name: str) -> pa.Array:
+    """A column that no table knows, with the type that Arrow's reader of JSON finds."""
+    if not values:
+        return pa.nulls(0)
+    if any(type(one) is int and abs(one) >= _LONG_END for one in values):
+        return _inferred(values, name)  # Arrow's reader would make floats of them
+    try:
+        lines = "\n".join(dumps({"c": one}, default=_nearest_float) for one in values)
+        whole = pajson.ReadOptions(block_size=min(len(lines) + 1, _BLOCK_BYTES_MAX))
+        return pajson.read_json(io.BytesIO(lines.encode()), whole).column("c").combine_chunks()
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise _not_taken(name, error) from error
+
+
+def _nearest_float(number: decimal.Decimal) -> float:
+    if math.isinf(made := float(number)):
+        raise OverflowError(f"{number} is above the greatest float")
+    return made
+
+
+def _not_taken(name: str, why: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"the rows cannot be taken over into Arrow: column={name!r}: {why}",
+        kind="data",
+        column=name,
+    )
+
+
+def cast_values(values: pa.Array, *, kind: pa.DataType, name: str) -> pa.Array:
+    """
+    Values of one type as another that holds every one of them as it is.
+
+    Args:
+        values: The values; texts say a decimal, a date, a time or a moment.
+        kind: The table's type, not nested.
+        name: For messages.
+
+    Shapes: (n,) -> (n,).
+
+    Raises: as ``typed_rows``.
+    """
     types, source = pa.types, values.type
     if source == kind:
         return values
