@@ -75,7 +75,7 @@ def _objects(path: Path) -> Sequence[Mapping[str, Any]]:
 
 def _has_flat_lines(path: Path) -> bool:
     """
-    Whether each line holds whole objects of few brackets.
+    Whether each line is empty or holds whole objects of few brackets.
 
     Arrow's reader has no limit of depth: a file that nests too deep ends the process.
     """
@@ -88,7 +88,8 @@ def _has_flat_lines(path: Path) -> bool:
     begins = np.append(0, ends[:-1] + 1)
     last = ends - 1
     last = np.where(text[last] == ord("\r"), last - 1, last)
-    if not ((text[begins] == ord("{")) & (text[last] == ord("}"))).all():
+    whole = (text[begins] == ord("{")) & (text[last] == ord("}"))
+    if not (whole | (begins == ends)).all():
         return False
     if (ends - begins).max() <= _BRACKETS_MAX:
         return True

@@ -219,7 +219,7 @@ TYPED = pa.schema(
 )
 LINES = (
     '{"id":"a","d":0.1,"f":1,"at":"2026-01-02T03:00:00+02:00","day":"2026-01-02","money":1.50}\n'
-    '{"id":"b","d":1e10,"raw":"AP8=","v":"5","s":{"x":1,"at":["2026-01-02T03:00:00"]},"y":[2]}\n'
+    '\n{"id":"b","d":1e10,"raw":"AP8=","v":"5","s":{"x":1,"at":["2026-01-02T03:00:00"]},"y":[2]}\n'
 )
 
 
@@ -228,7 +228,7 @@ LINES = (
 def test_flat_lines_are_not_read_value_by_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: pa.Schema | None, ending: str
 ):
-    (tmp_path / "list.json").write_text("[" + LINES.replace("}\n{", "},{") + "]")
+    (tmp_path / "list.json").write_text("[" + LINES.replace("}\n\n{", "},{") + "]")
     one_by_one = read_rows(tmp_path / "list.json", schema)
     monkeypatch.setattr("hoodoo.cli.json_input.typed_rows", pytest.fail)
     made = _read(tmp_path / f"r{ending}", LINES, schema)
