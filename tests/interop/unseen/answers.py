@@ -21,7 +21,7 @@ from tests.unit.timeline import test_golden_tables as golden
 from timeline.errors import HoodooError
 from timeline.table import Table
 
-__all__ = ["differences"]
+__all__ = ["differences", "from_folders"]
 
 #: The error that is an answer: the files of that time were cleaned, or may still change.
 RULED_OUT = "HoodieTimeTravelException"
@@ -81,7 +81,7 @@ def _rows(table: Table, account: dict[str, Any]) -> Iterator[str]:
             return  # nothing was ever written: we say so, Java tells nothing
         expected = comparable(theirs)
         if isinstance(mine, list):
-            expected = comparable(_from_folders(expected, mine, partitioned_by))
+            expected = comparable(from_folders(expected, mine, partitioned_by))
         if mine != expected or not same(mine, expected):
             yield f"{what}: {_apart(mine, expected)}"
 
@@ -111,7 +111,7 @@ def _rows(table: Table, account: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
+def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
     """
     Java's rows with the values of partition columns that the files have.
 
