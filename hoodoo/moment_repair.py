@@ -9,9 +9,9 @@ rows are found by where they come from, and rewritten only when somebody says so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -22,19 +22,26 @@ from timeline.errors import InvalidInputError
 from timeline.files.parquet import read_footer
 from timeline.files.slice_reader import read_slice
 from timeline.model.file_group import FileSlice
-from timeline.model.schema import COMMIT_TIME_COLUMN, avro_to_arrow, drop_meta
+from timeline.model.schema import (
+    COMMIT_TIME_COLUMN,
+    KEY_COLUMN,
+    PARTITION_COLUMN,
+    avro_to_arrow,
+    drop_meta,
+)
 from timeline.reading.read import plan_scan
 from timeline.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from hoodoo.table import Table
 
-__all__ = ["MomentRepair", "doubtful_moments", "repair_moments"]
+__all__ = ["DoubtfulRows", "MomentRepair", "doubtful_moments", "repair_moments"]
 
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 _RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label
 #: A thousandth of any moment up to the year 2243.
 _EARLY: Final = 100 * 86_400_000  # ``pa.scalar`` would import pandas
+_PLACE: Final = (KEY_COLUMN, PARTITION_COLUMN)
 _ROWS_MAX: Final = 500_000  # held in memory at once, and written by one write
 
 
@@ -44,13 +51,32 @@ class MomentRepair:
 
     columns: tuple[str, ...]  # that hold milliseconds, and so may have such rows
     rows: int
-    example: str = ""  # record key or first column of one of them
+    example: str = ""  # folder and record key of one of them
     writes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtfulRows:
+    """Rows of a slice, with their meta columns, and in which columns each is doubtful."""
+
+    slice: FileSlice
+    rows: pa.Table
+    columns: Mapping[str, pa.ChunkedArray]  # truth values by column name, some of each row
+
+    def multiplied(self) -> pa.Table:
+        """The rows with their doubtful moments multiplied by a thousand."""
+        rows = self.rows
+        for name, doubtful in self.columns.items():
+            column = rows.column(name)
+            right = pc.cast(pc.multiply(pc.cast(column, pa.int64()), 1_000), _MILLIS)
+            made = pc.if_else(doubtful, right, column)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, made)
+        return rows
 
 
 def doubtful_moments(
     context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice]
-) -> Iterator[tuple[FileSlice, pa.Table]]:
+) -> Iterator[DoubtfulRows]:
     """
     Rows of slices with moments that may be a thousandth of the true ones.
 
@@ -58,7 +84,7 @@ def doubtful_moments(
     microseconds, or was archived since, and has a moment before April 1970.
 
     Yields:
-        A slice and its rows, with the meta columns; only slices that have any.
+        Rows that have any, never none.
 
     Outside: 1 footer for each base file; each slice whose base file hoodoo made is read.
     """
@@ -79,7 +105,7 @@ def doubtful_moments(
             rows = pa.Table.from_batches([batch])
             times = pc.cast(rows.column(COMMIT_TIME_COLUMN), pa.string())
             copied = pc.less(times, base.requested_time)
-            doubtful = pa.repeat(pa.scalar(value=False), rows.num_rows)
+            columns = {}
             for name in set(names).intersection(rows.column_names):
                 if rows.schema.field(name).type == _MILLIS:
                     sources = [
@@ -89,10 +115,13 @@ def doubtful_moments(
                     ]
                     known = pc.is_in(times, value_set=pa.array(sources, pa.string()))
                     early = _early(rows.column(name))
-                    doubtful = pc.or_(doubtful, pc.and_(pc.and_(copied, known), early))
-            found = rows.filter(doubtful)
-            if found.num_rows:
-                yield one, found
+                    columns[name] = pc.and_(pc.and_(copied, known), early)
+            if not columns:
+                continue
+            any_of = reduce(pc.or_, columns.values())
+            found = {name: doubtful.filter(any_of) for name, doubtful in columns.items()}
+            if pc.any(any_of, min_count=0).as_py():
+                yield DoubtfulRows(slice=one, rows=rows.filter(any_of), columns=found)
 
 
 def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
@@ -112,17 +141,19 @@ def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
     context = table.core.context
     columns = tuple(each.name for each in table.schema if each.type == _MILLIS)
     repaired, writes, example = 0, 0, ""
-    before: pa.Table | None = None
+    keyed = bool(table.config.record_key_fields)  # else rows are found by their meta columns
+    before = pa.chunked_array([], pa.string())
     while True:
         with table.hold() as state:
             kept, paths, count = [], set(), 0
-            for one, rows in doubtful_moments(context, state.snapshot, state.file_slices()):
-                count += rows.num_rows
-                example = example or f"{one.file_group.partition_path or '.'}: {rows.column(2)[0]}"
+            for one in doubtful_moments(context, state.snapshot, state.file_slices()):
+                path = one.slice.file_group.partition_path
+                count += one.rows.num_rows
+                example = example or f"{path or '.'}: {one.rows.column(KEY_COLUMN)[0]}"
                 if dry_run:
                     continue
-                kept.append(rows)
-                paths.add(one.file_group.partition_path)
+                kept.append(one.multiplied())
+                paths.add(path)
                 if count >= _ROWS_MAX:
                     break
             if dry_run or not kept:
@@ -130,27 +161,29 @@ def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
                     columns=columns, rows=repaired or count, example=example, writes=writes
                 )
             found = pa.concat_tables(kept)
-            if before is not None and found.equals(before):
+            places = pc.binary_join_element_wise(*_texts(found.select(_PLACE)), "\0")
+            if len(places) >= len(before) and _all_in(places, before):
                 raise InvalidInputError(
                     "the table's rule of merging keeps the rows as they are; write them with "
                     f"greater ordering values: {count} rows",
                     kind="row_stays",
                     rows=count,
                 )
-            before = found
-            table.upsert(_repaired(found, columns), reads=state.reads(partitions=sorted(paths)))
+            before = places
+            table.upsert(
+                found.select([*(() if keyed else _PLACE), *drop_meta(found.schema).names]),
+                reads=state.reads(partitions=sorted(paths)),
+            )
         repaired += count
         writes += 1
 
 
-def _repaired(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    for name in columns:
-        column = rows.column(name)
-        numbers = pc.cast(column, pa.int64())
-        right = pc.cast(pc.multiply(numbers, 1_000), _MILLIS)
-        made = pc.if_else(_early(column), right, column)
-        rows = rows.set_column(rows.schema.get_field_index(name), name, made)
-    return rows.select(drop_meta(rows.schema).names)
+def _texts(rows: pa.Table) -> list[pa.ChunkedArray]:
+    return [pc.fill_null(pc.cast(column, pa.string()), "") for column in rows.columns]
+
+
+def _all_in(texts: pa.ChunkedArray, some: pa.ChunkedArray) -> bool:
+    return bool(pc.all(pc.is_in(texts, value_set=some), min_count=0).as_py())
 
 
 def _early(column: pa.ChunkedArray) -> pa.ChunkedArray:

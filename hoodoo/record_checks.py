@@ -118,7 +118,7 @@ def _tell_doubtful(
 ) -> None:
     """Tell of moments that an earlier release may have divided by a thousand; some may be true."""
     try:
-        found = sum(rows.num_rows for _, rows in doubtful_moments(context, snapshot, slices))
+        found = sum(one.rows.num_rows for one in doubtful_moments(context, snapshot, slices))
     except HoodooError:
         return  # told already by whoever reads all columns
     if found:

@@ -18,6 +18,7 @@ import hoodoo
 import timeline.writing.write
 from hoodoo.assembly import Layers
 from hoodoo.cli.app import main
+from hoodoo.moment_repair import DoubtfulRows, repair_moments
 from hoodoo.verify import verify_at
 from tests.unit.timeline.test_time_units import (
     LOCAL_MS,
@@ -26,9 +27,9 @@ from tests.unit.timeline.test_time_units import (
     UTC_US,
     with_bits,
 )
-from timeline.errors import UnsupportedTableError
+from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.evolution import UNKNOWN_UNIT
-from timeline.model.schema import TableSchema, arrow_to_avro
+from timeline.model.schema import META_COLUMNS, TableSchema, arrow_to_avro
 from timeline.properties.properties_file import update_properties
 
 FOUND = Path(__file__).resolve().parents[2] / "interop" / "found"
@@ -342,3 +343,63 @@ def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
         found = {row["id"]: row["c"].year for row in table.to_arrow().to_pylist()}
         assert found == {"a": 2020, "b": 2020, "zero": 1970}
     assert verify_at(path, Layers(), all_columns=True).notes == ()
+
+
+def years(table: hoodoo.Table, name: str) -> dict[str, int]:
+    rows = table.to_arrow().to_pylist()
+    return {row["id"]: row[name].year for row in rows if row[name] is not None}
+
+
+@pytest.mark.parametrize("keys", [{"record_key": ["id"], "ordering": ["v"]}, {}])
+def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, list[str]]
+) -> None:
+    before, after = (
+        pa.schema([("id", pa.string()), ("v", pa.int32()), ("c", kind), ("d", UTC_MS)])
+        for kind in (UTC_US, UTC_MS)
+    )
+    options = {"hoodie.parquet.small.file.limit": "1000000", "hoodie.metadata.enable": "false"}
+    seconds, day = pa.array([1_577_836_800_000] * 2), pa.array([86_400_000] * 2, UTC_MS)
+    ones = pa.array([1, 1], pa.int32())
+    with hoodoo.create_table(tmp_path / "t", schema=before, properties=options, **keys) as table:
+        empty = pa.nulls(1, UTC_US), pa.nulls(1, UTC_MS)
+        table.insert(pa.table([["z"], ones[:1], *empty], schema=before))
+        with newer_writer(monkeypatch, before):
+            table.insert(pa.table([["a", "b"], ones, seconds.view(UTC_US), day], schema=before))
+        with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
+            patch.setattr("timeline.model.casting.stored_in", lambda *_: None)  # as it was
+            table.insert(pa.table([["x", "y"], ones, seconds.view(UTC_MS), day], schema=after))
+        storage = table.core.context.world.storage
+        update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert years(table, "c") == {"a": 1970, "b": 1970, "x": 2020, "y": 2020}
+        done = repair_moments(table)
+        assert (done.rows, done.writes) == (2, 1)
+        assert years(table, "c") == dict.fromkeys("abxy", 2020)
+        assert years(table, "d") == dict.fromkeys("abxy", 1970)
+        assert table.to_arrow().num_rows == 5
+
+
+def test_a_repair_of_moments_ends_where_the_table_keeps_the_old_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_of = "hoodoo.moment_repair.doubtful_moments"
+    schema = pa.schema([("id", pa.string()), ("v", pa.int32()), ("c", UTC_MS)])
+    with hoodoo.create_table(
+        tmp_path / "t", schema=schema, record_key=["id"], ordering=["v"]
+    ) as table:
+        table.insert(
+            pa.table([["a"], pa.array([1], pa.int32()), pa.array([1], UTC_MS)], schema=schema)
+        )
+
+        def always(context: Any, snapshot: Any, slices: Any) -> Iterator[DoubtfulRows]:
+            rows = table.to_arrow(columns=[*META_COLUMNS, *schema.names])
+            yield DoubtfulRows(
+                slice=slices[0], rows=rows, columns={"c": pa.chunked_array([[False]])}
+            )
+
+        monkeypatch.setattr(rows_of, always)
+        with pytest.raises(InvalidInputError) as caught:
+            repair_moments(table)
+        assert caught.value.kind == "row_stays"
+        assert len(table.timeline) == 2
