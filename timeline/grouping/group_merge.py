@@ -31,6 +31,7 @@ def merged(members: Sequence[Written]) -> Written:
         missed_in=tuple(sorted(missed)),
         sought={key: rows for one in members for key, rows in one.placement.sought.items()},
         new_rows=new_rows,
+        inside=tuple(sorted({folder for one in members for folder in one.placement.inside})),
         read_only=tuple(item for one in members for item in one.placement.read_only),
     )
     stats = tuple(pair for one in members for pair in one.stats)

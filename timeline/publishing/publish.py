@@ -36,6 +36,7 @@ from timeline.publishing.cleaned import cleaned_by_others, cleaned_by_slots
 from timeline.publishing.foreign_begins import BeginWait, begins_unread
 from timeline.publishing.held_queue import is_held
 from timeline.publishing.look import Turn
+from timeline.publishing.nesting import uncover
 from timeline.publishing.plan_ending import make_way
 from timeline.publishing.queue import Looked, has_queue
 from timeline.publishing.rivals import (
@@ -99,6 +100,7 @@ class Candidate:
     read_only: tuple[
         TouchedFileGroup, ...
     ] = ()  # read and left as they were; judged, not published
+    inside: tuple[str, ...] = ()  # folders around the partitions that it opens
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
@@ -282,6 +284,7 @@ def _try_publish(
     context.timelines.add(instant_file_name(mine))
     context.pin.release(begun.requested_time)
     _notice_second_writer(context, known, slot)
+    uncover(context, candidate.inside)
     return Published(slot=slot, lost_slots=lost)
 
 

@@ -51,6 +51,7 @@ _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
     RuleId.STRATEGY_REFUSED: (WriteConflictError, "strategy"),
     RuleId.READ_WAS_CHANGED: (WriteConflictError, "changed_under_read"),
     RuleId.ANNOUNCED_BY_OTHER: (WriteConflictError, "announced_conflict"),
+    RuleId.NESTED_PARTITION: (WriteConflictError, "nested_conflict"),
 }
 
 

@@ -23,7 +23,13 @@ from timeline.reading.snapshot import Snapshot
 from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
-__all__ = ["PARTITION_METADATA", "FileSystemView", "is_partition", "list_partition_paths"]
+__all__ = [
+    "PARTITION_METADATA",
+    "FileSystemView",
+    "is_partition",
+    "is_partition_file",
+    "list_partition_paths",
+]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
@@ -31,7 +37,7 @@ _LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
 
 
 def list_partition_paths(
-    storage: Storage, pruner: PartitionPruner | None = None, *, under: str = ""
+    storage: Storage, pruner: PartitionPruner | None = None, *, below: str | None = None
 ) -> list[str]:
     """
     Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
@@ -42,34 +48,38 @@ def list_partition_paths(
     Args:
         storage: Where the table lies.
         pruner: Leaves partitions out whose rows cannot match a filter; None for all partitions.
-        under: The folder to begin with, as a path in the table.
+        below: Only those inside of this folder, though it be a partition; None for all.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
     """
     found: list[str] = []
-    level = [under]
+    level = [""] if below is None else _folders_in(below, storage.list(below))
     for _ in range(_DEPTH_MAX):
-        below: list[str] = []
+        inside: list[str] = []
         for folder in level if pruner is None else pruner.folders(level):
             # Most folders are partitions, which may have thousands of files: looked up, not listed.
             if storage.stat(join(folder, PARTITION_METADATA)) is not None:
                 found.append(folder)
                 continue
             entries = storage.list(folder)
-            if any(_is_partition_file(entry.name) for entry in entries if not entry.is_folder):
+            if any(is_partition_file(entry.name) for entry in entries if not entry.is_folder):
                 found.append(folder)
                 continue
-            start = f"{folder}/" if folder else ""  # checked by the storage when it is used
-            below.extend(
-                f"{start}{entry.name}"
-                for entry in entries
-                if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
-            )
-        if not below:
+            inside.extend(_folders_in(folder, entries))
+        if not inside:
             return sorted(found if pruner is None else pruner.partitions(found))
-        level = below
+        level = inside
     raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+
+
+def _folders_in(folder: str, entries: Stats) -> list[str]:
+    start = f"{folder}/" if folder else ""  # checked by the storage when it is used
+    return [
+        f"{start}{entry.name}"
+        for entry in entries
+        if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
+    ]
 
 
 def is_partition(storage: Storage, folder: str, ending: str) -> bool:
@@ -78,7 +88,8 @@ def is_partition(storage: Storage, folder: str, ending: str) -> bool:
     return any(storage.stat(join(folder, name)) is not None for name in names)
 
 
-def _is_partition_file(name: str) -> bool:
+def is_partition_file(name: str) -> bool:
+    """Whether a file of this name makes its folder a partition."""
     return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
 
@@ -121,7 +132,7 @@ class FileSystemView:
 
     @property
     def marked(self) -> frozenset[str]:
-        """The partitions seen so far that have their metadata file, which never goes away."""
+        """The partitions seen so far that have their metadata file."""
         return frozenset(self._marked)
 
     def unseen(self, partition_paths: Iterable[str]) -> list[str]:
@@ -132,6 +143,10 @@ class FileSystemView:
     def mark(self, partition_paths: Iterable[str]) -> None:
         """These partitions have their metadata files, as a stat told."""
         self._marked.update(partition_paths)
+
+    def shows_rows(self, partition_path: str) -> bool:
+        """Whether a partition was listed and has files that are visible."""
+        return bool(self._slices.get(partition_path))
 
     @property
     def parents(self) -> frozenset[str]:
@@ -212,7 +227,7 @@ class FileSystemView:
             if entry.is_folder:
                 self._parents.add(partition_path)
                 continue
-            if _is_partition_file(entry.name):
+            if is_partition_file(entry.name):
                 self._marked.add(partition_path)
                 continue
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 
 from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action, Instant
@@ -54,6 +55,7 @@ class RuleId(Enum):
     STRATEGY_REFUSED = "C18"
     READ_WAS_CHANGED = "C19"
     ANNOUNCED_BY_OTHER = "C20"
+    NESTED_PARTITION = "C21"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def judge(
                 (rival,),
             )
     for rival in rivals:
-        refused = _claims_meet(mine, rival)
+        refused = _claims_meet(mine, rival) or _nested(mine, rival)
         if refused is not None:
             return refused
     my_touches = {item.file_group: item for item in mine.file_groups}
@@ -261,6 +263,37 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
             partitions=into_theirs,
         )
     return None
+
+
+def _nested(mine: Claim, rival: Rival) -> Refused | None:
+    """Whether one writes a partition inside of the other's: readers find the outer one alone."""
+    if rival.is_compaction:
+        return None
+    written, theirs = _written_to(mine), _written_to(rival.claim)
+    inner = {path for path in written if not theirs.isdisjoint(_above(path))}
+    outer = written.intersection(chain.from_iterable(map(_above, theirs)))
+    if not (inner or outer):
+        return None
+    return Refused(
+        RuleId.NESTED_PARTITION,
+        "the other wrote a partition that lies inside of mine, or around it, and readers find "
+        "the outer one alone",
+        (rival,),
+        partitions=tuple(sorted(inner | outer)),
+    )
+
+
+def _above(path: str) -> list[str]:
+    """The folders above a partition, without the table's own."""
+    return [path[:at] for at, letter in enumerate(path) if letter == "/"]
+
+
+def _written_to(claim: Claim) -> frozenset[str]:
+    return frozenset(
+        item.file_group.partition_path
+        for item in claim.file_groups
+        if item.touch is not Touch.REPLACE
+    )
 
 
 def _overlap(claimed: Collection[str], other: Claim) -> tuple[str, ...]:

@@ -12,7 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from timeline.active import ActiveTimeline
-from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
+from timeline.codecs.instant_avro import (
+    decode_rollback_plan,
+    encode_rollback,
+    encode_rollback_plan,
+)
 from timeline.context import TableContext
 from timeline.errors import (
     OutcomeUnknownError,
@@ -31,6 +35,7 @@ from timeline.places import timeline_path
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.begin import Begun
 from timeline.publishing.look import Turn
+from timeline.publishing.nesting import uncover
 from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of, settle
 from timeline.publishing.turn import take_turn
@@ -104,6 +109,8 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
     slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
     if slot is None:
         return ended[-1]
+    plan = decode_rollback_plan(slot.plan, path=f"slot {slot.number}")
+    uncover(context, {one.partition_path for one in plan.rollback_requests})
     context.world.events.emit("rollback.done", target=target.requested_time)
     return RolledBack(target=target.requested_time, slot=slot, why="rolled back")
 
@@ -269,7 +276,8 @@ def abandon(context: TableContext, begun: Begun) -> None:
         if context.chain.has_shown:
             with suppress(TableReplacedError):  # told by the error that ends the write
                 context.chain.assert_same_table()  # or takes away what it helped on (SLOT-10)
-        for path in data_files_of(storage, begun.requested_time):
+        files = data_files_of(storage, begun.requested_time)
+        for path in files:
             storage.delete(path)
         delete_markers(storage, begun.requested_time)
     except StorageUnavailableError:
@@ -278,4 +286,5 @@ def abandon(context: TableContext, begun: Begun) -> None:
     begun.heartbeat.stop()
     for name in pending_file_names(begun.action, begun.requested_time):
         storage.delete(timeline_path(name))
+    uncover(context, {path.rpartition("/")[0] for path in files})
     context.world.events.emit("write.abandoned", rt=begun.requested_time)

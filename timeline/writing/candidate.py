@@ -139,6 +139,7 @@ def candidate_of(
         claim=claim,
         metadata=metadata,
         read_only=read_only,
+        inside=written.placement.inside,
         logs_may_meet=written.placement.logs_may_meet,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,

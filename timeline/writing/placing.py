@@ -7,10 +7,10 @@ opens new file groups and turns all of it into one task per file group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from typing import Protocol
 
 from timeline.codecs.bloom import BloomSettings
@@ -26,9 +26,9 @@ from timeline.model.claim import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGro
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
 from timeline.model.operations import TableType, WriteOperation
-from timeline.model.paths import join
 from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
+from timeline.publishing.nesting import inner_partitions, with_rows
 from timeline.reading.pending_plans import (
     file_groups_in_clustering,
     owned_by_plans,
@@ -36,7 +36,7 @@ from timeline.reading.pending_plans import (
 )
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import FileSystemView, is_partition, list_partition_paths
+from timeline.reading.view import PARTITION_METADATA, FileSystemView, is_partition
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind
@@ -84,6 +84,7 @@ class Placement:
     sought: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
     read_only: tuple[TouchedFileGroup, ...] = ()  # where an insert that minds known keys found some
+    inside: tuple[str, ...] = ()  # folders around new partitions whose values have slashes
 
 
 class WriteBase(Protocol):
@@ -172,8 +173,9 @@ def place(
     if rules.tags or in_buckets:
         refuse_other_forms(context, begun.snapshot, latest.values(), rules.keys)
     candidates = lookup_files(context, view, latest.values(), rules) if looks else {}
+    inside: tuple[str, ...] = ()
     if operation is not WriteOperation.DELETE:
-        _refuse_nesting(context, view, touched, rules)
+        inside = _refuse_nesting(context, view, touched, rules)
     # Where others bring a key back that logs deleted: this write inserts it elsewhere. Of a key
     # of the whole table, or of a bucket, nobody does.
     in_partitions = minds_known and not (in_buckets or everywhere)
@@ -231,6 +233,7 @@ def place(
         sought=_below_logs(counts.updates, latest) if deletes else {},
         new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
         read_only=_read_only((*tagged.updates, *beside), latest) if minds_known else (),
+        inside=inside,
     )
 
 
@@ -273,41 +276,62 @@ def _refuse_outside(named: tuple[str, ...], touched: tuple[str, ...]) -> None:
 
 def _refuse_nesting(
     context: TableContext, view: FileSystemView, touched: tuple[str, ...], rules: RowRules
-) -> None:
+) -> tuple[str, ...]:
     """
     Refuse a partition inside of another: no engine looks for partitions below one.
 
+    What others open meanwhile the publication judges (C21).
     Outside: at most 2 stats of each partition that was not listed yet, and 1 list where it is new,
-    side by side; at most 2 stats of each folder above one whose values have slashes; a walk below
-    one that has folders. Nothing before the first write of a table.
+    side by side; at most 2 stats of each folder above those whose values have slashes; a walk below
+    one that has folders. Before the first write of a table only those of folders above.
+
+    Returns:
+        The folders above partitions that are new or empty, and whose values have slashes.
     """
-    every, storage = set(touched), context.world.storage
+    every = set(touched)
     fields = rules.keys.partition_fields
     if not fields or rules.keys.url_encode:
-        return
+        return ()
     written = view.snapshot.newest_write is not None or view.snapshot.archived_write is not None
-    look = partial(is_partition, storage, ending=context.config.partition_metafile_ending)
+    ending = context.config.partition_metafile_ending
+    look = partial(is_partition, context.world.storage, ending=ending)
     if written:
         unseen = view.unseen(touched)
         view.mark(compress(unseen, context.world.each(look, unseen)))
-    marked = view.marked
-    new = [path for path in touched if path not in marked]
-    if written:
-        view.latest_slices(new)
-    for path in new:
-        above = [join(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
-        outer = every.intersection(above)
-        if written and path.count("/") >= len(fields):
-            outer |= {one for one in above if look(one)}
-        inner = list_partition_paths(storage, under=path)[:1] if path in view.parents else []
-        if outer or inner:
-            raise InvalidInputError(
-                "the rows' partition would lie inside of another, or around one, and readers "
-                "find only the outer; write values with the same number of slashes as the "
-                f"table's folders have: {path!r}, {sorted(outer) or inner}",
-                kind="nested_partition",
-                partition=path,
-            )
+        marked = view.marked
+        view.latest_slices([path for path in touched if path not in marked])
+    # An empty one may be what a failed write began, inside of others or around them.
+    opened = [path for path in touched if not view.shows_rows(path)]
+    above = {path: [path[:at] for at, c in enumerate(path) if c == "/"] for path in opened}
+    deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
+    inside = sorted(set(chain.from_iterable(deep)))
+    around = every.union(compress(inside, context.world.each(look, inside)))
+    for path in opened:
+        outer = around.intersection(above[path])
+        if outer:
+            empty = outer.difference(every, with_rows(context, view.snapshot, outer))
+            raise _nested(path, outer, empty)
+        inner = inner_partitions(context, view.snapshot, path) if path in view.parents else ()
+        if inner:
+            raise _nested(path, inner)
+    return tuple(inside)
+
+
+def _nested(
+    path: str, others: Iterable[str], empty: Collection[str] = frozenset()
+) -> InvalidInputError:
+    advice = "write values with the same number of slashes as the table's folders have"
+    if empty:
+        advice = (
+            f"{advice}, or delete the {PARTITION_METADATA} files of those that have no rows, which "
+            f"failed writes left, while no writer runs, and write again: {sorted(empty)[:5]}"
+        )
+    return InvalidInputError(
+        "the rows' partition would lie inside of another, or around one, and readers find only "
+        f"the outer; {advice}: {path!r}, {sorted(others)[:5]}",
+        kind="nested_partition",
+        partition=path,
+    )
 
 
 def _replaced(

@@ -99,6 +99,7 @@ def test_a_report_is_ready_for_json():
         (RuleId.STRATEGY_REFUSED, WriteConflictError, "strategy"),
         (RuleId.READ_WAS_CHANGED, WriteConflictError, "changed_under_read"),
         (RuleId.ANNOUNCED_BY_OTHER, WriteConflictError, "announced_conflict"),
+        (RuleId.NESTED_PARTITION, WriteConflictError, "nested_conflict"),
     ],
 )
 def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: str):
@@ -111,7 +112,7 @@ def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: 
 
 
 def test_rule_ids_are_stable():
-    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(21)]
+    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(22)]
 
 
 @pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule.name.lower())

@@ -93,6 +93,7 @@ def test_names_of_rules_are_stable() -> None:
         "STRATEGY_REFUSED": "C18",
         "READ_WAS_CHANGED": "C19",
         "ANNOUNCED_BY_OTHER": "C20",
+        "NESTED_PARTITION": "C21",
     }
 
 

@@ -1,0 +1,75 @@
+"""
+Partitions inside of others: of two that are opened side by side one stands, and stays in sight.
+
+Java Hudi and this engine look for no partition below one, so the metadata file of an outer
+partition hides all inside of it. The rules refuse the later commit of the two (C21). Its metadata
+file would stay, so it is taken away again: nothing can be published there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.filenames import data_file_time
+from timeline.model.paths import join
+from timeline.properties.setting_names import ForeignWriters
+from timeline.reading.read import view_of
+from timeline.reading.snapshot import Snapshot
+from timeline.reading.view import is_partition_file, list_partition_paths
+
+__all__ = ["inner_partitions", "uncover", "with_rows"]
+
+
+def with_rows(context: TableContext, snapshot: Snapshot, folders: Iterable[str]) -> list[str]:
+    """Those of some folders that hold committed files, replaced ones too. Outside: 1 list each."""
+    view = replace(view_of(context, snapshot), show_replaced=True)
+    return [one for one in folders if view.slices(one)]
+
+
+def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> list[str]:
+    """The partitions inside of a folder that hold committed files. Outside: 2 lists, 1 stat each."""
+    inside = list_partition_paths(context.world.storage, below=folder)
+    return with_rows(context, snapshot, inside)
+
+
+def uncover(context: TableContext, folders: Iterable[str]) -> None:
+    """
+    Delete the metadata files of folders without committed rows that hide committed ones inside.
+
+    Whoever publishes rows in such a folder is refused: it began before the inner commit, which
+    is its rival then, or it finds the inner folder. Java judges nothing, so beside other engines
+    a folder stays as it is while a pending write has files there. What fails here is an event,
+    never a failed write.
+
+    Outside: 1 list per folder; where it has a metadata file and folders also a look at the
+    timeline, 2 lists, 1 stat and 1 list per inner partition, and the deletes.
+    """
+    if context.config.url_encode_partitioning:
+        return
+    for folder in sorted(filter(None, set(folders)), reverse=True):  # the inner before the outer
+        try:
+            _uncover(context, folder)
+        except HoodooError as error:
+            context.world.events.emit("partition.still_covered", folder=folder, why=error.message)
+
+
+def _uncover(context: TableContext, folder: str) -> None:
+    storage = context.world.storage
+    entries = storage.list(folder)
+    files = [one.name for one in entries if not one.is_folder and is_partition_file(one.name)]
+    if not files or not any(one.is_folder for one in entries):
+        return
+    snapshot = context.snapshot()
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        pending = {one.requested_time for one in snapshot.active.pending}
+        if not pending.isdisjoint(data_file_time(one.name) for one in entries):
+            return
+    inner = inner_partitions(context, snapshot, folder)
+    if not inner or with_rows(context, snapshot, [folder]):
+        return
+    for name in files:
+        storage.delete(join(folder, name))
+    context.world.events.emit("partition.uncovered", folder=folder, inside=inner[0])
