@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 
 from tableservices.ttl.plan import expired
 from tableservices.ttl.settings import TtlSettings
-from timeline.codecs.properties import parse_properties
 from timeline.context import TableContext
-from timeline.files.rewrite import PARTITION_METADATA
 from timeline.index.adoption import rules_kept_in
 from timeline.model.operations import WriteOperation
-from timeline.model.paths import check_partition_path, join
+from timeline.model.paths import check_partition_path
 from timeline.model.times import InstantTime, WallMs
-from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.properties_file import load_config
 from timeline.readable import refuse_unwritable
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
+from timeline.reading.view import opening_time
 from timeline.rules.keys import KeySpec, infer_key_generator
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import RowRules
@@ -81,7 +79,7 @@ def expired_partitions(
         # Without a visible file the partition is deleted already, whatever its folder holds.
         if last is not None:
             created = settings.from_creation
-            time = _creation_time(context.world.storage, path) if created else last
+            time = opening_time(context.world.storage, path) if created else last
             if time is not None:
                 since[path] = time
     return expired(
@@ -91,14 +89,6 @@ def expired_partitions(
         days_retained=settings.days_retained,
         partitions_max=settings.partitions_max,
     )
-
-
-def _creation_time(storage: Storage, partition_path: str) -> InstantTime | None:
-    path = join(partition_path, PARTITION_METADATA)
-    try:
-        return parse_properties(storage.read(path), path=path).get("commitTime") or None
-    except ObjectMissingError:
-        return None
 
 
 def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:

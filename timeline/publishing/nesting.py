@@ -30,9 +30,16 @@ def with_rows(context: TableContext, snapshot: Snapshot, folders: Iterable[str])
 
 
 def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> list[str]:
-    """The partitions inside of a folder that hold committed files. Outside: 2 lists, 1 stat each."""
+    """
+    The partitions inside of a folder that hold committed files, at any depth.
+
+    Outside: a walk below the folder, 1 list per partition, below one without such files anew.
+    """
     inside = list_partition_paths(context.world.storage, below=folder)
-    return with_rows(context, snapshot, inside)
+    found = with_rows(context, snapshot, inside)
+    for empty in sorted({*inside}.difference(found)):
+        found += inner_partitions(context, snapshot, empty)
+    return found
 
 
 def uncover(context: TableContext, folders: Iterable[str]) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError
 from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.paths import check_partition_path, join
 from timeline.model.times import InstantTime
-from timeline.ports.storage import Stats, Storage
+from timeline.ports.storage import ObjectMissingError, Stats, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
@@ -29,6 +30,7 @@ __all__ = [
     "is_partition",
     "is_partition_file",
     "list_partition_paths",
+    "opening_time",
 ]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
@@ -88,6 +90,19 @@ def is_partition(storage: Storage, folder: str, ending: str) -> bool:
     return any(storage.stat(join(folder, name)) is not None for name in names)
 
 
+def opening_time(storage: Storage, partition_path: str) -> InstantTime | None:
+    """
+    Requested time of the instant that opened a partition, committed or not.
+
+    None where no text tells it: there is none, or it is in a Parquet file. Outside: 1 get.
+    """
+    path = join(partition_path, PARTITION_METADATA)
+    try:
+        return parse_properties(storage.read(path), path=path).get("commitTime") or None
+    except (CorruptTableError, ObjectMissingError):
+        return None
+
+
 def is_partition_file(name: str) -> bool:
     """Whether a file of this name makes its folder a partition."""
     return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
@@ -141,7 +156,7 @@ class FileSystemView:
         return [path for path in partition_paths if path not in seen]
 
     def mark(self, partition_paths: Iterable[str]) -> None:
-        """These partitions have their metadata files, as a stat told."""
+        """These partitions have their metadata files, as a look at them told."""
         self._marked.update(partition_paths)
 
     def shows_rows(self, partition_path: str) -> bool:

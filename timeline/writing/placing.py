@@ -36,7 +36,12 @@ from timeline.reading.pending_plans import (
 )
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import PARTITION_METADATA, FileSystemView, is_partition
+from timeline.reading.view import (
+    PARTITION_METADATA,
+    FileSystemView,
+    is_partition,
+    opening_time,
+)
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind
@@ -281,9 +286,10 @@ def _refuse_nesting(
     Refuse a partition inside of another: no engine looks for partitions below one.
 
     What others open meanwhile the publication judges (C21).
-    Outside: at most 2 stats of each partition that was not listed yet, and 1 list where it is new,
-    side by side; at most 2 stats of each folder above those whose values have slashes; a walk below
-    one that has folders. Before the first write of a table only those of folders above.
+    Outside: 1 get for each partition that was not listed yet, and 1 list unless a committed write
+    opened it, side by side, and the times of the history where that may be archived; for new or empty ones at most 2 stats of each folder above where their
+    values have slashes, and a walk below those that have folders. Before the first write of a table
+    the stats alone.
 
     Returns:
         The folders above partitions that are new or empty, and whose values have slashes.
@@ -295,13 +301,21 @@ def _refuse_nesting(
     written = view.snapshot.newest_write is not None or view.snapshot.archived_write is not None
     ending = context.config.partition_metafile_ending
     look = partial(is_partition, context.world.storage, ending=ending)
+    stand: set[str] = set()
     if written:
         unseen = view.unseen(touched)
-        view.mark(compress(unseen, context.world.each(look, unseen)))
-        marked = view.marked
-        view.latest_slices([path for path in touched if path not in marked])
+        times = context.world.each(partial(opening_time, context.world.storage), unseen)
+        # What never completed may lie below the first write as well, where all seems committed.
+        done = view.snapshot.completions
+        stand.update(
+            path
+            for path, time in zip(unseen, times, strict=True)
+            if time in done or (time is not None and time in view.archived.completions)
+        )
+        view.mark(stand)
+        view.latest_slices([path for path in unseen if path not in stand])
     # An empty one may be what a failed write began, inside of others or around them.
-    opened = [path for path in touched if not view.shows_rows(path)]
+    opened = [path for path in touched if path not in stand and not view.shows_rows(path)]
     above = {path: [path[:at] for at, c in enumerate(path) if c == "/"] for path in opened}
     deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
     inside = sorted(set(chain.from_iterable(deep)))

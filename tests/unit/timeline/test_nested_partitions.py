@@ -200,6 +200,30 @@ def test_a_partition_may_lie_around_what_a_failed_write_left(written: bool):
     assert partitions(one) == ["a"]
 
 
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize("operation", [UPSERT, WriteOperation.BULK_INSERT])
+@pytest.mark.parametrize("path", ["a", "a/b"])
+def test_a_partition_is_not_opened_around_rows_below_what_a_dead_writer_left(
+    path: str, operation: WriteOperation
+):
+    one, other = two_writers()
+    failing(one, "a/b", lambda: upsert(other, [row("a/b/c")]), dies=True)
+    with pytest.raises(InvalidInputError):
+        put(opened(one), operation, [row(path)])
+    rollback_dead_writers(other.context)
+    assert partitions(one) == ["a/b/c"]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
+def test_a_bulk_insert_does_not_trust_a_partition_that_a_failed_write_opened(written: bool):
+    one, other = two_writers(written=written)
+    failing(one, "a/b")
+    upsert(other, [row("a")])
+    with pytest.raises(InvalidInputError):
+        put(one, WriteOperation.BULK_INSERT, [row("a/b")])
+    assert partitions(one) == ["a"]
+
+
 def test_members_of_a_group_nest_no_partitions():
     table, _ = two_writers()
     works = []
