@@ -28,6 +28,7 @@ from hoodoo.key_repair_steps import (
     KnownRows,
     Step,
     next_step,
+    no_texts,
     record_names,
 )
 from timeline.context import TableContext
@@ -56,7 +57,6 @@ __all__ = ["KeyRepair", "repair_keys"]
 _ROWS_MAX = 500_000  # held in memory at once, and written by one step
 _HASHES = 1 << 32
 _NO_COLUMN: Final = ("",)  # that says the folder of a row; its meta column does
-_NO_TEXTS: Final = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +167,13 @@ class _Repair:
     publish: Callable[[WritePlan, Workload], Receipt]
     start: int = 0  # the window, its end not in it
     end: int = _HASHES
-    done: pa.Array = field(default_factory=lambda: _NO_TEXTS)
+    done: pa.Array = field(default_factory=no_texts)
     step: Step = field(default_factory=Step)
     compacted: bool | None = None  # since the last delete; None: nothing was deleted
     left: int = 0  # wrong rows that the last look at the window found
     left_in_round: int = 0
     left_before: int | None = None  # by the round before
-    key_twice: pa.Array = field(default_factory=lambda: _NO_TEXTS)
+    key_twice: pa.Array = field(default_factory=no_texts)
     rewritten: int = 0
     deleted: int = 0
     writes: int = 0
@@ -233,7 +233,7 @@ class _Repair:
         if self.left and len(self.step.key_twice):
             self.key_twice = self.step.key_twice
         self.left_in_round += self.left
-        self.start, self.end, self.done = self.end, _HASHES, _NO_TEXTS
+        self.start, self.end, self.done = self.end, _HASHES, no_texts()
         if self.start < _HASHES:
             return False
         if not self.left_in_round:
@@ -242,7 +242,7 @@ class _Repair:
         if self.left_before is not None and self.left_in_round >= self.left_before:
             raise self._stuck()
         self.start, self.left_before, self.left_in_round = 0, self.left_in_round, 0
-        self.key_twice = _NO_TEXTS
+        self.key_twice = no_texts()
         return False
 
     def _window(self, found: Iterable[pa.Table]) -> pa.Table | None:

@@ -25,11 +25,25 @@ from timeline.model.schema import (
 )
 from timeline.rules.ordering import Mask, ordering_column
 
-__all__ = ["ASIDE", "RIGHT_KEY", "RIGHT_PATH", "KnownRows", "Step", "next_step", "record_names"]
+__all__ = [
+    "ASIDE",
+    "RIGHT_KEY",
+    "RIGHT_PATH",
+    "KnownRows",
+    "Step",
+    "next_step",
+    "no_texts",
+    "record_names",
+]
 
 RIGHT_KEY, RIGHT_PATH = "_right_key", "_right_path"
 #: Behind the key of a row that waits until its place is free.
 ASIDE = "~hoodoo-repair"
+
+
+def no_texts() -> pa.Array:
+    """None yet; no constant, since the first array of all imports pandas."""
+    return pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +70,8 @@ class Step:
     placed: int = 0  # upserts that come to their right place
     aside: int = 0  # deletes of rows that were put aside, which are there twice
     returns: bool = False  # some come back from where they were put aside
-    done: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
-    key_twice: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    done: pa.Array = field(default_factory=no_texts)
+    key_twice: pa.Array = field(default_factory=no_texts)
 
 
 def next_step(
