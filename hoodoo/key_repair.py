@@ -42,7 +42,9 @@ from timeline.properties.settings import WriteSettings
 from timeline.publishing.refusal import RefusalReport
 from timeline.reading.point_lookup import plan_look_up
 from timeline.reading.read import plan_scan, scan
+from timeline.reading.read_set import ReadSet
 from timeline.registry import refuse_beside_writers
+from timeline.rules.isolation import Isolation
 from timeline.rules.keys import KeySpec
 from timeline.rules.ordering import Mask
 from timeline.rules.text_hashes import xx_hashes
@@ -311,9 +313,16 @@ class _Repair:
             lookup=replace(plan.rules.lookup, whole_table=False),
             partial_columns=None,
         )
-        paths = [pc.unique(_texts(read, name)) for name in (PARTITION_COLUMN, RIGHT_PATH)]
-        named = pc.unique(pa.concat_arrays(paths)).to_pylist()
-        return replace(plan, rules=rules, reads=state.reads(partitions=named))
+        return replace(plan, rules=rules, reads=self._reads(state, read))
+
+    def _reads(self, state: TableSnapshot, read: pa.Table) -> ReadSet:
+        """What must not change meanwhile; a key that is unique in the table comes in any folder."""
+        columns = (KEY_COLUMN, RIGHT_KEY) if self.by_key else (PARTITION_COLUMN, RIGHT_PATH)
+        named = pc.unique(pa.concat_arrays([_texts(read, name) for name in columns])).drop_null()
+        if not self.by_key:
+            return state.reads(partitions=named.to_pylist())
+        reads = state.reads(filter=pc.field(KEY_COLUMN).isin(named))
+        return replace(reads, level=Isolation.SERIALIZABLE)
 
     def is_compaction_due(self) -> bool:
         """

@@ -38,7 +38,7 @@ class ReadWatch:
     What became visible since a write read, as far as its attempt has looked.
 
     Args:
-        context: The table; its limits name the isolation level.
+        context: The table; its limits name the isolation level, unless the reads do.
         begun: The attempt.
         reads: What its rows were made from.
     """
@@ -108,7 +108,7 @@ class ReadWatch:
         """
         for rival in rivals:
             self._rivals[rival.requested_time, rival.completion_time] = rival
-        level = self._context.limits.isolation
+        level = self._reads.level or self._context.limits.isolation
         return judge_reads(level, mine, self._reads.part, tuple(self._rivals.values()), self)
 
     # ---- what a rival did

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from timeline.reading.read import Filter
 from timeline.reading.snapshot import Snapshot
-from timeline.rules.isolation import WhatIRead
+from timeline.rules.isolation import Isolation, WhatIRead
 
 __all__ = ["READS_KEY", "ReadSet"]
 
@@ -29,12 +29,14 @@ class ReadSet:
         partitions: Partition paths that were read, also those without rows; None for all.
         filter: The rows that were asked for there; None for all.
         address: Canonical address of the table, which alone can be asked what came since.
+        level: What a write from it is promised; None for ``hoodoo.write.isolation.level``.
     """
 
     snapshot: Snapshot
     address: str
     partitions: tuple[str, ...] | None = None
     filter: Filter = None
+    level: Isolation | None = None
 
     @property
     def text(self) -> str:

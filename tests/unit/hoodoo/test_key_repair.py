@@ -169,6 +169,24 @@ def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
         assert problems(table) == []
 
 
+def test_a_row_that_another_writer_puts_into_another_folder_is_one_record_with_it(
+    tmp_path: Path,
+) -> None:
+    unique = {"hoodie.index.type": "GLOBAL_SIMPLE"}
+    with table_of(tmp_path / "t", ordering=[], properties=unique) as table:
+        put(table, row(1.0, 5, 10, p=2.0), "1", "2.0")
+        published, others = table._published, [row(1.0, 9, 90, p=3.0)]
+
+        def beside(plan: Any, workload: Any) -> Any:
+            if others:
+                table.upsert([others.pop()])
+            return published(plan, workload)
+
+        table._published = beside  # type: ignore[method-assign]
+        table.repair_keys()
+        assert stored(table) == [("1.0", "3.0", 90)]
+
+
 FORM = "hoodie.write.complex.keygen.new.encoding"
 
 
