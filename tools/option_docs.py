@@ -57,7 +57,7 @@ No key is silent: [every_key.md](every_key.md) lists what becomes of each key of
 answer and is not done is refused by name; what else is not done, and each unknown key with the nearest known one, is told once
 a table handle, by a warning (Python, Spark) or a remark (command line).
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
-compression snappy (gzip), log blocks parquet (avro), compaction beside the writes off (on, for streams alone).
+compression snappy (gzip), log blocks parquet unless a text orders rows (avro), compaction beside the writes off (on, for streams alone).
 """
 
 

@@ -23,6 +23,7 @@ from timeline.active import ActiveTimeline
 from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
+from timeline.files.append import block_format
 from timeline.files.block_selection import VisibleInstants
 from timeline.files.blocks import find_blocks
 from timeline.files.log_files import LogRead
@@ -278,7 +279,7 @@ def _tasks(
             requested_time=planned.requested_time,
             number=number,
             avro_json=schema.avro_json,
-            format=files.logs.format,
+            format=block_format(files.logs, scan.rules, schema.arrow),
             parquet=files.parquet,
         )
         for number, one in enumerate(slices)

@@ -1,5 +1,5 @@
 """
-Our deletes against Java's updates, for every type that an ordering field may have.
+Our deletes and updates beside Java's, for every type that an ordering field may have.
 
 A delete block tells the ordering value of a delete in a wrapper of its type; were it another
 than Java compares with, Java would stop, or a late row would bring back what is gone.
@@ -22,7 +22,7 @@ from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMON, EVENT_TIME, JAVA, SIMPLE, by_hudi_rs
 from tests.interop.values import comparable, encoded, same
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,31 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(("release", "version"), [("1.2.0", "9"), ("1.0.2", "8")])
+def test_java_shows_the_newer_rows_of_our_logs_where_texts_order_them(
+    java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: str
+) -> None:
+    """The last row of a block is late; Java compares its text for all rows of a Parquet block."""
+    told = {**COMMON, **EVENT_TIME, **SIMPLE, "hoodie.write.table.version": version}
+    names = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.string())])
+    schema = names.append(pa.field("val", pa.int64()))
+
+    def write(table: hoodoo.Table, value: int, texts: str) -> None:
+        rows = [
+            {"id": key, "p": "x", "ts": ts, "val": value}
+            for key, ts in zip("abc", texts, strict=True)
+        ]
+        table.upsert(pa.Table.from_pylist(rows, schema))
+
+    with hoodoo.create_table(tmp_path / "t", schema=schema, properties=told) as table:
+        write(table, 1, "mmm")
+        write(table, 2, "zza")
+        mine = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    assert {row["id"]: row["val"] for row in mine} == {"a": 2, "b": 2, "c": 1}
+    assert same(comparable(java_oracle(release).read(tmp_path / "t")), mine)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("release", "version", "name"), CASES)
 def test_java_weighs_our_deletes_as_we_do(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, release: str, version: int, name: str

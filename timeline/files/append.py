@@ -51,13 +51,14 @@ from timeline.model.schema import (
     with_meta,
 )
 from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.rules.keys import field_type
 from timeline.rules.leaving import split_leaving
 from timeline.rules.log_merging import combine_incoming
 from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import DeleteKind
 from timeline.rules.ordering import ordering_column
 
-__all__ = ["append_to_file_group", "current_rows", "write_task"]
+__all__ = ["append_to_file_group", "block_format", "current_rows", "write_task"]
 
 
 def write_task(
@@ -71,6 +72,25 @@ def write_task(
     if task.log is None:
         return write_file_group(storage, task, incoming, made)
     return append_to_file_group(storage, task, task.log, incoming)
+
+
+def block_format(settings: LogSettings, rules: MergeRules, schema: pa.Schema) -> LogFormat:
+    """
+    What data blocks hold: Parquet, which is smaller, but Avro where an ordering field is a text.
+
+    The reader of Java Hudi 1.0.2 and 1.2.0 keeps such a value of a Parquet block in memory that
+    the next row overwrites. So its queries compare the last row's value and show older rows.
+
+    Args:
+        settings: Their format, if it is there, is taken.
+        rules: Name the ordering fields.
+        schema: The table's columns.
+    """
+    if settings.format is not None or not rules.reads_order:
+        return settings.format or LogFormat.PARQUET
+    kinds = (field_type(schema, name) for name in rules.ordering_fields)
+    texts = any(kind in (pa.string(), pa.large_string()) for kind in kinds)
+    return LogFormat.AVRO if texts else LogFormat.PARQUET
 
 
 def append_to_file_group(
@@ -280,13 +300,14 @@ def _blocks(
         HeaderKey.SCHEMA: avro_json,
     }
     of_records = {**header, HeaderKey.IS_PARTIAL: "true"} if task.partial else header
-    as_parquet = settings.format is LogFormat.PARQUET
+    plain = with_meta(TableSchema.from_avro(own_json).arrow)
+    form = block_format(settings, _rules(task), plain)
+    as_parquet = form is LogFormat.PARQUET
     kind = BlockType.PARQUET_DATA if as_parquet else BlockType.AVRO_DATA
     for part in _parts(records, settings.block_bytes_max):
         if as_parquet:
             content = parquet_bytes(part, own_json, task.parquet)
         else:
-            plain = with_meta(TableSchema.from_avro(own_json).arrow)
             content = encode_records(part.cast(plain), avro_json)
         head, tail = block_frame(kind, of_records, len(content))
         yield _Block(pieces=(head, content, tail), records=part.num_rows)

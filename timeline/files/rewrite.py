@@ -123,7 +123,8 @@ class FileGroupTask:
         if self.merge is not None:
             document["merge"] = self.merge.as_document()
         if self.log is not None:
-            document["log"]["settings"]["format"] = self.log.settings.format.value
+            form = self.log.settings.format
+            document["log"]["settings"]["format"] = form.value if form else None
         return json.dumps(document)
 
     @classmethod

@@ -31,7 +31,7 @@ class LogFormat(Enum):
 class LogSettings:
     """How log files are made."""
 
-    format: LogFormat = LogFormat.PARQUET
+    format: LogFormat | None = None  # None: Parquet, where Java's queries read it right
     file_bytes_max: int = 1024 * _MIB  # hoodie.logfile.max.size: a fuller file gets a successor
     block_bytes_max: int = 256 * _MIB  # rows of one block in memory; Java reads it as a whole
 
@@ -47,7 +47,7 @@ class LogTarget:
     def from_document(cls, document: Mapping[str, Any]) -> LogTarget:
         """Read back what ``dataclasses.asdict`` made of one, its format as text."""
         settings = dict(document["settings"])
-        settings["format"] = LogFormat(settings["format"])
+        settings["format"] = LogFormat(settings["format"]) if settings["format"] else None
         logs = (
             LogFile(**{**each, "file_group": FileGroupId(**each["file_group"])})
             for each in document["logs"]

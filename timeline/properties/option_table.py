@@ -226,9 +226,10 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "log_format": _option(
         "hoodie.logfile.data.block.format",
-        "parquet",
+        None,
         _ENUM,
-        "What the blocks of log files hold (Hudi: avro; parquet is smaller and read faster).",
+        "What the blocks of log files hold; when not said, avro where an ordering field is a text "
+        "(queries of Java Hudi show older rows of such parquet blocks), else parquet (Hudi: avro).",
         choices=("parquet", "avro"),
     ),
     "log_file_bytes_max": _option(

@@ -189,7 +189,7 @@ class WriteSettings(_Settings):
     parquet_page_bytes: _Positive = 1_048_576
     parquet_compression: str = "snappy"
     parquet_dictionary: bool = True
-    log_format: LogFormat = LogFormat.PARQUET
+    log_format: LogFormat | None = None  # none: as the ordering fields allow
     log_file_bytes_max: _Positive = 1_073_741_824
     log_block_bytes_max: Annotated[int, Field(ge=1, le=1_073_741_824)] = 268_435_456
     shuffle_tasks: _Count = 0

@@ -20,7 +20,7 @@ from timeline.codecs.log_blocks import (
     read_content,
 )
 from timeline.errors import InvariantError
-from timeline.files.append import current_rows, write_task
+from timeline.files.append import block_format, current_rows, write_task
 from timeline.files.markers import marker_files
 from timeline.files.rewrite import FileGroupTask
 from timeline.model.appending import LogFormat, LogSettings, LogTarget
@@ -28,9 +28,11 @@ from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_group import LogFile
 from timeline.model.filenames import IOType, parse_log_file_name
+from timeline.model.merge_definition import MergeDefinition
 from timeline.model.operations import MergeMode
 from timeline.model.schema import avro_with_meta
 from timeline.rules.leaving import mark_leaving
+from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import DeleteKind
 from timeline.storage.memory import MemoryStorage
 
@@ -89,6 +91,35 @@ def test_updates_are_one_block_with_full_header_that_readers_merge(form: LogForm
         HeaderKey.SCHEMA: avro_with_meta(SCHEMA.avro_json),
     }
     assert merged(storage, on_top(stat)) == {"a": (2, "A2"), "b": (5, "B"), "c": (1, "C")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "form"),
+    [
+        (("ts",), MergeMode.EVENT_TIME_ORDERING, BlockType.PARQUET_DATA),
+        (("v",), MergeMode.EVENT_TIME_ORDERING, BlockType.AVRO_DATA),
+        (("ts", "v"), MergeMode.EVENT_TIME_ORDERING, BlockType.AVRO_DATA),
+        (("v",), MergeMode.COMMIT_TIME_ORDERING, BlockType.PARQUET_DATA),
+    ],
+)
+def test_blocks_are_avro_where_an_ordering_field_is_a_text(
+    fields: tuple[str, ...], mode: MergeMode, form: BlockType
+) -> None:
+    """Queries of Java Hudi show older rows of Parquet blocks with such a field."""
+    storage = first()
+    definition = MergeDefinition(mode=mode, ordering_fields=fields)
+    task = replace(APPENDING, merge=definition, merge_mode=mode, ordering_fields=fields)
+    assert FileGroupTask.from_json(task.to_json()) == task
+    write_task(storage, task, rows(("a", 2, "Z2")))
+    ((block, _),) = blocks_of(storage)
+    assert block.block_type is form
+
+
+def test_blocks_are_avro_where_an_ordering_field_inside_a_struct_is_a_text() -> None:
+    schema = pa.schema([("s", pa.struct([("t", pa.string()), ("n", pa.int64())]))])
+    for name, form in (("s.t", LogFormat.AVRO), ("s.n", LogFormat.PARQUET)):
+        definition = MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=(name,))
+        assert block_format(LogSettings(), MergeRules(definition=definition), schema) is form
 
 
 def test_records_in_a_log_have_all_meta_columns() -> None:

@@ -30,7 +30,6 @@ KEYGEN = "hoodie.datasource.write.keygenerator"
 # ours on purpose, see the module's first lines
 OUR_DEFAULTS = {
     "hoodie.parquet.compression.codec": "snappy",
-    "hoodie.logfile.data.block.format": "parquet",
     "hoodie.write.num.retries.on.conflict.failures": "4",
     "hoodie.write.concurrency.early.conflict.detection.enable": "true",
     "hoodie.write.concurrency.early.conflict.detection.strategy": "published",
@@ -43,6 +42,7 @@ CHOSEN_ELSEWHERE = {
     "hoodie.index.type",
     "hoodie.clean.failed.writes.policy",
     "hoodie.datasource.write.keygenerator.type",
+    "hoodie.logfile.data.block.format",
 }
 
 
