@@ -8,7 +8,6 @@ the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,7 +16,7 @@ from timeline.model.claim import Claim
 from timeline.model.filenames import instant_file_name, is_data_file, parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.sealing import Seal
-from timeline.model.times import InstantTime
+from timeline.model.times import InstantTime, is_instant_time
 from timeline.places import TIMELINE
 
 __all__ = ["SLOT_LAYOUT", "UNSETTLED_MAX", "Batch", "Slot", "SlotKind", "SlotOwner"]
@@ -53,8 +52,6 @@ _FILELESS = frozenset(
 
 #: What deletes files of its target on the timeline.
 _ENDING = frozenset({SlotKind.UNSAVEPOINT, SlotKind.VOID, SlotKind.NOOP})
-
-_TIME = re.compile(r"[0-9]{1,17}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +162,7 @@ class Slot:
         timeline (SEC2); no other slot deletes anything.
         """
         times = (self.requested_time, self.completion_time, self.own_requested_time, self.floor)
-        found = [time for time in times if time and not _TIME.fullmatch(time)]
+        found = [time for time in times if time and not is_instant_time(time)]
         may_delete = {SlotKind.CLEAN: is_data_file}.get(self.kind, self._is_file_of_target)
         return found + [path for path in self.deletes if not may_delete(path)]
 

@@ -65,6 +65,17 @@ def instant_time(at: WallMs) -> InstantTime:
     )
 
 
+def is_instant_time(text: str) -> bool:
+    """Whether a text is a time of a timeline: a date, or zeros, which are before all dates."""
+    if text == EARLIEST:
+        return True
+    try:
+        wall_ms(text)
+    except InvalidInputError:
+        return False
+    return True
+
+
 def wall_ms(time: InstantTime) -> WallMs:
     """
     The wall time an instant time stands for, in ms since 1970-01-01 UTC.

@@ -86,7 +86,8 @@ def next_instant_time(
         raise ClockRefusedError(
             "the newest time on the timeline is ahead of this clock by more than "
             "hoodoo.clock.max.ahead.ms; correct the clock of this host or of the one that "
-            f"wrote {newest}{other_zone}: {ahead} ms ahead",
+            f"wrote {newest}{other_zone}; a commit slot that no writer of yours made is ended by "
+            f"'hoodoo table end-slot TABLE NUMBER': {ahead} ms ahead",
             newest_time=newest,
             ahead_ms=ahead,
             limit_ms=limits.refuse_ms,

@@ -23,6 +23,7 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.times import EARLIEST, InstantTime, WallMs, instant_time, wall_ms
 from timeline.places import OURS, SLOTS, slot_path
 from timeline.ports.storage import ObjectMissingError
+from timeline.rules.succession import ahead_ms
 
 __all__ = ["BadSlot", "end_slot", "find_bad_slot"]
 
@@ -45,14 +46,16 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
 
     Args:
         context: The table.
-        number: Of the slot; None for the first such slot.
+        number: Of the slot; None for the first such slot. A slot whose time is ahead of this
+            clock by more than ``hoodoo.clock.max.ahead.ms`` is found by its number alone, and
+            where the timeline does not show it: the wrong clock may be this one.
 
     Raises:
         InstantNotFoundError: There is no such slot.
         InvalidInputError: The slot is good: it is never ended (``good_slot``).
         UnsupportedTableError: A newer release wrote it.
 
-    Outside: 1 list, 1 get a slot, 1 stat for each file that it deletes.
+    Outside: 1 list, 1 get a slot, 1 stat for each file that it deletes; with a number the timeline.
     """
     storage = context.world.storage
     names = [name for name in storage.names(SLOTS) if name.isdecimal()]
@@ -60,7 +63,7 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
     if number is not None:
         numbers = [one for one in numbers if one == number]
     for one in numbers:
-        why = _why_bad(context, one)
+        why = _why_bad(context, one, named=number is not None)
         if why is not None:
             return BadSlot(number=one, path=slot_path(one), why=why)
     if number is not None and not numbers:
@@ -71,7 +74,8 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
         "every writer can carry this slot out, so it is not ended; use 'hoodoo rollback' or a "
         f"restore to take a write back: {slot_path(number)}"
         if number is not None
-        else "every commit slot can be carried out; there is nothing to end",
+        else "every commit slot can be carried out; one whose time is ahead of a right clock is "
+        "ended by its number",
         kind="good_slot",
     )
 
@@ -114,7 +118,7 @@ def end_slot(context: TableContext, number: int) -> BadSlot:
     return found
 
 
-def _why_bad(context: TableContext, number: int) -> str | None:
+def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
     path, storage = slot_path(number), context.world.storage
     try:
         slot = decode_slot(storage.read(path), path=path, number=number)
@@ -122,6 +126,8 @@ def _why_bad(context: TableContext, number: int) -> str | None:
             there = storage.stat(one)
             if there is not None and there.is_folder:
                 return f"it deletes a folder: {one}"
+        if named:
+            return _why_ahead(context, slot)
     except ObjectMissingError:
         return None  # collected since
     except MalformedNameError as error:
@@ -129,6 +135,17 @@ def _why_bad(context: TableContext, number: int) -> str | None:
     except CorruptTableError as error:
         return error.message
     return None
+
+
+def _why_ahead(context: TableContext, slot: Slot) -> str | None:
+    ahead = ahead_ms(WallMs(context.world.clock.now_ms()), slot.newest_time, context.zone)
+    shown = slot.file_name in context.active().file_names
+    if shown or ahead <= context.limits.skew.refuse_ms:
+        return None
+    return (
+        f"its time {slot.newest_time} is {ahead / 1000:.0f} s ahead of this clock, so no writer "
+        "can publish behind it; make sure that this clock is right"
+    )
 
 
 def _time_after_those_before(context: TableContext, number: int) -> InstantTime:

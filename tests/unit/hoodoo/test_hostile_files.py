@@ -15,7 +15,8 @@ import hoodoo
 import timeline.places as places
 from hoodoo.assembly import Layers
 from hoodoo.verify import verify_at
-from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.errors import ClockRefusedError, CorruptTableError, InvalidInputError
+from timeline.machine import SystemClock
 from timeline.places import check_size
 from timeline.undoing.ending_slots import end_slot, find_bad_slot
 
@@ -98,6 +99,48 @@ def test_a_clean_of_a_folder_or_through_a_link_is_ended(tmp_path: Path, kind: st
         assert (tmp_path / "outside" / name).read_bytes() == b"mine"
         (tmp_path / "t" / "part").unlink()
     with hoodoo.open_table(tmp_path / "t") as table:
+        table.upsert(ROW)
+
+
+@pytest.mark.parametrize("kind", ["noop", "clean", "commit"])
+def test_a_slot_of_the_far_future_is_ended_by_its_number(tmp_path: Path, kind: str) -> None:
+    made(tmp_path).close()
+    time, number = "29990101000000000", heads(tmp_path) + 1
+    action = {"noop": "rollback"}.get(kind, kind)
+    times = {"rt": time, "ct": time, "own_rt": time}
+    forged(tmp_path, number, kind=kind, action=action, **times)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(ClockRefusedError, match="end-slot"):
+            table.upsert(ROW)
+        with pytest.raises(InvalidInputError, match="by its number"):
+            find_bad_slot(table.core.context)
+        end_slot(table.core.context, number)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        table.upsert(pa.table({"id": ["b"], "v": [2]}))
+        assert table.to_arrow().num_rows == 2
+    assert not verify_at(tmp_path / "t", Layers()).problems
+
+
+def test_a_commit_of_the_future_that_the_timeline_shows_is_never_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer's clock was wrong, or this one is."""
+    made(tmp_path).close()
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: 1)
+    with hoodoo.open_table(tmp_path / "t") as table, pytest.raises(InvalidInputError) as refused:
+        end_slot(table.core.context, 1)
+    assert refused.value.kind == "good_slot"
+
+
+@pytest.mark.parametrize("time", ["20261399000000000", "99999999999999999", "1"])
+def test_a_slot_whose_time_is_no_date_is_hostile(tmp_path: Path, time: str) -> None:
+    made(tmp_path).close()
+    forged(tmp_path, heads(tmp_path) + 1, kind="noop", action="rollback", rt=time, own_rt=time)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        with pytest.raises(CorruptTableError) as refused:
+            table.upsert(ROW)
+        assert refused.value.kind == "hostile_slot"
+        end_slot(table.core.context, find_bad_slot(table.core.context).number)
         table.upsert(ROW)
 
 
