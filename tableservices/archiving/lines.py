@@ -131,7 +131,7 @@ def _compaction_line(
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
-    # One that was archived meanwhile has a successor, which retains more.
+    # One that is archived retains less than the writes that are left.
     last = read_last_clean(context, active)
     return last.earliest_commit_to_retain or None if last is not None else None
 

@@ -76,8 +76,9 @@ def choose_instants(
     """
     The completed instants that move, ascending by requested time.
 
-    Writes first; then cleans and rollbacks requested before the last of them. The newest clean
-    stays, because it tells what is retained.
+    Writes first; then cleans and rollbacks requested before the last of them. None of these
+    stays: Java Hudi takes an archived write above the first active instant for a pending one, and
+    reads its logs upon the newest base file (fmt 6.1).
 
     Args:
         timeline: The active timeline.
@@ -119,15 +120,12 @@ def choose_instants(
     if not writes:
         return ()
     last = writes[-1].requested_time
-    cleans = [one for one in timeline.instants if one.action is Action.CLEAN and one.completed]
-    newest_clean = max(cleans, key=lambda one: one.newest_time, default=None)
     upkeep = [
         one
         for one in timeline.instants
         if one.completed
         and one.action in (Action.CLEAN, Action.ROLLBACK)
         and one.requested_time < last
-        and one is not newest_clean
         and (pending is None or one.newest_time < pending)
     ]
     return tuple(sorted([*writes, *upkeep], key=lambda one: one.requested_time))

@@ -439,10 +439,16 @@ class PastSlices:
 
     @cached_property
     def _cleaned_below(self) -> InstantTime:
-        """What cleaning may have taken was requested below this time."""
+        """
+        What cleaning may have taken was requested below this time.
+
+        Where the timeline shows no clean the history may: 1 list and its files.
+        """
         active = self._snapshot.active
         if not any(one.action is Action.CLEAN and one.completed for one in active.instants):
-            return EARLIEST
+            rows = self._context.history.instants(times_only=True)
+            cleaned = any(row.action == Action.CLEAN.value for row in rows)
+            return (active.archived_below or EARLIEST) if cleaned else EARLIEST
         return retained_since(self._context, self._snapshot) or active.instants[-1].requested_time
 
     def _files(self, group: FileGroupId) -> tuple[list[BaseFile], list[LogFile]]:

@@ -108,9 +108,7 @@ def test_the_history_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged
     assert len(rows) == 3
 
 
-def test_cleans_and_rollbacks_go_with_the_commits_around_them_but_for_the_newest_clean(
-    bench: Bench,
-):
+def test_cleans_and_rollbacks_go_with_the_commits_around_them(bench: Bench):
     first = bench.commits(3)
     clean(bench.context, RULES.cleaning)
     second = bench.commits(3)

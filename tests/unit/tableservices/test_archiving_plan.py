@@ -61,7 +61,7 @@ def slot(number: int, kind: SlotKind = SlotKind.COMMIT, **fields: object) -> Slo
         ([*COMMITS, f"{time(25)}.compaction.requested"], [10, 20]),
         ([done(10, completed=26), *COMMITS[1:], f"{time(25)}.commit.requested"], []),
         ([*COMMITS, done(15, "rollback"), done(45, "rollback")], [10, 15, 20, 30, 40]),
-        ([*COMMITS, done(15, "clean"), done(35, "clean")], [10, 15, 20, 30, 40]),
+        ([*COMMITS, done(15, "clean"), done(35, "clean")], [10, 15, 20, 30, 35, 40]),
         ([*COMMITS, done(15, "restore")], [10, 20, 30, 40]),
         ([*COMMITS, done(30, "savepoint", completed=55)], [10, 20]),
         ([*COMMITS, f"{time(30)}.savepoint.inflight"], [10, 20]),
