@@ -208,13 +208,18 @@ class JavaOracle:
 
 @pytest.fixture(scope="session")
 def java_oracle() -> Iterator[Callable[..., JavaOracle]]:
-    """A function from a Hudi version (1.2.0) and a zone (UTC) to their oracle, one a session."""
-    running: dict[tuple[str, str], JavaOracle] = {}
+    """
+    A function from a Hudi version (1.2.0), a zone (UTC) and a clock (UTC) to an oracle.
 
-    def start(version: str = "1.2.0", zone: str = "UTC") -> JavaOracle:
-        if (version, zone) not in running:
-            running[version, zone] = JavaOracle(version, zone)
-        return running[version, zone]
+    One a session for each. The clock is that of the tables, UTC or LOCAL: a JVM that wrote by
+    the later one waits for hours before it writes by the other.
+    """
+    running: dict[tuple[str, str, str], JavaOracle] = {}
+
+    def start(version: str = "1.2.0", zone: str = "UTC", clock: str = "UTC") -> JavaOracle:
+        if (version, zone, clock) not in running:
+            running[version, zone, clock] = JavaOracle(version, zone)
+        return running[version, zone, clock]
 
     yield start
     for oracle in running.values():

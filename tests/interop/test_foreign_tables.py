@@ -48,7 +48,8 @@ def test_both_engines_take_the_same_steps_on_tables_made_by_java(
     found, stopped = {}, {}
     for number in range(seed, seed + some):
         told = foreign_table(number, release)
-        if apart := take_turns(partial(java_oracle, zone=zone), release, told, tmp_path):
+        ask = partial(java_oracle, zone=zone, clock=told.clock)
+        if apart := take_turns(ask, release, told, tmp_path):
             early = apart[0].startswith(STOPPED)
             (stopped if early else found)[told.recipe.name] = apart
     print(f"stopped early: {json.dumps(stopped, indent=1, ensure_ascii=False)}")

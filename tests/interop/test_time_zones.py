@@ -70,7 +70,7 @@ def test_java_and_ours_write_in_turn_in_their_common_zone(
     says: bool,
 ) -> None:
     monkeypatch.setenv("TZ", ZONE)
-    java, path = java_oracle(version, ZONE), tmp_path / "t"
+    java, path = java_oracle(version, ZONE, "LOCAL"), tmp_path / "t"
     conf = {**JAVA, "hoodie.datasource.write.table.type": table_type}
     java.write(path, rows(0), schema="id string, p string, v bigint", conf=conf)
     if not says:
@@ -116,7 +116,7 @@ def test_java_reads_and_writes_what_ours_made_of_zone_local(
     java_oracle: Callable[..., JavaOracle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", ZONE)
-    java, path = java_oracle("1.2.0", ZONE), tmp_path / "t"
+    java, path = java_oracle("1.2.0", ZONE, "LOCAL"), tmp_path / "t"
     schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("v", pa.int64())])
     table = hoodoo.create_table(
         str(path),

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.java import JavaOracle, JavaRefusedError
+from tests.interop.java import JavaOracle
 from tests.interop.unseen.answers import differences
 from tests.interop.unseen.kinds import kinds
-from tests.interop.unseen.recipe import Recipe, ask_newer, make, settle
+from tests.interop.unseen.recipe import Recipe, ask_newer, make
 from tests.interop.unseen.walks import walk
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(10_800)]
@@ -70,17 +70,10 @@ def test_tables_made_at_random_are_read_as_java_reads_them(
 def assert_read_alike(
     java_oracle: Callable[..., JavaOracle], release: str, recipes: Iterable[Recipe], folder: Path
 ) -> None:
-    java, settled = java_oracle(release), False
-    made = []
+    java, made = java_oracle(release), []
     for recipe in recipes:
         make(java, recipe, folder)
         made.append(recipe)
-        if not settled:
-            try:
-                settle(java, folder / recipe.name)
-                settled = True
-            except JavaRefusedError:
-                pass  # a table without any write; the next one will do
     found: dict[str, list[str]] = {}
     for recipe in made:
         account = ask_newer(java_oracle(NEWEST), recipe, folder)

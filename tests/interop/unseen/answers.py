@@ -7,6 +7,7 @@ this module borrows; where Java refuses an answer, so may we.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,8 +117,8 @@ def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
     Java's rows with the values of partition columns that the files have.
 
     Spark takes these values out of the name of the folder: escaped in incremental reads, a
-    null for an empty text, the text of a time for its number. The files have what was
-    written, and so have our rows. Only what is such a text is changed.
+    null for an empty text and for the number of a timestamp, the text of a time for its number.
+    The files have what was written, and so have our rows. Only what is such a text is changed.
     """
 
     def key(row: dict[str, Any]) -> str:
@@ -135,10 +136,20 @@ def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
         for name in columns:
             shown, kept = row.get(name), twin.get(name)
             odd = shown is None and kept == "" and "__HIVE_DEFAULT_PARTITION__" in texts
+            odd = odd or (shown is None and _micros(kept) in texts)
             if odd or (shown is not None and (str(shown) in texts or str(shown) == str(kept))):
                 fixed[name] = kept
         found.append(fixed)
     return found
+
+
+def _micros(value: Any) -> str | None:
+    """The number that names the folder of a timestamp."""
+    try:
+        moment = dt.datetime.fromisoformat(value).replace(tzinfo=dt.UTC)
+    except (TypeError, ValueError):
+        return None
+    return str((moment - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(microseconds=1))
 
 
 def _timeline(account: dict[str, Any]) -> Rows:

@@ -28,7 +28,6 @@ __all__ = [
     "account_of",
     "ask_newer",
     "make",
-    "settle",
 ]
 
 WRITE = "hoodie.datasource.write."
@@ -135,22 +134,6 @@ def make(java: JavaOracle, recipe: Recipe, folder: Path) -> dict[str, Any]:
     account |= {"conf": conf, "refused": refused}
     told.write_text(json.dumps(account, indent=1, sort_keys=True), encoding="utf-8")
     return account
-
-
-def settle(java: JavaOracle, table: Path) -> None:
-    """
-    Tell a JVM's Spark how to read, once; any table serves.
-
-    Days before 1582 are read as they are written down, which Spark refuses to guess; and so
-    few rows are not worth compiled code.
-    """
-    words = (
-        "spark.sql.parquet.datetimeRebaseModeInRead=CORRECTED",
-        "spark.sql.parquet.int96RebaseModeInRead=CORRECTED",
-        "spark.sql.codegen.wholeStage=false",
-        "spark.sql.codegen.factoryMode=NO_CODEGEN",
-    )
-    java.sql(table, ";;".join([*(f"set {word}" for word in words), "select 1"]))
 
 
 def account_of(
