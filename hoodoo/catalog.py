@@ -15,6 +15,7 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
 from timeline.index.own_buckets import own_buckets_of
+from timeline.model.paths import listed
 from timeline.model.schema import TableSchema, missing_fields
 from timeline.model.table_config import TableConfig, new_table_properties
 from timeline.ports.events import EventSink
@@ -73,9 +74,9 @@ def create_table(
     path: str | os.PathLike[str],
     *,
     schema: pa.Schema | None = None,
-    record_key: Sequence[str] | str = (),
-    partition_by: Sequence[str] | str = (),
-    ordering: Sequence[str] | str = (),
+    record_key: Sequence[str] | str | None = None,
+    partition_by: Sequence[str] | str | None = None,
+    ordering: Sequence[str] | str | None = None,
     table_type: str | None = None,
     name: str | None = None,
     properties: Properties = None,
@@ -122,9 +123,9 @@ def planned_table(
     path: str | os.PathLike[str],
     *,
     schema: pa.Schema | None = None,
-    record_key: Sequence[str] | str = (),
-    partition_by: Sequence[str] | str = (),
-    ordering: Sequence[str] | str = (),
+    record_key: Sequence[str] | str | None = None,
+    partition_by: Sequence[str] | str | None = None,
+    ordering: Sequence[str] | str | None = None,
     table_type: str | None = None,
     name: str | None = None,
     properties: Properties = None,
@@ -208,8 +209,8 @@ def new_table_config(
     return planned
 
 
-def _listed(names: Sequence[str] | str) -> str:
-    return names if isinstance(names, str) else ",".join(names)
+def _listed(names: Sequence[str] | str | None) -> str:
+    return names if isinstance(names, str) else ",".join(listed(names or (), "columns"))
 
 
 def _stored(settings: WriteSettings, schema: pa.Schema) -> pa.Schema:

@@ -28,6 +28,7 @@ import pyarrow.json as pajson
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.casting import cast_column
 from timeline.model.evolution import is_list, is_variant
+from timeline.model.paths import listed
 from timeline.model.schema import META_FIELDS
 from timeline.model.variant import variant_struct
 
@@ -62,7 +63,7 @@ def typed_rows(
             ``schema_mismatch``), or those of a new column have no type in common (``data``).
     """
     known = {each.name: each.type for each in (*META_FIELDS, *(schema or ()))}
-    named = dict.fromkeys(chain.from_iterable(rows))
+    named = dict.fromkeys(listed(dict.fromkeys(chain.from_iterable(rows)), "names of columns"))
     names = [name for name in known if name in named]
     names += [name for name in named if name not in known]
     if not names:  # rows of nothing, or none at all

@@ -235,6 +235,20 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
         yield made
 
 
+@pytest.mark.parametrize("name", [1, None, b"id"])
+def test_dicts_name_their_columns_by_texts(table: hoodoo.Table, name: object):
+    with pytest.raises(InvalidInputError, match="names of columns"):
+        table.upsert([{"id": "a"}, {name: 2}])  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("names", ["record_key", "partition_by", "ordering"])
+def test_columns_of_a_new_table_are_texts_or_none(tmp_path: Path, names: str):
+    schema = pa.schema([("id", pa.string())])
+    with pytest.raises(InvalidInputError, match="columns are a list of texts"):
+        hoodoo.create_table(tmp_path / "t", schema=schema, **{names: 3})
+    hoodoo.create_table(tmp_path / "t", schema=schema, **{names: None}).close()
+
+
 def test_dicts_change_no_type_of_the_table(table: hoodoo.Table):
     receipt = table.upsert([{**ROW, "n": 2}, {"id": "b", "n": None, "big": None, "s": {}}])
     assert receipt.schema_changes == ()
