@@ -44,7 +44,7 @@ from timeline.publishing.look import look
 from timeline.publishing.queue import has_queue
 from timeline.publishing.settle import finish, is_settled
 from timeline.reading.snapshot import Snapshot
-from timeline.rules.succession import begin_residue, next_instant_time
+from timeline.rules.succession import ahead_ms, begin_residue, next_instant_time
 from timeline.rules.transitions import Fate, check_transition
 
 __all__ = ["Begun", "begin", "make_inflight", "refuse_while_restored"]
@@ -157,14 +157,18 @@ def _try_begin(
     decided = None if last is None else last.newest_time
     known = (timeline.newest_time, decided, least, context.drawn.newest)
     newest = max(filter(None, known), default=None)
+    now = WallMs(world.clock.now_ms())
     requested_time = next_instant_time(
-        WallMs(world.clock.now_ms()),
+        now,
         newest,
         begin_residue(action),
         limits=context.limits.skew,
         zone=context.zone,
     )
     context.drawn.note(requested_time)
+    behind_ms = ahead_ms(now, newest, context.zone)
+    if behind_ms > context.limits.skew.warn_ms:
+        world.events.emit("clock.warning", behind_ms=behind_ms, newest_time=newest)
     check_transition(action, Fate.UNBORN, State.REQUESTED)
     content = b""
     if action is Action.REPLACECOMMIT:

@@ -20,8 +20,9 @@ from timeline.errors import (
     UnsafeSetupError,
     WriterDisagreementError,
 )
+from timeline.machine import SystemClock
 from timeline.model.times import WallMs
-from timeline.model.zones import TimelineZone
+from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.properties.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.table import Table
@@ -224,3 +225,21 @@ def test_writes_go_on_through_the_hour_that_comes_twice() -> None:
         newest = receipt.completion_time
         clock.sleep_ms(5 * 60_000)
     assert newest.startswith("2026102503"), "the clock went on after the hour"
+
+
+@pytest.mark.spec("TL-SUCC-2")
+@pytest.mark.parametrize(("behind_ms", "told"), [(900, 0), (5_000, 1)])
+def test_a_clock_that_is_behind_the_timeline_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    behind_ms: int,
+    told: int,
+) -> None:
+    table = made(tmp_path)
+    first = table.upsert([{"k": "a", "v": 1}])
+    now = UTC_ZONE.wall_ms(str(first.completion_time))
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: now - behind_ms)
+    with caplog.at_level("WARNING", "hoodoo"):
+        assert table.upsert([{"k": "a", "v": 2}]).requested_time > str(first.completion_time)
+    assert sum("clock.warning" in one.getMessage() for one in caplog.records) == told
