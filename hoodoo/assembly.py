@@ -43,7 +43,7 @@ from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink, Value
 from timeline.ports.world import World
 from timeline.properties.key_options import KEY_OPTIONS
-from timeline.properties.key_settings import key_spec_of, refuse_other_times
+from timeline.properties.key_settings import key_spec_of, refuse_other_classes, refuse_other_times
 from timeline.properties.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
 from timeline.properties.pace_options import pace_of
 from timeline.properties.properties_file import load_config
@@ -311,6 +311,7 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
             writing on would put equal records under different keys or folders.
     """
     _refuse_other_facts(settings, config, _TABLE_FACTS)
+    refuse_other_classes(settings, config)
     refuse_other_times(settings, config)
     own_buckets_of(settings)
     for field, key in KEPT_KEYS.items():

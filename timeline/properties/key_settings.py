@@ -43,6 +43,7 @@ __all__ = [
     "key_properties_of",
     "key_spec_of",
     "merge_definition_of_settings",
+    "refuse_other_classes",
     "refuse_other_times",
     "resolve_key_options",
     "stored_times_of",
@@ -281,6 +282,53 @@ def stored_times_of(config: TableConfig) -> TimestampKeys | None:
         return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
     except SettingError:
         return None
+
+
+def refuse_other_classes(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse Java classes and identifiers that stand for another rule than the table's, as Java does.
+
+    A payload class that the table was made with is taken: version 9 reads some in another mode.
+
+    Raises:
+        SettingError: ``kind`` ``setting_against_table``.
+    """
+    meant = _meanings(settings, config)
+    for field, (mine, theirs) in meant.items():
+        layer, option = settings.origin(field), KEY_OPTIONS[field]
+        if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, theirs):
+            continue
+        raise SettingError(
+            f"the table was made with another value: {option.key} (from {layer}) stands for "
+            f"{mine.value}, the table has {theirs.value}; leave the option out or write to "
+            "another table",
+            kind="setting_against_table",
+            key=option.key,
+            layer=layer,
+            suggestion=theirs.value,
+        )
+
+
+def _meanings(settings: WriteSettings, config: TableConfig) -> dict[str, tuple[Any, Any]]:
+    """By option: what the caller's class stands for, None for nothing, and what the table has."""
+    payload, merge = settings.payload_class, config.merge
+    found: dict[str, tuple[Any, Any]] = {}
+    if payload is None or payload != merge.payload_class:
+        modes = settings.merge_mode, config.merge_mode
+        known = definition_of_payload(payload) if payload else None
+        fills = known.partial_update_mode if known else None
+        found["merge_strategy_id"] = modes
+        same = modes[0] is modes[1]
+        found["payload_class"] = (fills, merge.partial_update_mode) if same else modes
+    told, mine = (config.key_generator_type or "").removesuffix("_AVRO"), settings.key_generator
+    if told in KeyGenerator.__members__:
+        theirs = KeyGenerator[told]
+        same = {mine, theirs} <= {KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE}
+        found["key_generator_type"] = found["key_generator_class"] = (
+            mine,
+            mine if same else theirs,
+        )
+    return found
 
 
 def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:

@@ -203,6 +203,12 @@ def key_generator_of(
     return _one_of(properties, (by_type, by_class), found)
 
 
+#: Names of the strategy before Hudi 1.0, where its default leaves the choice to the payload class.
+_STRATEGY_OF_OLD: Final = frozenset(
+    {"hoodie.datasource.write.record.merger.strategy", "hoodie.compaction.record.merger.strategy"}
+)
+
+
 def merge_mode_of(
     properties: PropertySet, by_mode: Option, by_payload: Option, by_strategy: Option
 ) -> MergeMode | None:
@@ -214,12 +220,13 @@ def merge_mode_of(
 
     Spec: fmt 1.5.
     """
-    found = [
-        _translate(properties, by_mode, _MODES, "this merge mode"),
-        _translate(properties, by_payload, _PAYLOADS, "this payload class"),
-        _translate(properties, by_strategy, _STRATEGIES, "this merge strategy"),
-    ]
-    return _one_of(properties, (by_mode, by_payload, by_strategy), found)
+    mode = _translate(properties, by_mode, _MODES, "this merge mode")
+    payload = _translate(properties, by_payload, _PAYLOADS, "this payload class")
+    strategy = _translate(properties, by_strategy, _STRATEGIES, "this merge strategy")
+    said = properties.find(by_strategy)
+    if said is not None and said[0] in _STRATEGY_OF_OLD and (mode or payload):
+        strategy = None
+    return _one_of(properties, (by_mode, by_payload, by_strategy), [mode, payload, strategy])
 
 
 def _translate(

@@ -129,9 +129,10 @@ def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
     found = []
     for row in theirs:
         twin = written.get(key(row), row)
-        parts = str(row.get("_hoodie_partition_path", "")).split("/")
+        path = str(row.get("_hoodie_partition_path", ""))
+        parts = path.split("/")
         texts = {part.partition("=")[2] if "=" in part else part for part in parts}
-        texts |= {unquote(text) for text in texts} | {"/".join(parts), "-".join(parts)}
+        texts |= {unquote(text) for text in texts} | {path, path.partition("=")[2], "-".join(parts)}
         fixed = dict(row)
         for name in columns:
             shown, kept = row.get(name), twin.get(name)

@@ -178,6 +178,52 @@ def test_a_table_is_not_opened_as_another_type(path: Path):
     assert caught.value.kind == "setting_against_table"
 
 
+PAYLOAD = "hoodie.datasource.write.payload.class"
+MODEL = "org.apache.hudi.common.model."
+GENERATOR = "hoodie.datasource.write.keygenerator.class"
+OLD_STRATEGY = "hoodie.datasource.write.record.merger.strategy"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "means"),
+    [
+        (PAYLOAD, MODEL + "OverwriteWithLatestAvroPayload", "COMMIT_TIME_ORDERING"),
+        (PAYLOAD, MODEL + "PartialUpdateAvroPayload", "IGNORE_DEFAULTS"),
+        (OLD_STRATEGY, "ce9acb64-bde0-424c-9b91-f6ebba25356d", "COMMIT_TIME_ORDERING"),
+        (GENERATOR, "org.apache.hudi.keygen.ComplexKeyGenerator", "COMPLEX"),
+        ("hoodie.datasource.write.keygenerator.type", "COMPLEX", "COMPLEX"),
+    ],
+)
+def test_a_class_that_stands_for_another_rule_than_the_tables_is_refused(
+    tmp_path: Path, key: str, value: str, means: str
+):
+    """Java Hudi refuses such a writer, too; without a word its rows would merge otherwise."""
+    schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
+    facts = {"record_key": "id", "partition_by": "p", "ordering": "ts"}
+    hoodoo.create_table(tmp_path / "t", schema=schema, **facts).close()
+    with pytest.raises(SettingError, match=f"stands for {means}") as refused:
+        hoodoo.open_table(tmp_path / "t", properties={key: value})
+    assert refused.value.kind == "setting_against_table"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {PAYLOAD: MODEL + "DefaultHoodieRecordPayload"},
+        {GENERATOR: "org.apache.hudi.keygen.SimpleKeyGenerator"},
+        {GENERATOR: "org.apache.hudi.keygen.SimpleAvroKeyGenerator"},
+        {OLD_STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"},
+    ],
+)
+def test_a_class_that_stands_for_the_tables_rule_is_taken(
+    tmp_path: Path, properties: dict[str, str]
+):
+    schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
+    facts = {"record_key": "id", "partition_by": "p", "ordering": "ts"}
+    hoodoo.create_table(tmp_path / "t", schema=schema, **facts).close()
+    hoodoo.open_table(tmp_path / "t", properties=properties).close()
+
+
 def test_a_path_without_a_table_is_told(tmp_path: Path):
     with pytest.raises(TableNotFoundError):
         hoodoo.open_table(tmp_path)

@@ -375,6 +375,20 @@ def test_the_merge_mode_follows_the_ordering_fields() -> None:
     assert by_payload.effective_merge_mode is MergeMode.COMMIT_TIME_ORDERING
 
 
+@pytest.mark.parametrize("name", ["compaction.record", "datasource.write.record"])
+def test_a_strategy_of_hudi_0_leaves_the_merge_mode_to_the_payload_class(name: str) -> None:
+    """Its default is what event time is called now; tables of version 6 state both."""
+    old = {
+        f"hoodie.{name}.merger.strategy": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+        "hoodie.datasource.write.payload.class": (
+            "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+        ),
+    }
+    assert write(**old).merge_mode is MergeMode.COMMIT_TIME_ORDERING
+    old["hoodie.record.merge.strategy.id"] = old.pop(f"hoodie.{name}.merger.strategy")
+    assert refusal(old).kind == "setting_contradiction"
+
+
 def test_prefixed_properties_go_into_the_commit_but_never_secrets() -> None:
     settings = write(**{"_team": "ops", "_api.token": "canary", "other": "x"})
     assert settings.extra_metadata == {"_team": "ops"}
