@@ -122,13 +122,14 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     fields = conf[WRITE + "precombine.field"].split(",")
     if any(f"{field} {kind}" in made.schema for field in fields[1:] for kind in UNORDERED):
         conf[WRITE + "precombine.field"] = fields[0]
-    # Behind a clustering that is only planned Java refuses every update; of buckets it makes others.
+    # Behind a clustering that is only planned Java refuses every update. A clustering of buckets,
+    # and an overwrite of ranges of hashes, make file groups that belong to no bucket.
     buckets = conf["hoodie.index.type"] == "BUCKET"
+    ranges = conf.get("hoodie.index.bucket.engine") == "CONSISTENT_HASHING"
     made_of = [
         step
         for step in made.steps
-        if not (isinstance(step, Service) and step.what == "cluster")
-        or not (step.schedule_only or buckets)
+        if not _clusters(step, planned_only=not buckets) and not (ranges and _overwrites(step))
     ]
     if any(f"{field} string" in made.schema for field in ("ts", "ts2", "ts3")):
         made_of = [_in_avro(step) for step in made_of]
@@ -147,7 +148,7 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
         return list({json.dumps([row.get(k) for k in names]): dict(row) for row in drawn}.values())
 
     kinds = ["upsert", "upsert", "upsert", "delete", "clean", "compact"]
-    if conf.get("hoodie.index.bucket.engine") != "CONSISTENT_HASHING":  # refused by name there
+    if not ranges:  # refused by name there
         kinds.append("insert_overwrite")
     steps: list[tuple[str, Rows]] = []
     for _ in range(rng.randint(2, 4)):
@@ -176,6 +177,15 @@ def _laid_out(recipe: Recipe, layout: str) -> Recipe:
             steps.append(replace(step, rows=rows))
     schema = recipe.schema.replace("region string", f"region {kind}")
     return replace(recipe, schema=schema, steps=steps)
+
+
+def _clusters(step: Step, *, planned_only: bool) -> bool:
+    clusters = isinstance(step, Service) and step.what == "cluster"
+    return clusters and (step.schedule_only or not planned_only)
+
+
+def _overwrites(step: Step) -> bool:
+    return isinstance(step, Write) and step.operation.startswith("insert_overwrite")
 
 
 def _in_avro(step: Step) -> Step:
