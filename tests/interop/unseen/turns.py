@@ -221,9 +221,11 @@ def take_turns(
     found = differences(path, ask_newer(judge, told.recipe, folder))
     if found and differences(path, account):
         return [f"as made: {line}" for line in found]
+    conf = {key: text for key, text in {**COMMON, **told.recipe.conf, **SHORT}.items() if text}
+    if account["table_version"] == 6:  # is upgraded when nothing is pending
+        _finish(java, path, conf)
     shutil.rmtree(twin, ignore_errors=True)
     shutil.copytree(path, twin)
-    conf = {key: text for key, text in {**COMMON, **told.recipe.conf, **SHORT}.items() if text}
     theirs, ours = _JavaHands(java, twin, conf, told.recipe.schema), _OurHands(path, conf)
     # By event time a row may come back behind a delete, which depends on what is compacted by then.
     alike = conf[WRITE + "table.type"] == "COPY_ON_WRITE" or not conf.get(
@@ -260,10 +262,26 @@ def take_turns(
         kind = getattr(error, "kind", "")
         return [f"{STOPPED} {kind}"] if kind in REFUSED_BY_NAME else [f"we refuse: {kind}: {error}"]
     except JavaRefusedError as error:
-        return [f"java refuses our result: {error}"]
+        # 1.2.0 cannot compare dates and decimals of its own copy-on-write tables, either.
+        stopped = account["table_version"] == 6 and "ClassCastException" in str(error)
+        return [f"{STOPPED if stopped else 'java refuses our result:'} {error}"]
     finally:
         ours.close()
     return []
+
+
+def _finish(java: JavaOracle, path: Path, conf: Mapping[str, str]) -> None:
+    """Carry out or roll back what is pending, as far as Java does it."""
+    for one in java.timeline(path):
+        if one["state"] == "COMPLETED":
+            continue
+        try:
+            if one["action"] == "compaction":
+                java.service(path, "compact", pending=one["requested"], conf=conf)
+            else:
+                java.service(path, "rollback", one["requested"], conf=conf)
+        except JavaRefusedError:
+            continue
 
 
 class _JavaHands:
