@@ -132,7 +132,9 @@ def from_folders(theirs: Rows, mine: Rows, columns: list[str]) -> Rows:
         path = str(row.get("_hoodie_partition_path", ""))
         parts = path.split("/")
         texts = {part.partition("=")[2] if "=" in part else part for part in parts}
-        texts |= {unquote(text) for text in texts} | {path, path.partition("=")[2], "-".join(parts)}
+        texts |= {unquote(text) for text in texts} | {"-".join(parts)}
+        for tail in ("/".join(parts[number:]) for number in range(len(parts))):
+            texts |= {tail, tail.partition("=")[2]}
         fixed = dict(row)
         for name in columns:
             shown, kept = row.get(name), twin.get(name)
