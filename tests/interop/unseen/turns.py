@@ -271,8 +271,9 @@ def take_turns(
 
 
 def _finish(java: JavaOracle, path: Path, conf: Mapping[str, str]) -> None:
-    """Carry out or roll back what is pending, as far as Java does it; a second try may do it."""
-    for one in (one for _ in range(2) for one in java.timeline(path)):
+    """Carry out or roll back what is pending, as far as Java does it."""
+    conf = {**conf, "hoodie.auto.commit": "true"}  # 0.15 commits no compaction without
+    for one in java.timeline(path):
         if one["state"] == "COMPLETED":
             continue
         try:
