@@ -277,8 +277,8 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
 }
 
 
-#: What a writer may call a table; a session that reads several says it of one of them. Tables
-#: were made in the database "default" whatever their writers said, so that name tells nothing.
+#: Names that a writer may give for a table. Only writes check them: a session reads several tables.
+#: Earlier releases stored the database "default" for every table, so that name is not compared.
 _TABLE_NAMES: Mapping[str, Callable[[TableConfig], str]] = {
     "table_name": lambda config: config.name,
     "database": lambda config: "" if config.database == "default" else config.database,

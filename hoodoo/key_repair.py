@@ -227,7 +227,7 @@ class _Repair:
 
     def is_over(self) -> bool:
         """
-        Go on to the next window; tells whether no wrong rows are left.
+        Move to the next window. Returns whether no wrong rows are left.
 
         Raises:
             InvalidInputError: A whole round found rows that cannot be repaired.

@@ -80,9 +80,9 @@ def next_step(
     """
     Decide what the next write does.
 
-    A winner is written to its right place, or aside where a wrong row lies there: an upsert
-    would merge the two, which are of different records. When no winner can be written any more,
-    all addresses are deleted where no winner and no right row lies.
+    A winner is written to its right place. Where a wrong row of another record lies there, an upsert
+    would merge the two, so the winner is written under a key of its own. When no winner is left to
+    write, the step deletes each address that holds neither a winner nor a right row.
 
     Args:
         known: The rows.

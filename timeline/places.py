@@ -108,7 +108,7 @@ def check_size(path: str, size_bytes: int) -> None:
 
 def check_slot_size(size_bytes: int) -> None:
     """
-    Refuse a commit slot that nobody could read, before it is created.
+    Refuse a commit slot that is larger than readers accept, before it is created.
 
     The files that show it are no larger: they hold its body, which it has in base64.
 

@@ -60,7 +60,7 @@ def redact(key: str, value: str) -> str:
 
 def redact_text(text: str) -> str:
     """
-    A text of somebody else, such as a driver's message, without the secrets of addresses.
+    A text from outside, such as a driver's message, without the secrets of its addresses.
 
     Paths of files of a table stay, whatever its partition columns are called.
     """

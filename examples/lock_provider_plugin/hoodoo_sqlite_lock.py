@@ -1,8 +1,8 @@
 """
 Example lock provider: one row of a SQLite database on a local disk, with a lease.
 
-It shows a provider whose lock ends by time. A waiter measures the holder's silence itself
-(concurrency 7.2, as the DynamoDB provider does), so no two clocks are ever compared.
+It shows a provider whose lock ends by time. A waiter measures the holder's silence itself, as
+the DynamoDB provider does, so no two clocks are ever compared.
 """
 
 from __future__ import annotations

@@ -389,7 +389,8 @@ def end_slot_command(invocation: Invocation, *, address: str, number: int | None
     """
     End a commit slot that no writer can carry out: forged, damaged or too large.
 
-    Without NUMBER the first such slot. Bring the slot back from a backup instead if you have one:
+    Without NUMBER the first such slot. A slot whose time is far ahead of this clock is ended by its
+    NUMBER alone: make sure that this clock is right. Bring the slot back from a backup instead if you have one:
     what it decided is lost.
     """
     with invocation.open_table(address) as opened:

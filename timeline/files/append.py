@@ -124,7 +124,7 @@ def append_to_file_group(
     written = written_schema(task, incoming)
     base_name, below = _lies_upon(task, target)
     records, deletes = _changes(storage, task, target, incoming, written.arrow)
-    blocks = _blocks(task, target.settings, records, deletes, written.avro_json)
+    blocks = _blocks(task, target.settings, records, deletes, written)
     stats: list[WriteStat] = []
     block = next(blocks, None)
     opens = task.base_path is None and not target.logs
@@ -291,22 +291,21 @@ def _blocks(
     settings: LogSettings,
     records: pa.Table,
     deletes: pa.Table,
-    own_json: str,
+    written: TableSchema,
 ) -> Iterator[_Block]:
-    """Blocks of bounded size, encoded when they are asked for; ``own_json`` is the records'."""
-    avro_json = avro_with_meta(own_json)
+    """Blocks of bounded size, encoded when they are asked for; ``written`` is the records' schema."""
+    avro_json = avro_with_meta(written.avro_json)
     header: dict[int, str] = {
         HeaderKey.INSTANT_TIME: task.requested_time,
         HeaderKey.SCHEMA: avro_json,
     }
     of_records = {**header, HeaderKey.IS_PARTIAL: "true"} if task.partial else header
-    plain = with_meta(TableSchema.from_avro(own_json).arrow)
-    form = block_format(settings, _rules(task), plain)
-    as_parquet = form is LogFormat.PARQUET
+    plain = with_meta(written.arrow)
+    as_parquet = block_format(settings, _rules(task), plain) is LogFormat.PARQUET
     kind = BlockType.PARQUET_DATA if as_parquet else BlockType.AVRO_DATA
     for part in _parts(records, settings.block_bytes_max):
         if as_parquet:
-            content = parquet_bytes(part, own_json, task.parquet)
+            content = parquet_bytes(part, written.avro_json, task.parquet)
         else:
             content = encode_records(part.cast(plain), avro_json)
         head, tail = block_frame(kind, of_records, len(content))

@@ -200,8 +200,8 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     """
     Do what Java Hudi does with ``hoodie.metadata.enable=false``.
 
-    The properties change (``metadata_table_off``), then the metadata table's folder goes; a later
-    Java writer builds it anew. Call it under the lock.
+    It changes the properties (``metadata_table_off``), then deletes the metadata table's folder. A
+    later Java writer creates the metadata table again. The caller holds the lock.
     """
     config = update_properties(storage, metadata_table_off(load_config(storage)), now=now)
     storage.delete_folder(METADATA_TABLE)

@@ -33,7 +33,8 @@ def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> 
     """
     The partitions inside of a folder that hold committed files, at any depth.
 
-    Outside: a walk below the folder, 1 list per partition, below one without such files anew.
+    Outside: the lists of a walk below the folder, and 1 list per partition. Where a partition holds
+    no committed file the walk continues below it.
     """
     inside = list_partition_paths(context.world.storage, below=folder)
     found = with_rows(context, snapshot, inside)

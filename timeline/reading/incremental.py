@@ -291,7 +291,7 @@ def _wholes(
     ahead: bool,
 ) -> Wholes | None:
     """
-    All that lies in the file groups of a range, which partial updates in logs need.
+    The whole file groups of a range, which the merge of partial updates needs.
 
     Only the logs tell whether they have some. Version 6 has no such blocks.
     """

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -129,7 +129,8 @@ def foreign_table(seed: int, release: str) -> ForeignTable:
     made_of = [
         step
         for step in made.steps
-        if not _clusters(step, planned_only=not buckets) and not (ranges and _overwrites(step))
+        if not (_clusters(step) and (buckets or step.schedule_only))
+        and not (ranges and _overwrites(step))
     ]
     if any(f"{field} string" in made.schema for field in ("ts", "ts2", "ts3")):
         made_of = [_in_avro(step) for step in made_of]
@@ -179,9 +180,8 @@ def _laid_out(recipe: Recipe, layout: str) -> Recipe:
     return replace(recipe, schema=schema, steps=steps)
 
 
-def _clusters(step: Step, *, planned_only: bool) -> bool:
-    clusters = isinstance(step, Service) and step.what == "cluster"
-    return clusters and (step.schedule_only or not planned_only)
+def _clusters(step: Step) -> TypeGuard[Service]:
+    return isinstance(step, Service) and step.what == "cluster"
 
 
 def _overwrites(step: Step) -> bool:

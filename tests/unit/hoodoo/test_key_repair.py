@@ -153,17 +153,22 @@ def test_with_a_global_index_rows_of_a_key_in_two_folders_are_one_record(tmp_pat
         assert stored(table) == [("1.0", "2.0", 11), ("2.0", "1.0", 20), ("9.0", "2.0", 90)]
 
 
+def upsert_beside(table: hoodoo.Table, others: list[dict[str, Any]]) -> None:
+    """Let another writer upsert one of these rows before each write of the table."""
+    published = table._published
+
+    def beside(plan: Any, workload: Any) -> Any:
+        if others:
+            table.upsert([others.pop()])
+        return published(plan, workload)
+
+    table._published = beside  # type: ignore[method-assign]
+
+
 def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
     with table_of(tmp_path / "t") as table:
         put(table, row(7.0, 6, 10), "7", "1.0")
-        published, others = table._published, [row(7.0, 8, 80), row(6.0, 1, 60)]
-
-        def beside(plan: Any, workload: Any) -> Any:
-            if others:
-                table.upsert([others.pop()])
-            return published(plan, workload)
-
-        table._published = beside  # type: ignore[method-assign]
+        upsert_beside(table, [row(7.0, 8, 80), row(6.0, 1, 60)])
         table.repair_keys()
         assert stored(table) == [("6.0", "1.0", 60), ("7.0", "1.0", 80)]
         assert problems(table) == []
@@ -175,14 +180,7 @@ def test_a_row_that_another_writer_puts_into_another_folder_is_one_record_with_i
     unique = {"hoodie.index.type": "GLOBAL_SIMPLE"}
     with table_of(tmp_path / "t", ordering=[], properties=unique) as table:
         put(table, row(1.0, 5, 10, p=2.0), "1", "2.0")
-        published, others = table._published, [row(1.0, 9, 90, p=3.0)]
-
-        def beside(plan: Any, workload: Any) -> Any:
-            if others:
-                table.upsert([others.pop()])
-            return published(plan, workload)
-
-        table._published = beside  # type: ignore[method-assign]
+        upsert_beside(table, [row(1.0, 9, 90, p=3.0)])
         table.repair_keys()
         assert stored(table) == [("1.0", "3.0", 90)]
 
