@@ -14,7 +14,7 @@ from hoodoo.assembly import Layers
 from hoodoo.explain import explain_instant
 from hoodoo.verify import verify_at
 from tests.acceptance.cli import contents, run
-from timeline.errors import OutcomeUnknownError
+from timeline.errors import InstantNotFoundError, OutcomeUnknownError
 from timeline.model.instant import Action
 from timeline.publishing import settle as settling
 from timeline.publishing.begin import begin
@@ -141,3 +141,34 @@ def test_the_command_line_tells_what_it_would_archive_and_does_it(
     assert run("table", "verify", path).exit_code == 0
     listed = run("timeline", "show", path, "--history").document["instants"]
     assert sum(one["archived"] for one in listed) == len(told)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_images_are_refused_where_a_clean_took_the_older_slice_archived_or_not(
+    tmp_path: Path, archived: bool
+) -> None:
+    """The log came while a compaction ran, so its row before lay in the slice that is gone."""
+    keep = {
+        **KEEP,
+        "hoodie.clean.automatic": "false",
+        "hoodie.compact.inline.max.delta.commits": "1",
+    }
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
+    facts = {"record_key": "id", "table_type": "MERGE_ON_READ", "properties": keep}
+    with hoodoo.create_table(tmp_path / "t", schema=schema, **facts) as table:
+        table.upsert([{"id": "a", "v": 1}])
+        since = table.upsert([{"id": "a", "v": 2}]).completion_time
+        plan = table.services.schedule("compact")
+        assert plan is not None
+        table.upsert([{"id": "a", "v": 3}])
+        table.services.execute(plan.requested_time)
+        for value in range(4, 8):
+            table.upsert([{"id": "a", "v": value}])
+        assert table.services.clean() is not None
+        if archived:
+            for value in range(8, 14):
+                table.upsert([{"id": "a", "v": value}])
+            table.services.archive()
+            assert not any(one.action == "clean" for one in table.timeline if not one.archived)
+        with pytest.raises(InstantNotFoundError, match="the older files of"):
+            table.changes(since, images=True).read_all()
