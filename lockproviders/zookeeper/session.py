@@ -42,7 +42,9 @@ _LOG = logging.getLogger("hoodoo.lock")
 READ_SHARE = 1.5
 # Without the hook for the negotiated time: what even a server with short ticks grants.
 ASSUMED_LEASE_MS = 4_000
-RECONNECT_SHARE = 8  # of the session: the longest pause between two attempts to reconnect
+# The longest pause between two attempts to reconnect, as a part of the session. One attempt
+# without an answer and one pause end within the time for which a look at the lease waits.
+RECONNECT_SHARE = 12
 
 Watch = Callable[[Any], None]
 
@@ -93,6 +95,7 @@ class ZkSession:
         self._watchdog: Any = None
         self._client = (make or _kazoo_client)(settings)
         self._is_measured = self._measure()
+        self._bound_reconnects()
         self._client.add_listener(self._on_state)
         try:
             self._client.start_async()
@@ -252,6 +255,29 @@ class ZkSession:
 
         handshake._connect = measured  # noqa: SLF001  no public way, see ASSUMED_LEASE_MS
         return True
+
+    def _bound_reconnects(self) -> None:
+        """
+        Give an attempt to reconnect the time of a request; kazoo gives it the whole session.
+
+        A server may accept a connection while it starts and never answer it, and packets to a
+        host that is gone may be dropped. The attempt would outlast the lease.
+        """
+
+        def limit_s(timeout_s: float) -> float:
+            is_first = not self._ready.is_set()  # no lease yet, and the caller bounds it
+            return timeout_s if is_first else min(timeout_s, self.request_timeout_ms / 1000)
+
+        handler = getattr(self._client, "handler", None)
+        if (connect := getattr(handler, "create_connection", None)) is not None:
+            handler.create_connection = lambda *arguments, timeout, **named: connect(
+                *arguments, timeout=limit_s(timeout), **named
+            )
+        handshake = getattr(self._client, "_connection", None)
+        if (invoke := getattr(handshake, "_invoke", None)) is not None:
+            handshake._invoke = lambda timeout, *arguments, **named: invoke(  # noqa: SLF001
+                limit_s(timeout), *arguments, **named
+            )
 
     def _on_state(self, state: str) -> None:
         """Heard on kazoo's connection thread; must not block."""

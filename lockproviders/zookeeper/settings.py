@@ -76,13 +76,13 @@ OPTIONS: Mapping[str, Option] = {
         key=_HUDI + "wait_time_ms_between_retry",
         default="1000",
         kind=OptionKind.MS,
-        doc="First pause between such attempts; at most an eighth of the session time.",
+        doc="First pause between such attempts; at most a twelfth of the session time.",
     ),
     "reconnect_max_ms": Option(
         key=_HUDI + "max_wait_time_ms_between_retry",
         default="16000",
         kind=OptionKind.MS,
-        doc="Longest pause between such attempts; at most an eighth of the session time.",
+        doc="Longest pause between such attempts; at most a twelfth of the session time.",
     ),
     "application": Option(
         key="hoodie.write.application.id",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -228,6 +229,23 @@ def test_lock_survives_a_restart_of_the_server(
             new_lock(server.address).acquire("other").release()
             return
     pytest.fail("no restart came within a session's time")
+
+
+def test_lock_survives_a_connection_that_a_starting_server_never_answers(
+    tmp_path: Path, new_lock: Callable[..., ProviderLock]
+) -> None:
+    with ZooKeeperServer(tmp_path) as server:
+        lease = new_lock(server.address, session_ms=5 * LONG_MS).acquire("publish")
+        ends_s = time.monotonic() + (lease.remaining_ms() or 0) / 1000
+        server.kill()
+        with socket.create_server(("127.0.0.1", server.port)) as mute:
+            mute.settimeout(LONG_MS / 1000)
+            silent, _ = mute.accept()
+        with silent:  # the attempt to reconnect waits for its answer
+            server.start()
+            held = is_held(lease)
+        assert held or time.monotonic() > ends_s, "the next attempt finds the server"
+        lease.release()
 
 
 def test_lease_ends_while_the_server_is_away_and_waiters_come_back(
