@@ -35,9 +35,8 @@ from timeline.index.options import KEPT_KEYS
 from timeline.index.own_buckets import own_buckets_of
 from timeline.machine import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 from timeline.model.appending import LogSettings
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.evolution import MissingColumns, SchemaRules
-from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.operations import ChangeLogMode, MergeMode, WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink, Value

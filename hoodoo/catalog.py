@@ -15,9 +15,10 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.index.adoption import kept_properties
 from timeline.index.own_buckets import own_buckets_of
+from timeline.model.new_table import new_table_properties
 from timeline.model.paths import listed
 from timeline.model.schema import TableSchema, missing_fields
-from timeline.model.table_config import TableConfig, new_table_properties
+from timeline.model.table_config import TableConfig
 from timeline.ports.events import EventSink
 from timeline.properties.key_settings import (
     key_properties_of,

@@ -36,9 +36,9 @@ from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
 from timeline.model.filenames import parse_instant_name
+from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.table_config import new_table_properties
 from timeline.places import SLOTS, TABLE_FACTS, TIMELINE
 from timeline.ports.world import World as EngineWorld
 from timeline.properties.setting_names import PublishLock

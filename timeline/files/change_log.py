@@ -33,10 +33,10 @@ from timeline.model.change_log import (
     OPERATION,
     OPERATIONS,
     RECORD_KEY,
-    ChangeLogMode,
     change_log_schema,
 )
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
+from timeline.model.operations import ChangeLogMode
 from timeline.model.paths import join
 from timeline.model.schema import KEY_COLUMN
 from timeline.model.times import InstantTime

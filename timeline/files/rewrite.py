@@ -33,11 +33,10 @@ from timeline.files.parquet import (
 )
 from timeline.files.permits import computing, is_small
 from timeline.model.appending import LogTarget
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, RuntimeStats, WriteStat
 from timeline.model.filenames import BaseFileName, IOType, LogFileName
 from timeline.model.merge_definition import MergeDefinition
-from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.operations import ChangeLogMode, MergeMode, WriteOperation
 from timeline.model.paths import check_partition_path, join
 from timeline.model.schema import (
     FILE_NAME_COLUMN,

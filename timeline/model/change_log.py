@@ -9,10 +9,10 @@ base files before and after.
 from __future__ import annotations
 
 import json
-from enum import Enum
 from typing import Any, Final
 
 from timeline.errors import CorruptTableError
+from timeline.model.operations import ChangeLogMode
 
 __all__ = [
     "AFTER",
@@ -21,7 +21,6 @@ __all__ = [
     "OPERATION",
     "OPERATIONS",
     "RECORD_KEY",
-    "ChangeLogMode",
     "change_log_schema",
 ]
 
@@ -33,14 +32,6 @@ AFTER: Final = "after"
 
 OPERATIONS: Final = ("i", "u", "d")
 """Insert, update, delete: the texts in the column `op`, by `rules.change_images.Kind`."""
-
-
-class ChangeLogMode(Enum):
-    """What a change log holds beside the operation (``hoodie.table.cdc.supplemental...``)."""
-
-    OP_KEY_ONLY = "OP_KEY_ONLY"
-    DATA_BEFORE = "DATA_BEFORE"
-    DATA_BEFORE_AFTER = "DATA_BEFORE_AFTER"
 
 
 def change_log_schema(mode: ChangeLogMode, avro_json: str) -> str:

@@ -9,43 +9,28 @@ record keys and Avro names.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from typing import Final
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.merge_definition import (
     MergeDefinition,
     version_8_merging,
     version_9_merging,
 )
-from timeline.model.operations import MergeMode, TableType
+from timeline.model.operations import ChangeLogMode, MergeMode, TableType
+from timeline.model.table_config import LAYOUT_OF_VERSION, TABLE_ID_KEY, table_checksum
 
 __all__ = [
-    "LAYOUT_OF_VERSION",
     "RESERVED_COLUMN_PREFIX",
-    "TABLE_ID_KEY",
     "new_table_properties",
-    "table_checksum",
 ]
-
-TABLE_ID_KEY: Final = "hoodoo.table.id"
-"""Our own key: names the table in locks and registries even when it is moved."""
-
-LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
-"""Readable table versions and the timeline layout version each one goes with."""
 
 RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
 """Columns of this prefix belong to Hudi and never to a key."""
 
 _NAME_CHARACTERS_MAX: Final = 255
 _WRITABLE_VERSIONS: Final = (8, 9)
-
-
-def table_checksum(name: str, database: str = "") -> str:
-    """The table checksum: CRC-32 over database, dot and name, as unsigned decimal (fmt 1.2)."""
-    return str(zlib.crc32(f"{database}.{name}".encode()))
 
 
 def new_table_properties(

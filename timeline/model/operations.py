@@ -1,10 +1,10 @@
-"""The user's words for a write, a table and a merge, spelled as Hudi spells them."""
+"""The user's words for a write, a table, a merge and a change log, spelled as Hudi spells them."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["ConcurrencyMode", "MergeMode", "TableType", "WriteOperation"]
+__all__ = ["ChangeLogMode", "ConcurrencyMode", "MergeMode", "TableType", "WriteOperation"]
 
 
 class WriteOperation(Enum):
@@ -51,6 +51,14 @@ class MergeMode(Enum):
     COMMIT_TIME_ORDERING = "COMMIT_TIME_ORDERING"
     EVENT_TIME_ORDERING = "EVENT_TIME_ORDERING"
     CUSTOM = "CUSTOM"
+
+
+class ChangeLogMode(Enum):
+    """What a change log holds beside the operation (``hoodie.table.cdc.supplemental...``)."""
+
+    OP_KEY_ONLY = "OP_KEY_ONLY"
+    DATA_BEFORE = "DATA_BEFORE"
+    DATA_BEFORE_AFTER = "DATA_BEFORE_AFTER"
 
 
 class ConcurrencyMode(Enum):

@@ -1,5 +1,5 @@
 """
-What `hoodie.properties` says about a table: a typed view, and what a new table gets.
+A typed view of `hoodie.properties`, the file in which a table describes itself.
 
 Every key of format 1.1 that changes how this engine reads or writes becomes a typed field;
 the raw mapping stays beside it, because an update must keep every key it does not know.
@@ -8,28 +8,28 @@ Wrong content is refused here, once, so that no path has to ask again.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
-from timeline.model.new_table import (
-    LAYOUT_OF_VERSION,
-    TABLE_ID_KEY,
-    new_table_properties,
-    table_checksum,
-)
-from timeline.model.operations import MergeMode, TableType
+from timeline.model.operations import ChangeLogMode, MergeMode, TableType
 from timeline.model.zones import LOCAL, UTC_ZONE
 
 __all__ = [
+    "LAYOUT_OF_VERSION",
     "TABLE_ID_KEY",
     "TableConfig",
-    "new_table_properties",
     "table_checksum",
 ]
+
+TABLE_ID_KEY: Final = "hoodoo.table.id"
+"""Our own key: names the table in locks and registries even when it is moved."""
+
+LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
+"""Readable table versions and the timeline layout version each one goes with."""
 
 _CHANGE_LOG_MODE: Final = "hoodie.table.cdc.supplemental.logging.mode"
 _CHANGE_LOG_MODES: Final = frozenset(ChangeLogMode.__members__)
@@ -68,6 +68,11 @@ _OF_WRITERS: Final = (
 
 _SLASH_SEPARATED_DATES: Final = "hoodie.datasource.write.slash.separated.date.partitioning"
 _WRITERS_TIMES_IN_LOGS = 8  # table version
+
+
+def table_checksum(name: str, database: str = "") -> str:
+    """The table checksum: CRC-32 over database, dot and name, as unsigned decimal (fmt 1.2)."""
+    return str(zlib.crc32(f"{database}.{name}".encode()))
 
 
 def _way_out(version: int) -> str:

@@ -26,9 +26,14 @@ from pydantic import (
 
 from timeline.errors import SettingError
 from timeline.model.appending import LogFormat
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.moments import range_of
-from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
+from timeline.model.operations import (
+    ChangeLogMode,
+    ConcurrencyMode,
+    MergeMode,
+    TableType,
+    WriteOperation,
+)
 from timeline.model.times import InstantTime
 from timeline.model.zones import TimelineZone
 from timeline.properties.key_settings import contradictions_of_keys, resolve_key_options

@@ -21,7 +21,6 @@ from timeline.codecs.instant_avro import decode_restore
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.files.change_reader import ChangeRead, ChangeSource, ChangeUnit, read_changes
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
@@ -31,7 +30,7 @@ from timeline.model.filenames import (
     parse_log_file_name,
 )
 from timeline.model.instant import Action
-from timeline.model.operations import TableType
+from timeline.model.operations import ChangeLogMode, TableType
 from timeline.model.paths import check_relative_path, join, listed
 from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.model.slot import SlotKind

@@ -21,11 +21,10 @@ from timeline.files.rewrite import FileGroupTask
 from timeline.index.buckets import Buckets, find_buckets
 from timeline.index.own_buckets import refuse_overwriting, refuse_rows, refuse_updates
 from timeline.model.appending import LogSettings, LogTarget
-from timeline.model.change_log import ChangeLogMode
 from timeline.model.claim import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.commit_metadata import CommitMetadata, PlannedUpdate, workload_profile
 from timeline.model.file_group import FileSlice
-from timeline.model.operations import TableType, WriteOperation
+from timeline.model.operations import ChangeLogMode, TableType, WriteOperation
 from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
 from timeline.publishing.nesting import inner_partitions, with_rows

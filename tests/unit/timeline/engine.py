@@ -14,8 +14,8 @@ from timeline.context import TableContext, TableLimits
 from timeline.files.rewrite import FileGroupTask
 from timeline.index import LookupRules
 from timeline.machine import SystemClock, SystemIds, ThreadExecutor
+from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode, TableType, WriteOperation
-from timeline.model.table_config import new_table_properties
 from timeline.ports.storage import Storage, StorageCapabilities
 from timeline.ports.world import World
 from timeline.publishing.begin import begin

@@ -17,9 +17,9 @@ from timeline.errors import CorruptTableError, InstantNotFoundError
 from timeline.files.change_log import read_change_log
 from timeline.files.markers import marker_files
 from timeline.files.rewrite import FileGroupTask, write_file_group
-from timeline.model.change_log import ChangeLogMode, change_log_schema
+from timeline.model.change_log import change_log_schema
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.operations import WriteOperation
+from timeline.model.operations import ChangeLogMode, WriteOperation
 from timeline.model.schema import TableSchema
 from timeline.properties.properties_file import update_properties
 from timeline.publishing.settle import data_files_of

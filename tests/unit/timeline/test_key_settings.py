@@ -8,8 +8,9 @@ import pytest
 
 from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode, merge_definition_of
+from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode
-from timeline.model.table_config import TableConfig, new_table_properties
+from timeline.model.table_config import TableConfig
 from timeline.properties.key_settings import (
     key_properties_of,
     key_spec_of,

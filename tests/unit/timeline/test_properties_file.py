@@ -11,7 +11,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableNotFoundError,
 )
-from timeline.model.table_config import new_table_properties
+from timeline.model.new_table import new_table_properties
 from timeline.places import (
     INDEX_DEFINITIONS,
     METADATA_TABLE,

@@ -14,8 +14,9 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.model.merge_definition import MergeDefinition
+from timeline.model.new_table import new_table_properties
 from timeline.model.operations import MergeMode, TableType
-from timeline.model.table_config import TableConfig, new_table_properties, table_checksum
+from timeline.model.table_config import TableConfig, table_checksum
 
 DATA = Path(__file__).parent / "data"
 EVENT_ID = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
