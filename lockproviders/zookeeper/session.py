@@ -269,12 +269,14 @@ class ZkSession:
             return timeout_s if is_first else min(timeout_s, self.request_timeout_ms / 1000)
 
         handler = getattr(self._client, "handler", None)
-        if (connect := getattr(handler, "create_connection", None)) is not None:
+        connect = getattr(handler, "create_connection", None)
+        if handler is not None and connect is not None:
             handler.create_connection = lambda *arguments, timeout, **named: connect(
                 *arguments, timeout=limit_s(timeout), **named
             )
         handshake = getattr(self._client, "_connection", None)
-        if (invoke := getattr(handshake, "_invoke", None)) is not None:
+        invoke = getattr(handshake, "_invoke", None)
+        if handshake is not None and invoke is not None:
             handshake._invoke = lambda timeout, *arguments, **named: invoke(  # noqa: SLF001
                 limit_s(timeout), *arguments, **named
             )
