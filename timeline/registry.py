@@ -23,7 +23,6 @@ from timeline.boundary import (
 )
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
-from timeline.index.options import INDEX_OPTIONS
 from timeline.model.filenames import instant_file_name
 from timeline.model.times import told_ms
 from timeline.model.zones import LOCAL
@@ -31,7 +30,7 @@ from timeline.places import TABLE_FACTS, WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
 from timeline.properties.agreement import AGREED_BY, AGREED_BY_WRITERS_OF_ROWS
-from timeline.rules.own_buckets import EVERY_BUCKET, OwnBuckets, met_buckets
+from timeline.rules.own_buckets import EVERY_BUCKET, OWN_BUCKETS_KEY, OwnBuckets, met_buckets
 
 __all__ = [
     "RegisteredWriter",
@@ -453,13 +452,11 @@ def _refuse_met(context: TableContext, buckets: str, living: Sequence[Registered
             silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
                 f"another writer of this table, {other.text}, writes to the same buckets, and one "
-                "of both has them for itself; give each writer its own hoodoo.write.bucket.range, "
+                f"of both has them for itself; give each writer its own {OWN_BUCKETS_KEY}, "
                 "or, when that one has ended without a word, wait until it was silent for "
                 f"{silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
                 kind="buckets_met",
                 other=other.text,
-                differences={
-                    INDEX_OPTIONS["own_buckets"].key: {"mine": buckets, "theirs": other.buckets}
-                },
+                differences={OWN_BUCKETS_KEY: {"mine": buckets, "theirs": other.buckets}},
                 buckets=met,
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from timeline.properties.options import Option, OptionKind
+from timeline.rules.own_buckets import OWN_BUCKETS_KEY
 
 __all__ = ["INDEX_OPTIONS", "KEPT_KEYS"]
 
@@ -66,7 +67,7 @@ INDEX_OPTIONS: Final[dict[str, Option]] = {
         aliases=(KEPT_KEYS["bucket_hash_fields"],),
     ),
     "own_buckets": Option(
-        key="hoodoo.write.bucket.range",
+        key=OWN_BUCKETS_KEY,
         doc="Buckets of this writer alone, as 0-63 or 0-15,32; rows of others are refused, and so "
         "is a writer whose buckets meet those of a living one. Not said: all.",
     ),

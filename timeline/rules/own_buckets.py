@@ -12,7 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EVERY_BUCKET", "OwnBuckets", "met_buckets"]
+__all__ = ["EVERY_BUCKET", "OWN_BUCKETS_KEY", "OwnBuckets", "met_buckets"]
+
+#: The option that gives a writer buckets of its own.
+OWN_BUCKETS_KEY: Final = "hoodoo.write.bucket.range"
 
 #: What a writer without buckets of its own may write to, where its range would stand.
 EVERY_BUCKET: Final = "all"
