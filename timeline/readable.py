@@ -7,13 +7,13 @@ write into it damages what its own engine relies on.
 
 from __future__ import annotations
 
-from timeline.errors import MetadataTableOnError, UnsupportedTableError
+from timeline.errors import UnsupportedTableError
 from timeline.model.table_config import TableConfig
+from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.rules.keys import KeyGenerator
 
 __all__ = [
     "ELSEWHERE",
-    "refuse_behind_metadata_table",
     "refuse_old_version",
     "refuse_unreadable",
     "refuse_unwritable",
@@ -65,28 +65,6 @@ def refuse_old_version(config: TableConfig) -> None:
             f"or one write with Java Hudi 1.2): version {config.table_version}",
             kind="table_version",
             table_version=config.table_version,
-        )
-
-
-def refuse_behind_metadata_table(
-    config: TableConfig, *, without_metadata_table: bool = False
-) -> None:
-    """
-    Refuse to change files that a metadata table would go on listing, or would not list.
-
-    Args:
-        config: The table's own configuration now.
-        without_metadata_table: Whether the publication switches it off (``TableLimits``).
-
-    Raises:
-        MetadataTableOnError: The metadata table is on (FOR-7).
-    """
-    if config.metadata_table_on and not without_metadata_table:
-        raise MetadataTableOnError(
-            "the table's metadata table is on and this release does not maintain it; set "
-            "hoodie.metadata.enable=false, and it is switched off when this is published (Java "
-            f"Hudi can build it again): {', '.join(config.metadata_partitions)}",
-            partitions=list(config.metadata_partitions),
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
-from timeline.properties.properties_file import load_config
-from timeline.readable import refuse_behind_metadata_table
+from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 
 __all__ = ["refuse_uncleanable"]
 

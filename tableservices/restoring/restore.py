@@ -44,12 +44,12 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
-from timeline.properties.properties_file import load_config
+from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.look import Turn
 from timeline.publishing.settle import data_files_of
 from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_behind_metadata_table, refuse_unwritable
+from timeline.readable import refuse_unwritable
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.succession import Residue
 from timeline.undoing.rollback_documents import result_document

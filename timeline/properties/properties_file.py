@@ -14,6 +14,7 @@ from timeline.codecs.properties import format_properties, parse_properties
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
+    MetadataTableOnError,
     StorageUnavailableError,
     TableNotFoundError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "keep_rows_elsewhere",
     "load_config",
     "metadata_table_off",
+    "refuse_behind_metadata_table",
     "rows_elsewhere_noted",
     "rows_may_lie_elsewhere",
     "switch_metadata_table_off",
@@ -184,6 +186,28 @@ def rows_elsewhere_noted(config: TableConfig) -> bool:
 def keep_rows_elsewhere(storage: Storage, *, now: str) -> TableConfig:
     """Write down that rows may lie elsewhere (``rows_may_lie_elsewhere``). Call it under the lock."""
     return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
+
+
+def refuse_behind_metadata_table(
+    config: TableConfig, *, without_metadata_table: bool = False
+) -> None:
+    """
+    Refuse to change files that a metadata table would go on listing, or would not list.
+
+    Args:
+        config: The table's own configuration now.
+        without_metadata_table: Whether the publication switches it off (``TableLimits``).
+
+    Raises:
+        MetadataTableOnError: The metadata table is on (FOR-7).
+    """
+    if config.metadata_table_on and not without_metadata_table:
+        raise MetadataTableOnError(
+            "the table's metadata table is on and this release does not maintain it; set "
+            "hoodie.metadata.enable=false, and it is switched off when this is published (Java "
+            f"Hudi can build it again): {', '.join(config.metadata_partitions)}",
+            partitions=list(config.metadata_partitions),
+        )
 
 
 def metadata_table_off(config: TableConfig) -> dict[str, str]:

@@ -16,9 +16,9 @@ from timeline.context import TableContext
 from timeline.model.filenames import pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
+from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.publishing.look import Turn
 from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_behind_metadata_table
 
 __all__ = ["Ended", "cancel", "how_it_ended", "make_way"]
 

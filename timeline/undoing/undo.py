@@ -32,6 +32,7 @@ from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
 from timeline.places import timeline_path
+from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_names import ForeignWriters
 from timeline.publishing.begin import Begun
 from timeline.publishing.look import Turn
@@ -39,7 +40,6 @@ from timeline.publishing.nesting import uncover
 from timeline.publishing.rivals import pending_rollback_of
 from timeline.publishing.settle import data_files_of, settle
 from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_behind_metadata_table
 from timeline.reading.withdrawal import withdrawn_by
 from timeline.rules.succession import Residue
 from timeline.undoing.left_upkeep import (
