@@ -1,9 +1,10 @@
 """
 Settings of keys, partitions and merging: what their options mean together.
 
-Beside ``timeline.properties.settings``, which holds the values: names of generators, payloads and time
-formats are translated and contradictions between them refused here (SEC4: no class is ever
-loaded by a name found in a property).
+``timeline.properties.settings`` holds the values. This module translates the names of generators,
+payloads and time formats by fixed tables, and refuses contradictions between them. No class is
+loaded by a name from a property. A name outside the tables is refused, because a guess would write
+other keys or keep other rows.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.merge_definition import (
+    MERGE_STRATEGY_IDS,
     MergeDefinition,
     PartialUpdateMode,
     definition_of_payload,
+    known_payloads,
 )
 from timeline.model.operations import MergeMode
 from timeline.properties.key_options import KEY_OPTIONS, TIME_OPTIONS
@@ -29,7 +33,6 @@ from timeline.properties.options import (
     PropertySet,
     parse_option,
 )
-from timeline.properties.setting_names import key_generator_of, merge_mode_of
 from timeline.rules.date_patterns import parse_date_pattern
 from timeline.rules.keys import KeyGenerator, KeySpec, infer_key_generator
 from timeline.rules.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
@@ -55,6 +58,48 @@ _DELIMITER: Final = re.compile(r"(?:\\s\*)?(\\?[^\w\\]|\[[^\w\\\]]\])(?:\\s\*)?"
 _PARSER: Final = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
 _MADE_OF: Final = ("key_generator_type", "key_generator_class", "merge_strategy_id")
 
+T = TypeVar("T")
+
+_GENERATOR_TYPES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
+    {
+        name + suffix: generator
+        for name, generator in KeyGenerator.__members__.items()
+        for suffix in ("", "_AVRO")
+    }
+)
+_GENERATOR_CLASSES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
+    {
+        f"org.apache.hudi.keygen.{name}KeyGenerator": generator
+        for name, generator in {
+            "Simple": KeyGenerator.SIMPLE,
+            "SimpleAvro": KeyGenerator.SIMPLE,
+            "Complex": KeyGenerator.COMPLEX,
+            "ComplexAvro": KeyGenerator.COMPLEX,
+            "Nonpartitioned": KeyGenerator.NON_PARTITION,
+            "NonpartitionedAvro": KeyGenerator.NON_PARTITION,
+            "TimestampBased": KeyGenerator.TIMESTAMP,
+            "TimestampBasedAvro": KeyGenerator.TIMESTAMP,
+            "Custom": KeyGenerator.CUSTOM,
+            "CustomAvro": KeyGenerator.CUSTOM,
+            "GlobalDelete": KeyGenerator.GLOBAL_DELETE,
+            "GlobalAvroDelete": KeyGenerator.GLOBAL_DELETE,
+        }.items()
+    }
+)
+_PAYLOADS: Final[Mapping[str, MergeMode]] = MappingProxyType(
+    {name: definition.mode for name, definition in known_payloads().items()}
+)
+_MODES: Final[Mapping[str, MergeMode]] = MappingProxyType(
+    {mode.value: mode for mode in (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)}
+)
+_STRATEGIES: Final[Mapping[str, MergeMode]] = MappingProxyType(
+    {MERGE_STRATEGY_IDS[mode]: mode for mode in _MODES.values()}
+)
+#: Names of the strategy before Hudi 1.0, where its default leaves the choice to the payload class.
+_STRATEGY_OF_OLD: Final = frozenset(
+    {"hoodie.datasource.write.record.merger.strategy", "hoodie.compaction.record.merger.strategy"}
+)
+
 
 def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None:
     """
@@ -68,15 +113,8 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     Raises:
         SettingError: A name is not known, a pattern or zone is none, or two contradict.
     """
-    values["key_generator"] = key_generator_of(
-        properties, KEY_OPTIONS["key_generator_type"], KEY_OPTIONS["key_generator_class"]
-    )
-    values["merge_mode"] = merge_mode_of(
-        properties,
-        KEY_OPTIONS["merge_mode"],
-        KEY_OPTIONS["payload_class"],
-        KEY_OPTIONS["merge_strategy_id"],
-    )
+    values["key_generator"] = _key_generator(properties)
+    values["merge_mode"] = _merge_mode(properties)
     split = [field.partition(":") for field in values.get("partition_fields", ())]
     values["partition_fields"] = tuple(name.strip() for name, _, _ in split)
     values["partition_types"] = tuple(kind.strip().upper() or None for _, _, kind in split)
@@ -88,6 +126,92 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     }
     for field in _MADE_OF:
         values.pop(field, None)
+
+
+def _key_generator(properties: PropertySet) -> KeyGenerator | None:
+    """
+    The key generator that was asked for by type or by class name; None when by neither.
+
+    Raises:
+        SettingError: The name stands for a generator that this release does not have, or
+            type and class name different ones.
+    """
+    by_type, by_class = KEY_OPTIONS["key_generator_type"], KEY_OPTIONS["key_generator_class"]
+    found = [
+        _translate(properties, by_type, _GENERATOR_TYPES, "this key generator"),
+        _translate(properties, by_class, _GENERATOR_CLASSES, "this key generator"),
+    ]
+    return _one_of(properties, (by_type, by_class), found)
+
+
+def _merge_mode(properties: PropertySet) -> MergeMode | None:
+    """
+    The merge mode that was asked for by name, payload class or strategy id; None when by none.
+
+    Raises:
+        SettingError: A custom merge was asked for, or the three contradict each other.
+
+    Spec: fmt 1.5.
+    """
+    by_mode, by_payload = KEY_OPTIONS["merge_mode"], KEY_OPTIONS["payload_class"]
+    by_strategy = KEY_OPTIONS["merge_strategy_id"]
+    mode = _translate(properties, by_mode, _MODES, "this merge mode")
+    payload = _translate(properties, by_payload, _PAYLOADS, "this payload class")
+    strategy = _translate(properties, by_strategy, _STRATEGIES, "this merge strategy")
+    said = properties.find(by_strategy)
+    if said is not None and said[0] in _STRATEGY_OF_OLD and (mode or payload):
+        strategy = None
+    return _one_of(properties, (by_mode, by_payload, by_strategy), [mode, payload, strategy])
+
+
+def _translate(
+    properties: PropertySet, option: Option, names: Mapping[str, T], what: str
+) -> T | None:
+    said = properties.find(option)
+    if said is None or not said[1]:
+        return None
+    key, text, layer = said
+    value = parse_option(option, text, key=key, layer=layer)
+    for name, meaning in names.items():
+        if name.casefold() == str(value).casefold():
+            return meaning
+    accepted = ", ".join(names)
+    raise SettingError(
+        f"{what} is not supported, use one of {accepted}: {key}={text} (from {layer})",
+        kind="unsupported_setting",
+        key=key,
+        value=text,
+        layer=layer,
+        suggestion=accepted,
+    )
+
+
+def _one_of(
+    properties: PropertySet, options: tuple[Option, ...], found: list[T | None]
+) -> T | None:
+    meanings = [
+        (option, meaning)
+        for option, meaning in zip(options, found, strict=True)
+        if meaning is not None
+    ]
+    for option, meaning in meanings[1:]:
+        if meaning != meanings[0][1]:
+            _refuse_pair(properties, meanings[0][0], option)
+    return meanings[0][1] if meanings else None
+
+
+def _refuse_pair(properties: PropertySet, one: Option, other: Option) -> NoReturn:
+    first = properties.find(one) or (one.key, "", "")
+    second = properties.find(other) or (other.key, "", "")
+    raise SettingError(
+        f"two properties contradict each other, keep one of them: {first[0]}={first[1]} "
+        f"(from {first[2]}) and {second[0]}={second[1]} (from {second[2]})",
+        kind="setting_contradiction",
+        key=second[0],
+        value=second[1],
+        layer=second[2],
+        suggestion=f"remove {second[0]} or {first[0]}",
+    )
 
 
 def _times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
