@@ -39,11 +39,11 @@ from timeline.model.operations import TableType
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.partitions import list_partition_paths
 from timeline.places import HEARTBEATS, MARKERS, heartbeat_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError
 from timeline.publishing.settle import is_settled
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import list_partition_paths
 from timeline.reading.withdrawal import fileless_since
 from timeline.rules.anomalies import Anomaly
 from timeline.table import Table

@@ -32,13 +32,13 @@ from timeline.model.claim import FileGroupId
 from timeline.model.filenames import data_file_time, parse_base_file_name, parse_log_file_name
 from timeline.model.paths import join
 from timeline.model.times import InstantTime
+from timeline.partitions import list_partition_paths
 from timeline.places import MARKERS
 from timeline.ports.storage import LeavesTemporaries, Storage
 from timeline.properties.properties_file import load_config
 from timeline.publishing.metadata_table import leave_metadata_table
 from timeline.readable import refuse_unwritable
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
-from timeline.reading.view import list_partition_paths
 from timeline.reading.withdrawal import ended_times
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]

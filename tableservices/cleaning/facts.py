@@ -30,13 +30,14 @@ from timeline.model.paths import check_partition_path, join
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.times import InstantTime
+from timeline.partitions import list_partition_paths
 from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.publishing.look import Turn
 from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.reading.reader_lease import owed_paths
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import FileSystemView, list_partition_paths
+from timeline.reading.view import FileSystemView
 from timeline.reading.withdrawal import ended_times
 
 __all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "read_last_clean", "savepoints_of"]

@@ -17,11 +17,11 @@ from timeline.index.adoption import rules_kept_in
 from timeline.model.operations import WriteOperation
 from timeline.model.paths import check_partition_path
 from timeline.model.times import InstantTime, WallMs
+from timeline.partitions import opening_time
 from timeline.properties.properties_file import load_config
 from timeline.readable import refuse_unwritable
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import opening_time
 from timeline.rules.keys import KeySpec, infer_key_generator
 from timeline.writing.receipt import WritePlan
 from timeline.writing.workload import RowRules

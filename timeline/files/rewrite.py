@@ -48,6 +48,7 @@ from timeline.model.schema import (
     with_meta,
 )
 from timeline.model.times import InstantTime
+from timeline.partitions import PARTITION_METADATA
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 from timeline.rules.keys import VirtualKeys
 from timeline.rules.leaving import take_out_leaving
@@ -55,7 +56,6 @@ from timeline.rules.merge_rules import MergeRules
 from timeline.rules.merging import DeleteKind, MergeOutcome, append_rows, merge_base
 
 __all__ = [
-    "PARTITION_METADATA",
     "FileGroupTask",
     "FirstVersion",
     "announce_base_file",
@@ -70,8 +70,6 @@ __all__ = [
     "write_file_group",
     "written_schema",
 ]
-
-PARTITION_METADATA = ".hoodie_partition_metadata"
 
 _APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
 

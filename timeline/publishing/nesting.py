@@ -15,10 +15,10 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.filenames import data_file_time
 from timeline.model.paths import join
+from timeline.partitions import is_partition_file, list_partition_paths
 from timeline.properties.setting_names import ForeignWriters
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import is_partition_file, list_partition_paths
 
 __all__ = ["inner_partitions", "uncover", "with_rows"]
 

@@ -23,6 +23,7 @@ from timeline.model.instant import Action, Instant
 from timeline.model.paths import join
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime
+from timeline.partitions import list_partition_paths
 from timeline.places import TIMELINE, boundary_path, heartbeat_path, timeline_path
 from timeline.ports.lock import Lease
 from timeline.ports.storage import (
@@ -34,7 +35,6 @@ from timeline.ports.storage import (
 )
 from timeline.properties.setting_names import ForeignWriters, PublishLock
 from timeline.reading.reader_lease import spare_leased
-from timeline.reading.view import list_partition_paths
 from timeline.reading.withdrawal import fileless_since, withdrawn_by, withdrawn_files
 
 __all__ = [

@@ -2,8 +2,7 @@
 The view: which files make up the table in one snapshot, by completion time.
 
 Files are found by listing partition folders, because that is what every Hudi reader does
-without a metadata table; which of them count is decided by the snapshot alone. Partitions
-are found by the ``.hoodie_partition_metadata`` file Java Hudi looks for (fmt 4.1).
+without a metadata table; which of them count is decided by the snapshot alone.
 """
 
 from __future__ import annotations
@@ -12,100 +11,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError
 from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
-from timeline.model.paths import check_partition_path, join
+from timeline.model.paths import check_partition_path
 from timeline.model.times import InstantTime
-from timeline.ports.storage import ObjectMissingError, Stats, Storage
+from timeline.partitions import is_partition_file, list_partition_paths
+from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.partition_pruning import PartitionPruner
 from timeline.rules.slicing import Slicing, merged_slice, slice_files
 
-__all__ = [
-    "PARTITION_METADATA",
-    "FileSystemView",
-    "is_partition",
-    "is_partition_file",
-    "list_partition_paths",
-    "opening_time",
-]
+__all__ = ["FileSystemView"]
 
-PARTITION_METADATA = ".hoodie_partition_metadata"
-_DEPTH_MAX = 32
 _LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
-
-
-def list_partition_paths(
-    storage: Storage, pruner: PartitionPruner | None = None, *, below: str | None = None
-) -> list[str]:
-    """
-    Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
-
-    Walks the folders below the base, never into ``.hoodie`` and not below a partition.
-    Outside: 1 stat per folder, 1 list per folder that is none; of folders that a pruner leaves.
-
-    Args:
-        storage: Where the table lies.
-        pruner: Leaves partitions out whose rows cannot match a filter; None for all partitions.
-        below: Only those inside of this folder, though it be a partition; None for all.
-
-    Raises:
-        CorruptTableError: Folders nest deeper than 32 levels (SEC14).
-    """
-    found: list[str] = []
-    level = [""] if below is None else _folders_in(below, storage.list(below))
-    for _ in range(_DEPTH_MAX):
-        inside: list[str] = []
-        for folder in level if pruner is None else pruner.folders(level):
-            # Most folders are partitions, which may have thousands of files: looked up, not listed.
-            if storage.stat(join(folder, PARTITION_METADATA)) is not None:
-                found.append(folder)
-                continue
-            entries = storage.list(folder)
-            if any(is_partition_file(entry.name) for entry in entries if not entry.is_folder):
-                found.append(folder)
-                continue
-            inside.extend(_folders_in(folder, entries))
-        if not inside:
-            return sorted(found if pruner is None else pruner.partitions(found))
-        level = inside
-    raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
-
-
-def _folders_in(folder: str, entries: Stats) -> list[str]:
-    start = f"{folder}/" if folder else ""  # checked by the storage when it is used
-    return [
-        f"{start}{entry.name}"
-        for entry in entries
-        if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
-    ]
-
-
-def is_partition(storage: Storage, folder: str, ending: str) -> bool:
-    """Whether a folder has a metadata file, a text or of an ending. Outside: at most 2 stats."""
-    names = dict.fromkeys((PARTITION_METADATA, PARTITION_METADATA + ending))
-    return any(storage.stat(join(folder, name)) is not None for name in names)
-
-
-def opening_time(storage: Storage, partition_path: str) -> InstantTime | None:
-    """
-    Requested time of the instant that opened a partition, committed or not.
-
-    None where no text tells it: there is none, or it is in a Parquet file. Outside: 1 get.
-    """
-    path = join(partition_path, PARTITION_METADATA)
-    try:
-        return parse_properties(storage.read(path), path=path).get("commitTime") or None
-    except (CorruptTableError, ObjectMissingError):
-        return None
-
-
-def is_partition_file(name: str) -> bool:
-    """Whether a file of this name makes its folder a partition."""
-    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
 
 @dataclass(kw_only=True)
@@ -136,7 +56,9 @@ class FileSystemView:
 
     def partition_paths(self, pruner: PartitionPruner | None = None) -> list[str]:
         """Every partition path with a folder, sorted. Outside: as ``list_partition_paths``."""
-        return list_partition_paths(self.storage, pruner)
+        if pruner is None:
+            return list_partition_paths(self.storage)
+        return pruner.partitions(list_partition_paths(self.storage, pruner.folders))
 
     def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
         """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""

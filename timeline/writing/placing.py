@@ -27,6 +27,7 @@ from timeline.model.file_group import FileSlice
 from timeline.model.operations import ChangeLogMode, TableType, WriteOperation
 from timeline.model.schema import IS_DELETED_COLUMN, TableSchema
 from timeline.model.times import InstantTime
+from timeline.partitions import PARTITION_METADATA, is_partition, opening_time
 from timeline.publishing.nesting import inner_partitions, with_rows
 from timeline.reading.pending_plans import (
     file_groups_in_clustering,
@@ -35,12 +36,7 @@ from timeline.reading.pending_plans import (
 )
 from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
-from timeline.reading.view import (
-    PARTITION_METADATA,
-    FileSystemView,
-    is_partition,
-    opening_time,
-)
+from timeline.reading.view import FileSystemView
 from timeline.rules.bucketing import BucketEngine
 from timeline.rules.conflicts import Refused
 from timeline.rules.merging import DeleteKind

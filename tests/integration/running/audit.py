@@ -17,8 +17,8 @@ from pathlib import Path
 
 from timeline.active import ActiveTimeline
 from timeline.model.instant import Action
+from timeline.partitions import PARTITION_METADATA
 from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
-from timeline.reading.view import PARTITION_METADATA
 from timeline.testing.engine_facts import EngineFacts
 from timeline.testing.invariants import Violation
 from timeline.testing.world import World

@@ -16,6 +16,7 @@ from timeline.model.filenames import IOType
 from timeline.model.instant import Action
 from timeline.model.new_table import new_table_properties
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
+from timeline.partitions import PARTITION_METADATA
 from timeline.ports.ids import ProcessIdentity
 from timeline.ports.world import World
 from timeline.properties.properties_file import create_properties, load_config, update_properties
@@ -23,7 +24,6 @@ from timeline.publishing.begin import Begun, begin, make_inflight
 from timeline.publishing.publish import Candidate, Published, Seen, publish
 from timeline.publishing.rivals import claim_of
 from timeline.reading.read import view_of
-from timeline.reading.view import PARTITION_METADATA
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 

@@ -13,9 +13,10 @@ from timeline.errors import CorruptTableError, MissingFileError
 from timeline.history import ArchivedTimes
 from timeline.model.filenames import instant_file_name, parse_base_file_name
 from timeline.model.operations import WriteOperation
+from timeline.partitions import list_partition_paths
 from timeline.places import timeline_path
 from timeline.reading.snapshot import CommitReader, Snapshot
-from timeline.reading.view import FileSystemView, list_partition_paths
+from timeline.reading.view import FileSystemView
 from timeline.storage.memory import MemoryStorage
 from timeline.table import Table
 

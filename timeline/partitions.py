@@ -1,0 +1,100 @@
+"""
+Partitions: folders with the file ``.hoodie_partition_metadata``, as for Java Hudi (fmt 4.1).
+
+They are found by listing folders, because that is what every Hudi reader does without a metadata
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from timeline.codecs.properties import parse_properties
+from timeline.errors import CorruptTableError
+from timeline.model.paths import join
+from timeline.model.times import InstantTime
+from timeline.ports.storage import ObjectMissingError, Stats, Storage
+
+__all__ = [
+    "PARTITION_METADATA",
+    "is_partition",
+    "is_partition_file",
+    "list_partition_paths",
+    "opening_time",
+]
+
+PARTITION_METADATA = ".hoodie_partition_metadata"
+_DEPTH_MAX = 32
+
+
+def list_partition_paths(
+    storage: Storage,
+    prune: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    *,
+    below: str | None = None,
+) -> list[str]:
+    """
+    Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
+
+    Walks the folders below the base, never into ``.hoodie`` and not below a partition.
+    Outside: 1 stat per folder, 1 list per folder that is none; of folders that are not pruned.
+
+    Args:
+        storage: Where the table lies.
+        prune: Returns those of some folders that are walked; None to walk all.
+        below: Only those inside of this folder, though it be a partition; None for all.
+
+    Raises:
+        CorruptTableError: Folders nest deeper than 32 levels (SEC14).
+    """
+    found: list[str] = []
+    level = [""] if below is None else _folders_in(below, storage.list(below))
+    for _ in range(_DEPTH_MAX):
+        inside: list[str] = []
+        for folder in level if prune is None else prune(level):
+            # Most folders are partitions, which may have thousands of files: looked up, not listed.
+            if storage.stat(join(folder, PARTITION_METADATA)) is not None:
+                found.append(folder)
+                continue
+            entries = storage.list(folder)
+            if any(is_partition_file(entry.name) for entry in entries if not entry.is_folder):
+                found.append(folder)
+                continue
+            inside.extend(_folders_in(folder, entries))
+        if not inside:
+            return sorted(found)
+        level = inside
+    raise CorruptTableError("folders nest too deeply to be partitions", path=level[0])
+
+
+def _folders_in(folder: str, entries: Stats) -> list[str]:
+    start = f"{folder}/" if folder else ""  # checked by the storage when it is used
+    return [
+        f"{start}{entry.name}"
+        for entry in entries
+        if entry.is_folder and not (folder == "" and entry.name == ".hoodie")
+    ]
+
+
+def is_partition(storage: Storage, folder: str, ending: str) -> bool:
+    """Whether a folder has a metadata file, a text or of an ending. Outside: at most 2 stats."""
+    names = dict.fromkeys((PARTITION_METADATA, PARTITION_METADATA + ending))
+    return any(storage.stat(join(folder, name)) is not None for name in names)
+
+
+def opening_time(storage: Storage, partition_path: str) -> InstantTime | None:
+    """
+    Requested time of the instant that opened a partition, committed or not.
+
+    None where no text tells it: there is none, or it is in a Parquet file. Outside: 1 get.
+    """
+    path = join(partition_path, PARTITION_METADATA)
+    try:
+        return parse_properties(storage.read(path), path=path).get("commitTime") or None
+    except (CorruptTableError, ObjectMissingError):
+        return None
+
+
+def is_partition_file(name: str) -> bool:
+    """Whether a file of this name makes its folder a partition."""
+    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
