@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from timeline.boundary import (
     GRACE_OF_SILENCES,
@@ -29,10 +29,10 @@ from timeline.model.zones import LOCAL
 from timeline.places import TABLE_FACTS, WRITERS, timeline_folder
 from timeline.ports.executor import Ticker
 from timeline.ports.storage import FileStat, Storage
-from timeline.properties.agreement import AGREED_BY, AGREED_BY_WRITERS_OF_ROWS
 from timeline.rules.own_buckets import EVERY_BUCKET, OWN_BUCKETS_KEY, OwnBuckets, met_buckets
 
 __all__ = [
+    "AGREED_BY",
     "RegisteredWriter",
     "Registration",
     "adopt_copy",
@@ -44,6 +44,24 @@ __all__ = [
     "registered_writers",
     "tell_other_zone",
 ]
+
+AGREED_BY: Final[Mapping[str, str]] = {
+    "mode": "hoodie.write.concurrency.mode",
+    "lock_provider": "hoodie.write.lock.provider",
+    "lock_identity": "the server and key that hoodie.write.lock.* names",
+    "publish_lock": "hoodoo.publish.lock",
+    "foreign_writers": "hoodoo.foreign.writers",
+    "failed_writes_policy": "hoodie.clean.failed.writes.policy",
+    "heartbeat_expiry_ms": (
+        "hoodie.client.heartbeat.interval_in_ms * hoodie.client.heartbeat.tolerable.misses"
+    ),
+    "index": "hoodie.index.type and hoodie.bucket.index.*",
+    "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
+}
+"""By term of an agreement, what a user has to set."""
+
+#: Services look up no key, and the table does not keep the index that its writers use.
+_AGREED_BY_WRITERS_OF_ROWS: Final = frozenset({"index"})
 
 _ENTRIES_MAX = 10_000
 _ZONE_INSTANTS = 4
@@ -422,7 +440,7 @@ def _compare(
     for other in living:
         compared = {*agreement, *other.agreement}
         if not (buckets and other.buckets):
-            compared -= AGREED_BY_WRITERS_OF_ROWS
+            compared -= _AGREED_BY_WRITERS_OF_ROWS
         differences = {
             key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}
             for key in sorted(compared)

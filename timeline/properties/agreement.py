@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from timeline.model.zones import UTC_ZONE, TimelineZone
 from timeline.ports.world import World
-from timeline.properties.option_table import WRITE_OPTIONS
 from timeline.properties.setting_names import IndexType
 from timeline.properties.settings import WriteSettings
 
-__all__ = ["AGREED_BY", "AGREED_BY_WRITERS_OF_ROWS", "agreement", "agreement_of"]
-
-AGREED_BY: Mapping[str, str] = {
-    "mode": WRITE_OPTIONS["concurrency_mode"].key,
-    "lock_provider": "hoodie.write.lock.provider",
-    "lock_identity": "the server and key that hoodie.write.lock.* names",
-    "publish_lock": WRITE_OPTIONS["publish_lock"].key,
-    "foreign_writers": WRITE_OPTIONS["foreign_writers"].key,
-    "failed_writes_policy": WRITE_OPTIONS["failed_writes_policy"].key,
-    "heartbeat_expiry_ms": (
-        f"{WRITE_OPTIONS['heartbeat_interval_ms'].key} * {WRITE_OPTIONS['heartbeat_misses'].key}"
-    ),
-    "index": "hoodie.index.type and hoodie.bucket.index.*",
-    "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
-}
-"""What a user has to set for what is compared."""
-
-AGREED_BY_WRITERS_OF_ROWS = frozenset({"index"})
-"""Services look up no key, and the table does not keep the index that its writers use."""
+__all__ = ["agreement", "agreement_of"]
 
 
 def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:

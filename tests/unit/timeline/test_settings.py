@@ -23,6 +23,7 @@ from timeline.properties.setting_names import (
 )
 from timeline.properties.settings import ReadSettings, WriteSettings
 from timeline.properties.unsupported import UNSUPPORTED, UNSUPPORTED_READS, unsupported_keys
+from timeline.registry import AGREED_BY
 from timeline.rules.keys import KeyGenerator
 
 OCC = {"hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
@@ -204,6 +205,14 @@ def test_what_one_writer_may_choose_alone_is_not_compared() -> None:
     assert agreement(one, lock_provider="p", lock_identity="i") == agreement(
         other, lock_provider="p", lock_identity="i"
     )
+
+
+def test_a_refused_writer_is_told_options_that_exist() -> None:
+    assert set(agreement(write(), lock_provider="p", lock_identity="i")) >= set(AGREED_BY)
+    words = " ".join(AGREED_BY.values()).split()
+    keys = [word for word in words if word.startswith(("hoodie.", "hoodoo."))]
+    assert len(keys) >= len(AGREED_BY)
+    assert [key for key in keys if not key.endswith(".*") and not is_known_key(key)] == []
 
 
 # contradictions and ranges
