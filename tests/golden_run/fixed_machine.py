@@ -1,0 +1,166 @@
+"""
+A machine whose clock stands still and whose chance repeats, for a process of its own.
+
+The standard library is replaced, not a part of the engine: the scenarios then survive any
+renaming inside it. ``fix`` must run before the engine is imported, and is never undone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: 2026-01-15 00:00 UTC. It lies before every real run, so a real file time is recognised by it.
+START_MS = 1_768_435_200_000
+STEP_MS = 600_000  # between two steps
+_REAL_TIMES_MS = START_MS + 10_000 * STEP_MS  # a later time of a file is the real machine's
+#: The address of every table, whatever the real folder is called: the process's own folder.
+HERE = "/proc/self/cwd"
+#: How each nonce begins: the digests do not depend on how many were drawn before it.
+NONCE_PREFIX = bytes.fromhex("0bad5eed")
+_SLEEPS_MAX = 20_000
+
+Hook = Callable[[str], None]
+
+
+class FixedMachine:
+    """
+    Clock, chance, identity and file system calls of this process.
+
+    Random names are drawn from streams that begin anew with each step (``begin``), so one more
+    draw in one step changes no later step.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = os.path.realpath(root)
+        self.now_ms = START_MS
+        self.steady_ms = 1_000_000
+        self.gone: dict[str, bytes] = {}  # files that were deleted or replaced in this step
+        self.before_naming: Hook = _nothing  # called with the path a new file is about to get
+        self.process = ""  # a child of a fork has another name, and so other nonces
+        self._sleeps = self._drawn = self._nonces = 0
+        self._stream = ""
+        self._one = ""
+
+    def begin(self, stream: str) -> None:
+        """Begin a step: later by ``STEP_MS``, with names of its own."""
+        self.now_ms += STEP_MS
+        self.steady_ms += STEP_MS
+        self._stream, self._drawn, self._nonces, self._one = stream, 0, 0, ""
+        self.gone = {}
+        self.before_naming = _nothing
+
+    def known_as(self, name: str) -> None:
+        """Give one name to everything until ``draw_again``: a process that opens a table."""
+        self._one = name
+
+    def draw_again(self) -> None:
+        """Give each caller a name of its own again."""
+        self._one = ""
+
+    def fix(self) -> None:
+        """Replace what this process knows of its machine."""
+        self._fix_time()
+        self._fix_chance()
+        self._fix_files()
+        os.getpid = lambda: 4242
+        os.cpu_count = lambda: 1  # one thread
+        socket.gethostname = lambda: "golden.example"
+
+    def _fix_time(self) -> None:
+        time.time_ns = lambda: self.now_ms * 1_000_000
+        time.time = lambda: self.now_ms / 1_000
+        time.monotonic_ns = lambda: self.steady_ms * 1_000_000
+        time.clock_gettime_ns = lambda _clock: self.steady_ms * 1_000_000
+        time.sleep = self._sleep
+
+    def _sleep(self, seconds: float) -> None:
+        """Let time pass for those that measure waits; instants keep the time of the step."""
+        self._sleeps += 1
+        if self._sleeps > _SLEEPS_MAX:
+            raise AssertionError("the scenario waits for something that never comes")
+        self.steady_ms += max(1, round(seconds * 1_000))
+
+    def _fix_chance(self) -> None:
+        uuid.uuid4 = self._uuid
+        os.urandom = self._random
+
+    def _uuid(self) -> uuid.UUID:
+        self._drawn += 1
+        text = self._one or f"{self._stream} {self._drawn}"
+        return uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4)
+
+    def _random(self, size: int) -> bytes:
+        if size < 16:  # a share of a pause
+            return b"\x80" + bytes(size - 1)
+        self._nonces += 1
+        text = f"nonce {self.process} {self._stream} {self._nonces}"
+        drawn = hashlib.sha256(text.encode()).digest()
+        return (NONCE_PREFIX + drawn)[:size]
+
+    def _fix_files(self) -> None:
+        link, rename, opened, unlink, fstat = os.link, os.rename, os.open, os.unlink, os.fstat
+        realpath, entry_of = os.path.realpath, self._path_of
+
+        def fixed_link(source: Any, name: Any, **how: Any) -> None:
+            self.before_naming(entry_of(name, how.get("dst_dir_fd")))
+            link(source, name, **how)
+
+        def fixed_rename(source: Any, name: Any, **how: Any) -> None:
+            self._keep(entry_of(name, how.get("dst_dir_fd")))
+            rename(source, name, **how)
+
+        def fixed_open(name: Any, flags: int, *more: Any, **how: Any) -> int:
+            if flags & os.O_EXCL:
+                self.before_naming(entry_of(name, how.get("dir_fd")))
+            return opened(name, flags, *more, **how)
+
+        def fixed_unlink(name: Any, *, dir_fd: int | None = None) -> None:
+            self._keep(entry_of(name, dir_fd))
+            unlink(name, dir_fd=dir_fd)
+
+        def fixed_realpath(path: Any, **how: Any) -> Any:
+            text = os.fspath(path)
+            return text if str(text).startswith(HERE) else realpath(path, **how)
+
+        def fixed_fstat(descriptor: int) -> os.stat_result:
+            return self._as_of_now(fstat(descriptor))
+
+        os.link, os.rename, os.open, os.unlink = fixed_link, fixed_rename, fixed_open, fixed_unlink
+        os.path.realpath, os.fstat = fixed_realpath, fixed_fstat
+
+    def _as_of_now(self, found: os.stat_result) -> os.stat_result:
+        """The same entry; one that was written just now carries the fixed time."""
+        if found.st_mtime_ns < _REAL_TIMES_MS * 1_000_000:
+            return found
+        _, (values, named) = found.__reduce__()  # type: ignore[misc]
+        now_ns = self.now_ms * 1_000_000
+        return os.stat_result(values, named | {"st_mtime_ns": now_ns, "st_mtime": now_ns / 1e9})
+
+    def _path_of(self, name: Any, folder: int | None) -> str:
+        text = os.fspath(name)
+        if folder is not None:
+            text = f"{Path(f'/proc/self/fd/{folder}').readlink()}/{text}"
+        return text.replace(HERE, self.root, 1).removeprefix(self.root + "/")
+
+    def _keep(self, path: str) -> None:
+        whole = Path(self.root, path)
+        if not whole.name.startswith(".tmp-") and whole.is_file():
+            self.gone[path] = whole.read_bytes()
+
+    def age_files(self) -> None:
+        """Give every file that was written in this step the time of the step."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = Path(folder, name)
+                if path.stat().st_mtime_ns > _REAL_TIMES_MS * 1_000_000:
+                    os.utime(path, ns=(self.now_ms * 1_000_000, self.now_ms * 1_000_000))
+
+
+def _nothing(_path: str) -> None: ...
