@@ -170,7 +170,7 @@ class _Judge:
             marked=frozenset(one.name for one in markers if one.is_folder),
             kept=frozenset(path for one in savepoints(context) for path in one.files),
             owned=frozenset(plans),
-            ended=ended_times(context),
+            ended=ended_times(context.chain),
             archived=context.history.times(),
             named={},
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from timeline.active import ActiveTimeline, TimelineReader
@@ -42,6 +43,7 @@ from timeline.ports.storage import (
 from timeline.ports.world import World
 from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
 from timeline.reading.snapshot import CommitReader, Snapshot
+from timeline.reading.withdrawal import ended_times
 from timeline.rules.isolation import Isolation
 from timeline.rules.liveness import HeartbeatLimits
 from timeline.rules.moment_texts import MomentTexts
@@ -418,6 +420,7 @@ class TableContext:
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
             history=self.history,
+            ended=partial(ended_times, self.chain),
         )
 
 

@@ -8,7 +8,6 @@ at partitions written since that line (as Java Hudi's incremental cleaning).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from tableservices.cleaning.plan import CleanFacts, retained_line
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
@@ -38,7 +37,6 @@ from timeline.reading.pending_plans import file_groups_in_clustering, pending_co
 from timeline.reading.reader_lease import owed_paths
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView
-from timeline.reading.withdrawal import ended_times
 
 __all__ = ["SAVEPOINTED", "Gathered", "gather", "needing", "read_last_clean", "savepoints_of"]
 
@@ -163,8 +161,6 @@ def gather(
         snapshot=snapshot,
         pending_compactions=compactions,
         show_replaced=True,
-        history=context.history,
-        ended=partial(ended_times, context),
     )
     groups: dict[FileGroupId, list[FileSlice]] = {}
     for partition_path in partitions:

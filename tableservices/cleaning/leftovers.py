@@ -45,7 +45,7 @@ def remove_leftovers(context: TableContext) -> int:
     marked = tuple(one for one in marked if one not in pending)
     for requested_time in beats:
         storage.delete(heartbeat_path(requested_time))
-    aborted = ended_times(context) if marked else frozenset()
+    aborted = ended_times(context.chain) if marked else frozenset()
     for requested_time in marked:
         if requested_time in aborted:
             for path in data_files_of(storage, requested_time):

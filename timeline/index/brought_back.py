@@ -41,6 +41,6 @@ def may_bring_back(
                 archived = read_boundary(context.world.storage).time
             if archived and began >= archived:
                 continue
-            completed = view.completed(base_time)
+            completed = view.snapshot.archived.completions.get(base_time)
         if completed is not None and began < completed:
             yield one

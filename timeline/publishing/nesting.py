@@ -8,16 +8,16 @@ file would stay, so it is taken away again: nothing can be published there any m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from timeline.context import TableContext
 from timeline.errors import HoodooError
+from timeline.model.file_group import BaseFile, LogFile
 from timeline.model.filenames import data_file_time
 from timeline.model.paths import join
 from timeline.partitions import is_partition_file, list_partition_paths
+from timeline.ports.storage import Storage
 from timeline.properties.setting_names import ForeignWriters
-from timeline.reading.read import view_of
 from timeline.reading.snapshot import Snapshot
 
 __all__ = ["inner_partitions", "uncover", "with_rows"]
@@ -25,8 +25,17 @@ __all__ = ["inner_partitions", "uncover", "with_rows"]
 
 def with_rows(context: TableContext, snapshot: Snapshot, folders: Iterable[str]) -> list[str]:
     """Those of some folders that hold committed files, replaced ones too. Outside: 1 list each."""
-    view = replace(view_of(context, snapshot), show_replaced=True)
-    return [one for one in folders if view.slices(one)]
+    storage = context.world.storage
+    return [one for one in folders if any(map(snapshot.shows, _data_files(storage, one)))]
+
+
+def _data_files(storage: Storage, folder: str) -> Iterator[BaseFile | LogFile]:
+    for entry in storage.list(folder):
+        if not entry.is_folder:
+            base = BaseFile.found(folder, entry.name, entry.size_bytes)
+            file = base or LogFile.found(folder, entry.name, entry.size_bytes)
+            if file is not None:
+                yield file
 
 
 def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> list[str]:

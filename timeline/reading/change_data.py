@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -41,7 +41,7 @@ from timeline.reading.read import plan_scan, read_schema
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.time_travel import reaches_the_archive, retained_since
 from timeline.reading.view import FileSystemView
-from timeline.reading.withdrawal import ended_times, withdrawn_in
+from timeline.reading.withdrawal import withdrawn_in
 from timeline.rules.slicing import Slicing, merged_slice, slice_file_group
 
 __all__ = [
@@ -355,8 +355,6 @@ class PastSlices:
             storage=context.world.storage,
             snapshot=snapshot,
             pending_compactions={},
-            history=context.history,
-            ended=partial(ended_times, context),
             show_replaced=True,
         )
 
@@ -365,7 +363,7 @@ class PastSlices:
         """Of every instant; of archived ones when they were needed, or nothing else tells of them."""
         archived = self._archived
         if self._snapshot.active.first_write_time is None:
-            archived = self._view.archived.completions
+            archived = self._snapshot.archived.completions
         return {**archived, **self._snapshot.completions}
 
     def both_sides(
@@ -459,7 +457,7 @@ class PastSlices:
         known = self._snapshot.completions.get(time)
         if known is not None:
             return known
-        self._archived = self._view.archived.completions
+        self._archived = self._snapshot.archived.completions
         return self._archived.get(time)
 
 

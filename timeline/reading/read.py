@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -32,7 +31,6 @@ from timeline.reading.pending_plans import pending_compactions
 from timeline.reading.schema_history import schema_history
 from timeline.reading.snapshot import Snapshot
 from timeline.reading.view import FileSystemView
-from timeline.reading.withdrawal import ended_times
 from timeline.rules.folder_columns import FolderColumns
 from timeline.rules.keys import KeyGenerator, KeySpec, VirtualKeys
 from timeline.rules.merge_rules import MergeRules
@@ -83,8 +81,6 @@ def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
         storage=context.world.storage,
         snapshot=snapshot,
         pending_compactions=plans,
-        history=context.history,
-        ended=partial(ended_times, context),
         together=context.world.together,
     )
 

@@ -18,6 +18,7 @@ from timeline.errors import MissingFileError
 from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
+from timeline.model.file_group import BaseFile, LogFile
 from timeline.model.filenames import instant_file_name
 from timeline.model.instant import Action, Instant
 from timeline.model.times import InstantTime, is_between
@@ -128,6 +129,8 @@ class Snapshot:
         slicing: How log files find their slice, which the timeline's layout decides.
         archived_write: What the write told that decided the schema last, where that may be archived.
         history: Tells what is archived where the timeline alone cannot; None for nothing.
+        ended: Returns the times that slots ended (``ended_times``); called for what neither the
+            timeline nor the history knows.
     """
 
     active: ActiveTimeline
@@ -137,6 +140,7 @@ class Snapshot:
     slicing: Slicing = Slicing.BY_COMPLETION
     archived_write: CommitMetadata | None = None
     history: History | None = None
+    ended: Callable[[], frozenset[InstantTime]] = frozenset
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
@@ -198,6 +202,36 @@ class Snapshot:
         if self.slicing is Slicing.BY_COMPLETION:
             return self.is_committed(instant_time)
         return self.as_of is None or instant_time <= self.as_of
+
+    def shows(self, file: BaseFile | LogFile) -> bool:
+        """
+        Whether a file is visible, unless a replacecommit hides its file group.
+
+        Outside: as ``is_committed``; for a file below the active timeline the history's times,
+        once, and for one that they do not know the slots.
+        """
+        if isinstance(file, BaseFile):
+            time, visible = file.requested_time, self.is_committed(file.requested_time)
+        else:
+            time, visible = file.instant_time, self.log_file_is_visible(file.instant_time)
+        return visible and not self._rules_out(time)
+
+    def _rules_out(self, time: InstantTime) -> bool:
+        """
+        Whether an instant that seems archived never completed (GC-7); told in layout 2.
+
+        What a rolled back writer writes when it wakes up may lie below the active timeline by
+        then, where Java Hudi takes every file as committed.
+        """
+        if time in self.completions or self.slicing is not Slicing.BY_COMPLETION:
+            return False
+        if self.archived.rules_out(time):
+            return True
+        return time not in self.archived.completions and time in self._ended_times
+
+    @cached_property
+    def _ended_times(self) -> frozenset[InstantTime]:
+        return self.ended()
 
     @cached_property
     def replaced(self) -> Mapping[FileGroupId, InstantTime]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from timeline.errors import CorruptTableError
-from timeline.history import NOTHING_ARCHIVED, ArchivedTimes, History
 from timeline.model.claim import FileGroupId
 from timeline.model.file_group import BaseFile, FileSlice, LogFile
 from timeline.model.paths import check_partition_path
@@ -21,7 +20,7 @@ from timeline.partitions import is_partition_file, list_partition_paths
 from timeline.ports.storage import Stats, Storage
 from timeline.reading.snapshot import Snapshot
 from timeline.rules.partition_pruning import PartitionPruner
-from timeline.rules.slicing import Slicing, merged_slice, slice_files
+from timeline.rules.slicing import merged_slice, slice_files
 
 __all__ = ["FileSystemView"]
 
@@ -36,18 +35,12 @@ class FileSystemView:
     ``pending_compactions`` names, per file group, requested times of pending compactions.
     ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
     ``together`` lists several partitions side by side, where that pays (``World.together``).
-    ``history`` tells which instants are archived, and when they completed, which decides the
-    slice of their logs.
-    ``ended`` tells which ones slots ended (``ended_times``); asked for what neither it nor the
-    timeline knows.
     """
 
     storage: Storage
     snapshot: Snapshot
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
     show_replaced: bool = False
-    history: History | None = None
-    ended: Callable[[], frozenset[InstantTime]] = frozenset
     together: Callable[..., tuple[Stats, ...]] | None = None
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
@@ -154,11 +147,7 @@ class FileSystemView:
         bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
         logs: list[LogFile] = []
         replaced = {} if self.show_replaced else self.snapshot.replaced
-        # Slices are those of the whole table: a log that completed after a later base file was
-        # requested lies in that one's slice, seen from any time (fmt 6.5).
-        whole = self.snapshot
-        if whole.as_of is not None:
-            whole = replace(whole, as_of=None)
+        whole = self._whole
         listed = self._listed.pop(partition_path, None)
         for entry in self.storage.list(partition_path) if listed is None else listed:
             if entry.is_folder:
@@ -169,26 +158,32 @@ class FileSystemView:
                 continue
             base = BaseFile.found(partition_path, entry.name, entry.size_bytes)
             if base is not None:
-                group, time = base.file_group, base.requested_time
-                if group in replaced or not whole.is_committed(time):
-                    continue
-                if not self._ruled_out(whole, time):
-                    bases.setdefault((group, time), []).append(base)
+                group = base.file_group
+                if group not in replaced and whole.shows(base):
+                    bases.setdefault((group, base.requested_time), []).append(base)
                 continue
             log = LogFile.found(partition_path, entry.name, entry.size_bytes)
-            if log is None or log.file_group in replaced:
-                continue
-            time = log.instant_time
-            if whole.log_file_is_visible(time) and not self._ruled_out(whole, time):
+            if log is not None and log.file_group not in replaced and whole.shows(log):
                 logs.append(log)
         found = slice_files(
             [self._only(candidates) for candidates in bases.values()],
             logs,
-            completion_of=lambda time: whole.completions.get(time) or self.completed(time),
+            completion_of=lambda time: (
+                whole.completions.get(time) or whole.archived.completions.get(time)
+            ),
             pending_compactions=self.pending_compactions,
             slicing=whole.slicing,
         )
         return found if whole is self.snapshot else self._as_of(found)
+
+    @cached_property
+    def _whole(self) -> Snapshot:
+        """
+        The snapshot of the whole table, seen from any time, which decides the slices (fmt 6.5).
+
+        A log that completed after a later base file was requested lies in that one's slice.
+        """
+        return self.snapshot if self.snapshot.as_of is None else replace(self.snapshot, as_of=None)
 
     def _as_of(
         self, found: dict[FileGroupId, list[FileSlice]]
@@ -204,32 +199,6 @@ class FileSystemView:
                 if one.base_file is not None or logs:
                     kept.setdefault(group, []).append(replace(one, log_files=tuple(logs)))
         return kept
-
-    def _ruled_out(self, whole: Snapshot, time: InstantTime) -> bool:
-        """
-        Whether an instant that seems archived never completed (GC-7); told in layout 2.
-
-        What a rolled back writer writes when it wakes up may lie below the active timeline by
-        then, where Java Hudi takes every file as committed.
-        """
-        if time in whole.completions or whole.slicing is not Slicing.BY_COMPLETION:
-            return False
-        if self.archived.rules_out(time):
-            return True
-        return time not in self.archived.completions and time in self._ended_times
-
-    @cached_property
-    def _ended_times(self) -> frozenset[InstantTime]:
-        return self.ended()
-
-    @cached_property
-    def archived(self) -> ArchivedTimes:
-        """When archived instants completed. Outside: as ``History.times``, once."""
-        return NOTHING_ARCHIVED if self.history is None else self.history.times()
-
-    def completed(self, time: InstantTime) -> InstantTime | None:
-        """Completion time of an archived instant. Outside: as ``archived``."""
-        return self.archived.completions.get(time)
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:
         """One base file per file group and instant: a failed task's duplicate is not in the metadata."""

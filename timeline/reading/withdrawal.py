@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from timeline.codecs.instant_avro import decode_restore_plan, decode_rollback_plan
-from timeline.context import TableContext
 from timeline.model.filenames import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.times import InstantTime, is_between
 from timeline.ports.storage import Storage
+from timeline.slots import SlotChain
 
 __all__ = ["ended_times", "fileless_since", "withdrawn_by", "withdrawn_files", "withdrawn_in"]
 
@@ -39,9 +39,9 @@ def withdrawn_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
     return frozenset[InstantTime]().union(*(withdrawn_by(slot) for slot in slots))
 
 
-def ended_times(context: TableContext) -> frozenset[InstantTime]:
+def ended_times(chain: SlotChain) -> frozenset[InstantTime]:
     """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
-    slots = tuple(context.chain.newest_first())
+    slots = tuple(chain.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
     aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
     return aborted | withdrawn_in(slots)

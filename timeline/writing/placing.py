@@ -305,7 +305,7 @@ def _refuse_nesting(
         stand.update(
             path
             for path, time in zip(unseen, times, strict=True)
-            if time in done or (time is not None and time in view.archived.completions)
+            if time in done or (time is not None and time in view.snapshot.archived.completions)
         )
         view.mark(stand)
         view.latest_slices([path for path in unseen if path not in stand])

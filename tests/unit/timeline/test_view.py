@@ -146,8 +146,9 @@ def sliced(as_of: str | None, *instants: str, history: Any = None) -> list[tuple
     for time in (T3, T5):
         storage.create(f".g-0_{time}.log.1_0-0-0", b"x")
     active = ActiveTimeline.of(instants)
-    snapshot = Snapshot(active=active, head=0, commits=CommitReader(storage), as_of=as_of)
-    view = FileSystemView(storage=storage, snapshot=snapshot, history=history)
+    commits = CommitReader(storage)
+    snapshot = Snapshot(active=active, head=0, commits=commits, as_of=as_of, history=history)
+    view = FileSystemView(storage=storage, snapshot=snapshot)
     return [
         (one.base_instant_time, [log.instant_time for log in one.log_files])
         for slices in view.slices("").values()
