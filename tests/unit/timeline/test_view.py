@@ -1,4 +1,4 @@
-"""Which files make up the table: partitions found, duplicates resolved, strangers ignored."""
+"""Which files make up the table: duplicates resolved, strangers ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from timeline.errors import CorruptTableError, MissingFileError
 from timeline.history import ArchivedTimes
 from timeline.model.filenames import instant_file_name, parse_base_file_name
 from timeline.model.operations import WriteOperation
-from timeline.partitions import list_partition_paths
 from timeline.places import timeline_path
 from timeline.reading.snapshot import CommitReader, Snapshot
 from timeline.reading.view import FileSystemView
@@ -27,28 +26,6 @@ def written() -> Table:
     table = new_table()
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}])
     return table
-
-
-def test_partitions_are_folders_with_their_file():
-    storage = MemoryStorage()
-    for path in (f"a/1/{MARK}", f"a/2/{MARK}.parquet", "a/3/other", f"b/{MARK}", f"b/c/{MARK}"):
-        storage.create(path, b"")
-    storage.create(f".hoodie/x/{MARK}", b"")
-    assert list_partition_paths(storage) == ["a/1", "a/2", "b"]
-
-
-def test_the_unpartitioned_table_is_one_partition():
-    storage = MemoryStorage()
-    storage.create(MARK, b"")
-    storage.create(f"strange/{MARK}", b"")
-    assert list_partition_paths(storage) == [""]
-
-
-def test_folders_without_end_are_refused():
-    storage = MemoryStorage()
-    storage.create("d/" * 40 + "file", b"")
-    with pytest.raises(CorruptTableError):
-        list_partition_paths(storage)
 
 
 def twin_of(table: Table, path: str, token: str) -> str:
