@@ -7,14 +7,16 @@ renaming inside it. ``fix`` must run before the engine is imported, and is never
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 #: 2026-01-15 00:00 UTC. It lies before every real run, so a real file time is recognised by it.
 START_MS = 1_768_435_200_000
@@ -71,6 +73,7 @@ class FixedMachine:
         self._fix_files()
         os.getpid = lambda: 4242
         os.cpu_count = lambda: 1  # one thread
+        concurrent.futures.ThreadPoolExecutor = _NoThreads
         socket.gethostname = lambda: "golden.example"
 
     def _fix_time(self) -> None:
@@ -78,6 +81,7 @@ class FixedMachine:
         time.time = lambda: self.now_ms / 1_000
         time.monotonic_ns = lambda: self.steady_ms * 1_000_000
         time.clock_gettime_ns = lambda _clock: self.steady_ms * 1_000_000
+        time.monotonic = lambda: 0.0  # what repeats on threads is never due
         time.sleep = self._sleep
 
     def _sleep(self, seconds: float) -> None:
@@ -154,13 +158,54 @@ class FixedMachine:
         if not whole.name.startswith(".tmp-") and whole.is_file():
             self.gone[path] = whole.read_bytes()
 
-    def age_files(self) -> None:
-        """Give every file that was written in this step the time of the step."""
+    def end(self) -> None:
+        """End a step: do what waits for a thread, and give new files the time of the step."""
+        while _NoThreads.waiting:
+            _NoThreads.waiting.pop(0).do()
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder, name)
                 if path.stat().st_mtime_ns > _REAL_TIMES_MS * 1_000_000:
                     os.utime(path, ns=(self.now_ms * 1_000_000, self.now_ms * 1_000_000))
+
+
+class _Later(concurrent.futures.Future[Any]):
+    """Work that is done by the first that asks for its answer, on that thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.do()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.do()
+        return super().exception(timeout)
+
+    def do(self) -> None:
+        """Do it now, if it was neither done nor given up."""
+        if not self.done() and not self.running() and self.set_running_or_notify_cancel():
+            try:
+                self.set_result(self._work())
+            except BaseException as error:  # noqa: BLE001 - for whoever asks for the answer
+                self.set_exception(error)
+
+
+class _NoThreads:
+    """A pool of threads without threads: who submitted the work does it, in the order of the code."""
+
+    waiting: ClassVar[list[_Later]] = []
+
+    def __init__(self, *_: Any, **_how: Any) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> _Later:
+        later = _Later(partial(work, *arguments))
+        self.waiting.append(later)
+        return later
+
+    def shutdown(self, *_: Any, **_how: Any) -> None: ...
 
 
 def _nothing(_path: str) -> None: ...

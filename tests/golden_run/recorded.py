@@ -29,9 +29,11 @@ def run_here(folder: Path) -> None:
     machine = FixedMachine(folder)
     machine.fix()  # before anything of the engine is imported
     os.chdir(folder)
+    from tests.golden_run.folder_store import FolderStore
     from tests.golden_run.scenarios import SCENARIOS
     from tests.golden_run.steps import GoldenRun
 
+    FolderStore(machine).install()
     run = GoldenRun(machine)
     for scenario in SCENARIOS:
         scenario(run)

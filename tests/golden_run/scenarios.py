@@ -31,6 +31,8 @@ RETENTION = {
     "hoodie.keep.min.commits": "4",
     "hoodie.keep.max.commits": "5",
 }
+STORE = "s3://golden"
+LOCK_OF_THE_STORE = {"hoodie.write.lock.provider": "storage_based"}
 SLOT = r"/\.hoodoo/slots/"
 COMPLETED = r"/timeline/\d{17}_\d{17}\."
 BASE_FILE = r"^\w+/a/[^/]*\.parquet$"
@@ -271,17 +273,36 @@ def buckets(run: GoldenRun) -> None:
 
 def several_writers(run: GoldenRun) -> None:
     run.scenario("writers")
-    table = run.create(schema=SCHEMA, record_key="id", partition_by="p", ordering="ts")
+    _writers_and_services(run)
+
+
+def several_writers_far_away(run: GoldenRun) -> None:
+    run.scenario("far", at=STORE, options=LOCK_OF_THE_STORE)
+    _writers_and_services(run)
+
+
+def several_writers_beside_java(run: GoldenRun) -> None:
+    options = {**LOCK_OF_THE_STORE, "hoodoo.foreign.writers": "expected"}
+    run.scenario("java", at=STORE, options=options)
+    # A commit waits for instants that did not start to write: they may be of Java.
+    _writers_and_services(run, moment=BASE_FILE)
+
+
+def _writers_and_services(run: GoldenRun, moment: str = INFLIGHT) -> None:
+    """What writers and services do to each other; each implementation of the commit does it."""
+    table = run.create(
+        schema=SCHEMA, record_key="id", partition_by="p", ordering="ts", properties=RETENTION
+    )
     with run.step("insert"):
         table.insert(pa.concat_tables([rows(range(20), "a", 1), rows(range(20, 40), "b", 1)]))
     with run.step("a second writer comes"):
         other = run.open("second")
         other.upsert(rows(range(20, 22), "b", 2))
     with run.step("two that do not conflict"):
-        run.before(INFLIGHT, lambda: other.upsert(rows(range(22, 24), "b", 3)))
+        run.before(moment, lambda: other.upsert(rows(range(22, 24), "b", 3)))
         table.upsert(rows(range(2), "a", 3))
     with run.step("two that conflict, one is rebased"):
-        run.before(INFLIGHT, lambda: other.upsert(rows(range(2), "a", 4)))
+        run.before(moment, lambda: other.upsert(rows(range(2), "a", 4)))
         table.upsert(pa.concat_tables([rows(range(1, 4), "a", 5), rows(range(30, 33), "b", 5)]))
     with run.step("two that conflict, one has written its file"):
         run.before(BASE_FILE, lambda: other.upsert(rows(range(3, 5), "a", 6)))
@@ -300,8 +321,17 @@ def several_writers(run: GoldenRun) -> None:
         table.upsert(rows(range(50, 52), "c", 12))
     with run.step("roll the dead back"):
         assert table.services.rollback_dead_writers()
-    with run.step("clean"):
-        table.services.clean()
+    with run.step("cluster"):
+        table.bulk_insert(rows(range(60, 63), "a", 13))
+        assert table.services.cluster() is not None
+    with run.step("savepoint, upsert, restore"):
+        saved = table.savepoint()
+        table.upsert(rows(range(2), "a", 14))
+        assert table.restore(saved.requested_time) is not None
+        table.delete_savepoint(saved.requested_time)
+    with run.step("clean and archive"):
+        assert table.services.clean() is not None
+        assert table.services.archive() is not None
     with run.step("close"):
         other.close()
         table.close()
@@ -314,4 +344,6 @@ SCENARIOS: tuple[Callable[[GoldenRun], None], ...] = (
     merge_on_read_of_version_8,
     buckets,
     several_writers,
+    several_writers_far_away,
+    several_writers_beside_java,
 )

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tests.golden_run.fixed_machine import HERE, NONCE_PREFIX, START_MS, FixedMachine
@@ -36,6 +37,8 @@ _CHECKED = re.compile(rb"\n([0-9a-f]{8}) \d+\n?\Z")  # how a slot ends
 _TEMPORARY = ".tmp-"
 _DIGITS = 12
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
 Digests = dict[str, str]
 
 
@@ -50,18 +53,22 @@ class GoldenRun:
     def __init__(self, machine: FixedMachine) -> None:
         self.machine = machine
         self.steps: dict[str, Digests] = {}
-        self._scenario = ""
+        self.address = self._scenario = ""
+        self._options: dict[str, str] = {}
         self._known: Digests = {}
 
-    def scenario(self, name: str) -> None:
-        """Begin a scenario: one table, in a folder of this name, at the same time as every other."""
-        self._scenario, self._known = name, {}
-        self.machine.now_ms = START_MS
+    def scenario(self, name: str, *, at: str = HERE, options: Mapping[str, str] = _NONE) -> None:
+        """
+        Begin a scenario: one table, at the same time as every other.
 
-    @property
-    def address(self) -> str:
-        """The address of the scenario's table, the same wherever it lies."""
-        return f"{HERE}/{self._scenario}"
+        Args:
+            name: Of its folder.
+            at: What the address begins with.
+            options: Of every writer, beside ``OPTIONS``.
+        """
+        self._scenario, self._known = name, {}
+        self.address, self._options = f"{at}/{name}", {**OPTIONS, **options}
+        self.machine.now_ms = START_MS
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -69,14 +76,14 @@ class GoldenRun:
         label = f"{self._scenario} {self._number():02d} {name}"
         self.machine.begin(label)
         yield
-        self.machine.age_files()
+        self.machine.end()
         self.steps[label] = self._digests()
 
     def create(self, **options: Any) -> hoodoo.Table:
-        """Create the table of the scenario; ``properties`` are added to ``OPTIONS``."""
+        """Create the table of the scenario; ``properties`` are of this writer alone."""
         import hoodoo
 
-        properties = {**OPTIONS, **options.pop("properties", {})}
+        properties = {**self._options, **options.pop("properties", {})}
         with self.step("create"):
             self.machine.known_as(f"{self._scenario} first")
             table = hoodoo.create_table(self.address, properties=properties, **options)
@@ -88,7 +95,7 @@ class GoldenRun:
         import hoodoo
 
         self.machine.known_as(f"{self._scenario} {writer}")
-        table = hoodoo.open_table(self.address, properties={**OPTIONS, **(properties or {})})
+        table = hoodoo.open_table(self.address, properties={**self._options, **(properties or {})})
         self.machine.draw_again()
         return table
 
