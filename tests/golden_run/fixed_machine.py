@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-#: 2026-01-15 00:00 UTC. It lies before every real run, so a real file time is recognised by it.
+#: 2026-01-15 00:00 UTC.
 START_MS = 1_768_435_200_000
 STEP_MS = 600_000  # between two steps
-_REAL_TIMES_MS = START_MS + 10_000 * STEP_MS  # a later time of a file is the real machine's
+_FIXED_NS = 424_242  # below the millisecond, in the file times that come from here
 #: The address of every table, whatever the real folder is called: the process's own folder.
 HERE = "/proc/self/cwd"
 #: How each nonce begins: the digests do not depend on how many were drawn before it.
@@ -49,6 +49,11 @@ class FixedMachine:
         self._sleeps = self._drawn = self._nonces = 0
         self._stream = ""
         self._one = ""
+
+    @property
+    def file_time_ns(self) -> int:
+        """The time of a file that is written now."""
+        return self.now_ms * 1_000_000 + _FIXED_NS
 
     def begin(self, stream: str) -> None:
         """Begin a step: later by ``STEP_MS``, with names of its own."""
@@ -141,10 +146,10 @@ class FixedMachine:
 
     def _as_of_now(self, found: os.stat_result) -> os.stat_result:
         """The same entry; one that was written just now carries the fixed time."""
-        if found.st_mtime_ns < _REAL_TIMES_MS * 1_000_000:
+        if _is_fixed(found):
             return found
         _, (values, named) = found.__reduce__()  # type: ignore[misc]
-        now_ns = self.now_ms * 1_000_000
+        now_ns = self.file_time_ns
         return os.stat_result(values, named | {"st_mtime_ns": now_ns, "st_mtime": now_ns / 1e9})
 
     def _path_of(self, name: Any, folder: int | None) -> str:
@@ -165,8 +170,8 @@ class FixedMachine:
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder, name)
-                if path.stat().st_mtime_ns > _REAL_TIMES_MS * 1_000_000:
-                    os.utime(path, ns=(self.now_ms * 1_000_000, self.now_ms * 1_000_000))
+                if not _is_fixed(path.stat()):
+                    os.utime(path, ns=(self.file_time_ns, self.file_time_ns))
 
 
 class _Later(concurrent.futures.Future[Any]):
@@ -206,6 +211,10 @@ class _NoThreads:
         return later
 
     def shutdown(self, *_: Any, **_how: Any) -> None: ...
+
+
+def _is_fixed(found: os.stat_result) -> bool:
+    return found.st_mtime_ns % 1_000_000 == _FIXED_NS
 
 
 def _nothing(_path: str) -> None: ...

@@ -78,7 +78,7 @@ class FolderStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{_TEMPORARY}{next(self._numbers)}")
         new.write_bytes(data)
-        os.utime(new, ns=(self._machine.now_ms * 1_000_000,) * 2)
+        os.utime(new, ns=(self._machine.file_time_ns,) * 2)
         try:
             if mode == "create":
                 os.link(new, path)

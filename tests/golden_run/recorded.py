@@ -30,12 +30,13 @@ def run_here(folder: Path) -> None:
     machine.fix()  # before anything of the engine is imported
     os.chdir(folder)
     from tests.golden_run.folder_store import FolderStore
+    from tests.golden_run.kinds_of_tables import KINDS_OF_TABLES
     from tests.golden_run.scenarios import SCENARIOS
     from tests.golden_run.steps import GoldenRun
 
     FolderStore(machine).install()
     run = GoldenRun(machine)
-    for scenario in SCENARIOS:
+    for scenario in (*SCENARIOS, *KINDS_OF_TABLES):
         scenario(run)
     print(json.dumps(run.steps))
 
