@@ -1,8 +1,8 @@
 """
-A machine whose clock stands still and whose chance repeats, for a process of its own.
+A machine with a fixed clock, fixed random numbers and a fixed identity, for one process.
 
-The standard library is replaced, not a part of the engine: the scenarios then survive any
-renaming inside it. ``fix`` must run before the engine is imported, and is never undone.
+It replaces functions of the standard library and nothing of the engine, so a renaming inside the
+engine needs no change here. Call ``fix`` before the engine is imported. It is never undone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 START_MS = 1_768_435_200_000
 STEP_MS = 600_000  # between two steps
 _FIXED_NS = 424_242  # below the millisecond, in the file times that come from here
-#: The address of every table, whatever the real folder is called: the process's own folder.
+#: Every address begins with the working folder, so no file holds the path of a real one.
 HERE = "/proc/self/cwd"
-#: How each nonce begins: the digests do not depend on how many were drawn before it.
+#: Each nonce begins so, and digests mask it: the number of nonces drawn before does not count.
 NONCE_PREFIX = bytes.fromhex("0bad5eed")
 _SLEEPS_MAX = 20_000
 
@@ -64,15 +64,15 @@ class FixedMachine:
         self.before_naming = _nothing
 
     def known_as(self, name: str) -> None:
-        """Give one name to everything until ``draw_again``: a process that opens a table."""
+        """Draw one id again and again until ``draw_again``: all ids of a process are this one."""
         self._one = name
 
     def draw_again(self) -> None:
-        """Give each caller a name of its own again."""
+        """Draw another id each time again."""
         self._one = ""
 
     def fix(self) -> None:
-        """Replace what this process knows of its machine."""
+        """Replace clock, random numbers, identity, threads and file times of this process."""
         self._fix_time()
         self._fix_chance()
         self._fix_files()
@@ -86,14 +86,14 @@ class FixedMachine:
         time.time = lambda: self.now_ms / 1_000
         time.monotonic_ns = lambda: self.steady_ms * 1_000_000
         time.clock_gettime_ns = lambda _clock: self.steady_ms * 1_000_000
-        time.monotonic = lambda: 0.0  # what repeats on threads is never due
+        time.monotonic = lambda: 0.0  # no repetition on a thread is ever due
         time.sleep = self._sleep
 
     def _sleep(self, seconds: float) -> None:
-        """Let time pass for those that measure waits; instants keep the time of the step."""
+        """Move the monotonic clock. The wall clock keeps the time of the step."""
         self._sleeps += 1
         if self._sleeps > _SLEEPS_MAX:
-            raise AssertionError("the scenario waits for something that never comes")
+            raise AssertionError("the scenario waits without end")
         self.steady_ms += max(1, round(seconds * 1_000))
 
     def _fix_chance(self) -> None:
@@ -106,7 +106,7 @@ class FixedMachine:
         return uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4)
 
     def _random(self, size: int) -> bytes:
-        if size < 16:  # a share of a pause
+        if size < 16:  # the jitter of a pause
             return b"\x80" + bytes(size - 1)
         self._nonces += 1
         text = f"nonce {self.process} {self._stream} {self._nonces}"
@@ -145,7 +145,7 @@ class FixedMachine:
         os.path.realpath, os.fstat = fixed_realpath, fixed_fstat
 
     def _as_of_now(self, found: os.stat_result) -> os.stat_result:
-        """The same entry; one that was written just now carries the fixed time."""
+        """Return the entry; a file that this step wrote has the time of the step."""
         if _is_fixed(found):
             return found
         _, (values, named) = found.__reduce__()  # type: ignore[misc]
@@ -164,7 +164,7 @@ class FixedMachine:
             self.gone[path] = whole.read_bytes()
 
     def end(self) -> None:
-        """End a step: do what waits for a thread, and give new files the time of the step."""
+        """End a step: run the work that is left, and give new files the time of the step."""
         while _NoThreads.waiting:
             _NoThreads.waiting.pop(0).do()
         for folder, _, names in os.walk(self.root):
@@ -175,7 +175,7 @@ class FixedMachine:
 
 
 class _Later(concurrent.futures.Future[Any]):
-    """Work that is done by the first that asks for its answer, on that thread."""
+    """Work that runs when its result is asked for, on that thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -190,16 +190,16 @@ class _Later(concurrent.futures.Future[Any]):
         return super().exception(timeout)
 
     def do(self) -> None:
-        """Do it now, if it was neither done nor given up."""
+        """Run now, unless it has run or is cancelled."""
         if not self.done() and not self.running() and self.set_running_or_notify_cancel():
             try:
                 self.set_result(self._work())
-            except BaseException as error:  # noqa: BLE001 - for whoever asks for the answer
+            except BaseException as error:  # noqa: BLE001 - raised by result()
                 self.set_exception(error)
 
 
 class _NoThreads:
-    """A pool of threads without threads: who submitted the work does it, in the order of the code."""
+    """A pool without threads: work runs in the order of the code."""
 
     waiting: ClassVar[list[_Later]] = []
 

@@ -1,8 +1,8 @@
 """
-An object store whose objects are the files of a folder, behind the calls of the client library.
+An object store that keeps its objects as files of a folder, behind the calls of obstore.
 
-The engine takes it for S3: conditional puts, entity tags, times of the fixed machine. Files show
-the bytes of every object, so a table far away is compared like one on a disk.
+The engine uses it as S3: it has conditional puts, entity tags and the times of the fixed machine.
+Digests of its files are taken like those of a table on a local disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEMPORARY = ".tmp-"
 
 
 class _Bytes(bytes):
-    """The library's bytes know this besides."""
+    """Bytes with the method of the client library."""
 
     def to_bytes(self) -> bytes:
         return bytes(self)
@@ -133,11 +133,11 @@ class FolderStore:
         }
 
     def _tag(self, path: Path) -> str | None:
-        """Every put makes another file, so its number tells equal contents apart."""
+        """Return the entity tag, which differs for equal contents: each put makes another file."""
         if not path.is_file():
             return None
-        told = f"{path.stat().st_ino} {path.stat().st_mtime_ns}".encode() + path.read_bytes()
-        return hashlib.sha256(told).hexdigest()
+        version = f"{path.stat().st_ino} {path.stat().st_mtime_ns}".encode()
+        return hashlib.sha256(version + path.read_bytes()).hexdigest()
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()

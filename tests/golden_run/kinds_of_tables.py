@@ -97,8 +97,8 @@ SMALL = pa.schema([("id", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
 
 
 def _small(keys: range, value: int) -> pa.Table:
-    told = [{"id": f"k{key}", "at": key * 86_400_000, "v": value} for key in keys]
-    return pa.Table.from_pylist(told, SMALL)
+    rows = [{"id": f"k{key}", "at": key * 86_400_000, "v": value} for key in keys]
+    return pa.Table.from_pylist(rows, SMALL)
 
 
 def _small_table(run: GoldenRun, **options: Any) -> None:

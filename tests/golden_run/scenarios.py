@@ -1,7 +1,7 @@
 """
 The scenarios of the golden run: both table types, every operation, every service.
 
-They use the front door alone. Each step happens at one moment of a clock that stands still.
+They use the front door alone. Each step has one moment of the fixed clock.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ INFLIGHT = r"/timeline/\d{17}(\.\w+)?\.inflight$"
 
 def rows(keys: range, partition: str, ts: int, **more: Any) -> pa.Table:
     """Rows of some keys in one partition; more columns on request."""
-    told = [
+    found = [
         {"id": f"k{key}", "day": key % 7, "p": partition, "ts": ts, "v": key * 1.5 + ts, **more}
         for key in keys
     ]
-    return pa.Table.from_pylist(told) if more else pa.Table.from_pylist(told, SCHEMA)
+    return pa.Table.from_pylist(found) if more else pa.Table.from_pylist(found, SCHEMA)
 
 
 def copy_on_write(run: GoldenRun) -> None:
@@ -74,8 +74,8 @@ def copy_on_write(run: GoldenRun) -> None:
     with run.step("upsert with a new column"):
         table.upsert(rows(range(10, 12), "a", 5, note="é"))
     with run.step("partial upsert"):
-        told = [{"id": "k11", "day": 4, "p": "a", "ts": 6, "note": "later"}]
-        table.upsert(pa.Table.from_pylist(told), partial=True)
+        row = [{"id": "k11", "day": 4, "p": "a", "ts": 6, "note": "later"}]
+        table.upsert(pa.Table.from_pylist(row), partial=True)
     with run.step("savepoint"):
         saved = table.savepoint(comments="kept")
     with run.step("insert overwrite"):
@@ -143,6 +143,7 @@ def copy_on_write_of_version_8(run: GoldenRun) -> None:
             "hoodie.clean.failed.writes.policy": "EAGER",
             "hoodie.clean.automatic": "true",
             "hoodie.archive.automatic": "true",
+            "hoodoo.storage.durability": "strict",
         },
     )
     with run.step("insert"):
@@ -183,8 +184,8 @@ def merge_on_read(run: GoldenRun) -> None:
     with run.step("log compaction"):
         assert table.services.log_compact() is not None
     with run.step("partial upsert"):
-        told = [{"id": "k5", "p": "a", "ts": 5, "v": -1.0}]
-        table.upsert(pa.Table.from_pylist(told), partial=True)
+        row = [{"id": "k5", "p": "a", "ts": 5, "v": -1.0}]
+        table.upsert(pa.Table.from_pylist(row), partial=True)
     with run.step("upsert with a new column"):
         table.upsert(rows(range(6, 9), "a", 6, note="new"))
     with run.step("plan a compaction"):
@@ -289,7 +290,7 @@ def several_writers_beside_java(run: GoldenRun) -> None:
 
 
 def _writers_and_services(run: GoldenRun, moment: str = INFLIGHT) -> None:
-    """What writers and services do to each other; each implementation of the commit does it."""
+    """Run writers and services beside each other, once for each implementation of the commit."""
     table = run.create(
         schema=SCHEMA, record_key="id", partition_by="p", ordering="ts", properties=RETENTION
     )

@@ -1,4 +1,4 @@
-"""The steps of a golden run, and the digest of each file that a step made, changed or took away."""
+"""The steps of a golden run, and the digest of each file that a step creates, changes or deletes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.golden_run.fixed_machine import HERE, NONCE_PREFIX, START_MS, FixedMa
 if TYPE_CHECKING:
     import hoodoo
 
-__all__ = ["GoldenRun"]
+__all__ = ["GoldenRun", "LastStepError"]
 
-#: What every table has unless a scenario says otherwise: nothing runs by itself.
+#: The options of every writer, unless a scenario has others: no service runs by itself.
 OPTIONS = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
     "hoodie.write.lock.provider": "filesystem",
@@ -31,7 +31,7 @@ OPTIONS = {
     "hoodoo.storage.durability": "relaxed",
 }
 _NONCE = re.compile(NONCE_PREFIX.hex().encode() + rb"[0-9a-f]{24}")
-#: What may differ between two runs: the inode of a file, and texts for people, which may be reworded.
+#: Two runs may differ in the inode of a file, and a commit may reword messages.
 _MASKED = re.compile(rb'("(?:file_number|message|why)": )"(?:[^"\\\\]|\\\\.)*"')
 _CHECKED = re.compile(rb"\n([0-9a-f]{8}) \d+\n?\Z")  # how a slot ends
 _TEMPORARY = ".tmp-"
@@ -42,16 +42,26 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 Digests = dict[str, str]
 
 
+class LastStepError(Exception):
+    """The run has reached the step that ends it."""
+
+
 class GoldenRun:
     """
     Runs scenarios in the folder of this process and keeps the digests of each step.
 
     Args:
         machine: The fixed machine, whose root is the folder of this process.
+        last_step: The name of the step that ends the run; empty for none.
+
+    A digest is recorded for each file that a step creates or changes. The mark ``-`` behind a
+    path means that the step deletes the file. ``+-`` means that the file, or this content of it,
+    exists only within the step.
     """
 
-    def __init__(self, machine: FixedMachine) -> None:
+    def __init__(self, machine: FixedMachine, last_step: str = "") -> None:
         self.machine = machine
+        self._last_step = last_step
         self.steps: dict[str, Digests] = {}
         self.address = self._scenario = ""
         self._options: dict[str, str] = {}
@@ -77,12 +87,15 @@ class GoldenRun:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Everything within happens at one moment; its files are digested at the end."""
+        """Run one step at one moment, then take the digests of its files."""
         label = f"{self._scenario} {self._number():02d} {name}"
         self.machine.begin(label)
         yield
         self.machine.end()
         self.steps[label] = self._digests()
+        if label == self._last_step:
+            self._keep_gone()
+            raise LastStepError(label)
 
     def create(self, **options: Any) -> hoodoo.Table:
         """Create the table of the scenario; ``properties`` are of this writer alone."""
@@ -96,7 +109,7 @@ class GoldenRun:
         return table
 
     def open(self, writer: str, properties: Mapping[str, str] | None = None) -> hoodoo.Table:
-        """Open the table as another writer, which is known by this name."""
+        """Open the table as another writer, whose ids follow from its name."""
         import hoodoo
 
         self.machine.known_as(f"{self._scenario} {writer}")
@@ -105,7 +118,7 @@ class GoldenRun:
         return table
 
     def before(self, pattern: str, act: Any) -> None:
-        """Within a step: act once, before a file whose path has this pattern gets its name."""
+        """Within a step, act once, before a file gets a path that has this pattern."""
         wanted = re.compile(pattern)
 
         def hook(path: str) -> None:
@@ -116,7 +129,7 @@ class GoldenRun:
         self.machine.before_naming = hook
 
     def die(self, writer: str, before: str, work: Any, properties: Any = None) -> None:
-        """Let another process open the table and work, and kill it before it names a file."""
+        """Open the table in another process and kill it before a file gets such a path."""
         child = os.fork()
         if child == 0:
             self.machine.process = writer
@@ -128,6 +141,13 @@ class GoldenRun:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 9, f"{writer} did not die as it should"
+
+    def _keep_gone(self) -> None:
+        """Write the files that exist no more beside the tables, for comparisons by hand."""
+        for path, data in self.machine.gone.items():
+            kept = Path(self.machine.root, "gone", path)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(data)
 
     def _number(self) -> int:
         return sum(label.startswith(self._scenario + " ") for label in self.steps) + 1
@@ -162,7 +182,7 @@ def _named(path: str) -> str:
 def _digest(data: bytes) -> str:
     if not data:
         return "empty"
-    if check := _CHECKED.search(data):  # a checksum of the nonce, too; a wrong one shows
+    if check := _CHECKED.search(data):  # it covers the nonce; a wrong checksum stays
         right = int(check[1], 16) == zlib.crc32(data[: check.start()])
         data = data[: check.start()] + (b"" if right else check[0])
     if data.startswith(b"{"):
