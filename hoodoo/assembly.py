@@ -16,7 +16,6 @@ from enum import Enum
 from itertools import accumulate
 
 from hoodoo.configuration import (
-    TABLE_LAYER,
     PropertySource,
     load_configuration,
     reader_lease_ms,
@@ -43,7 +42,13 @@ from timeline.ports.events import EventSink, Value
 from timeline.ports.world import World
 from timeline.properties.key_options import KEY_OPTIONS
 from timeline.properties.key_settings import key_spec_of, refuse_other_classes, refuse_other_times
-from timeline.properties.options import DEFAULT_LAYER, PropertySet, parse_option, read_option
+from timeline.properties.options import (
+    DEFAULT_LAYER,
+    TABLE_LAYER,
+    PropertySet,
+    parse_option,
+    read_option,
+)
 from timeline.properties.pace_options import pace_of
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_names import ForeignWriters, PublishLock

@@ -16,9 +16,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cycle", "Dependency", "Edges", "find_cycles"]
+from timeline.rules.coded_run import Numbers
 
-Numbers = npt.NDArray[np.int64]
+__all__ = ["Cycle", "Dependency", "Edges", "find_cycles"]
 
 
 class Dependency(Enum):
