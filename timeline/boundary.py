@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeline.codecs.boundary import decode_boundary
+from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HeartbeatExpiredError, MissingFileError
 from timeline.model.boundary import NO_BOUNDARY, Boundary, PublishedBatch
 from timeline.model.slot import UNSETTLED_MAX, Slot
@@ -25,12 +22,8 @@ from timeline.model.times import InstantTime
 from timeline.places import BOUNDARIES, boundary_path, slot_path
 from timeline.ports.storage import ObjectMissingError, Storage
 
-if TYPE_CHECKING:
-    from timeline.context import TableContext
-
 __all__ = [
     "GRACE_OF_SILENCES",
-    "Pin",
     "assert_held",
     "assert_not_overrun",
     "boundary_number",
@@ -54,41 +47,6 @@ GRACE_OF_SILENCES: Final = 5
 
 _LAG_MAX = 16  # slots
 _NAME = re.compile(r"[0-9]{20}")
-
-
-@dataclass(slots=True)
-class Pin:
-    """
-    What this process holds back: slots above ``number``, as its registry entry shows.
-
-    ``entry`` is that entry without the pin, None while the process is in no registry.
-    ``held`` tells, for each write under way, the head of its base snapshot.
-    """
-
-    entry: Mapping[str, object] | None = None
-    path: str = ""
-    number: int = 0
-    shown_at_ms: int = 0  # monotonic, before the request that showed it; what was shown since holds
-    held: dict[InstantTime, int] = field(default_factory=dict)
-    overruns: int = 0  # another one since each time the pin had to begin anew
-    numbers: Iterator[int] = field(default_factory=partial(count, 1))
-
-    def hold(self, requested_time: InstantTime, head: int) -> None:
-        """A write began on a snapshot at or above this head: its slots must stay."""
-        self.held[requested_time] = head
-
-    def release(self, requested_time: InstantTime) -> None:
-        """That write ended."""
-        self.held.pop(requested_time, None)
-
-    def floor(self, known_head: int) -> int:
-        """
-        The greatest number this process needs nothing of.
-
-        The two slots a snapshot ends with are read again, because their files may have come
-        after the listing; all before them are settled (PUB-3).
-        """
-        return max(self.number, min([known_head, *list(self.held.values())]) - UNSETTLED_MAX)
 
 
 def boundary_number(storage: Storage) -> int:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeVar
 
 from timeline.active import ActiveTimeline, TimelineReader
-from timeline.boundary import Pin
 from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
 from timeline.errors import (
     StorageUnavailableError,
@@ -21,6 +20,7 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.history import History
+from timeline.low_water_mark import Pin
 from timeline.model.moments import Moment, instant_named
 from timeline.model.operations import ConcurrencyMode
 from timeline.model.sealing import NO_SEALS, Sealing
